@@ -204,9 +204,7 @@ class DaliEngine:
     def _start(self, queue: BatchQueue) -> None:
         again = partial(queue.maker, self._num_readers)
         layout_at = self._settings.layout
-        self._stage = DaliStage(
-            self._graph_settings(), queue.slots, again, verifier=self._verifier, layout_at=layout_at
-        )
+        self._stage = DaliStage(self._graph_settings(), queue.slots, again, layout_at, verifier=self._verifier)
         if self._num_readers:
             run = partial(_run_stage, queue, self._stage, self._finished, self._options.prefetch)
             jobs: dict[str, Callable[[], None]] = {"penstock-dali": run}

@@ -17,7 +17,7 @@ from penstock.loaders.engine.batch_queue import stopped_by
 from penstock.loaders.engine.slots import BatchSlots
 from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
-from penstock.loaders.rows.layout import BatchLayout, Part
+from penstock.loaders.rows.layout import BatchLayout
 from penstock.loaders.rows.producer import Producer
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.stream.engine_contract import Cursor
@@ -61,7 +61,7 @@ class DaliStage:
         make_again: returns a maker of batches that DALI refused, which fills slots by the producer that it is given.
         copies: brings rows of the slot to DALI's device; by default on a stream of the stages' own.
         verifier: compares images that DALI made; None for no comparison.
-        layout_at: returns the layout of the batch at a place; by default all are as `settings` say.
+        layout_at: returns the layout of the batch at a place.
 
     Attributes:
         refused: number of batches that DALI refused.
@@ -72,14 +72,12 @@ class DaliStage:
         settings: GraphSettings,
         slots: BatchSlots,
         make_again: Callable[[Callable[[ProducerSettings], Producer]], BatchMaker],
+        layout_at: Callable[[Cursor], BatchLayout],
         *,
         copies: CopyEngine | None = None,
         verifier: Verifier | None = None,
-        layout_at: Callable[[Cursor], BatchLayout] | None = None,
     ) -> None:
-        same = BatchLayout(settings.batch_size, (Part((*settings.size, 3)),))
-        self._layout_at = layout_at or (lambda cursor: same)
-        self._settings, self._slots, self._make_again = settings, slots, make_again
+        self._settings, self._slots, self._make_again, self._layout_at = settings, slots, make_again, layout_at
         self._copies, self._verifier = copies, verifier
         self._graphs: dict[bool, DaliGraph] = {}  # True: decodes JPEGs; False: crops pixels
         self._under_way: deque[_Sent] = deque()

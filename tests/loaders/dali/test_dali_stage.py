@@ -74,7 +74,7 @@ def finished(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Finished, B
             size=(SIZE, SIZE), batch_size=BATCH, threads=1, depth=1, device_id=0 if on_gpu else None
         )
         copies = StrictCopies() if device == META else HostCopies()
-        stage = DaliStage(settings, slots, lambda _: None, copies=copies)  # type: ignore[arg-type, return-value]
+        stage = DaliStage(settings, slots, lambda _: None, lambda _: LAYOUT, copies=copies)  # type: ignore[arg-type, return-value]
         tasks = tuple((row, task(row, coded=kind == "jpeg")) for row, kind in enumerate(kinds) if kind != "slot")
         stage.send(Produced(WorkItem(0, Cursor(0, 0), 1), (), 0.0, True, None, tasks=tasks))
         done = stage.receive()
