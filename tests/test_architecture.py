@@ -42,7 +42,7 @@ ROOMS: dict[str, str] = {
     "pipelines/jpeg": "errors image_types",
     "pipelines/fields": "errors checked image_types plan",
     "pipelines/sample": "errors checked spec image_types jpeg native",
-    "pipelines/batch": "errors checked spec plan",
+    "pipelines/batch": "errors checked spec plan native",
     "pipelines": MANY,
     "loaders/system": "",
     "loaders/stream": "system",

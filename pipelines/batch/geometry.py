@@ -8,6 +8,7 @@ import torch
 
 from penstock.pipelines.batch import device_ops
 from penstock.pipelines.batch.upload_parameters import to_device
+from penstock.pipelines.native.library import native_library
 from penstock.pipelines.plan.augmentations import Floats, Op
 from penstock.pipelines.plan.moves import fixed_steps
 
@@ -17,6 +18,12 @@ OPS = (Op.SHEAR_X, Op.SHEAR_Y, Op.TRANSLATE_X, Op.TRANSLATE_Y, Op.ROTATE)
 def warp(images: torch.Tensor, matrices: Floats) -> None:
     """Move the pixels of uint8 [n, height, width, 3], in place; `matrices`: of moves.inverse_matrices, [n, 6]."""
     n, height, width, _ = images.shape
+    library = native_library() if images.device.type == "cpu" and images.is_contiguous() else None
+    if library is not None:
+        for image, steps in zip(images, np.ascontiguousarray(fixed_steps(matrices).T), strict=True):
+            source = image.clone()
+            library.pn_move(source.data_ptr(), image.data_ptr(), height, width, 3, steps.ctypes.data, bytes(3))
+        return
     fixed = fixed_steps(matrices)[:, :, None, None]
     # Pixels outside the image are taken from a black frame of one pixel.
     framed = images.new_zeros((n, height + 2, width + 2, 3))

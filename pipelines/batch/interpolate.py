@@ -8,6 +8,7 @@ import torch
 
 from penstock.pipelines.batch.color import constants, to_planes
 from penstock.pipelines.batch.upload_parameters import to_device
+from penstock.pipelines.native.library import native_library
 from penstock.pipelines.plan.augmentations import Floats, Op
 from penstock.pipelines.plan.moves import inverse_matrices, plain_moves
 
@@ -33,6 +34,15 @@ def warp_smoothly(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Float
     taps = 2 if ops[0] < Op.SHEAR_X_BICUBIC else 4
     matrices = inverse_matrices(ops, values, (height, width))
     move = Op(plain_moves(ops[:1])[0])
+    library = native_library() if images.device.type == "cpu" and images.is_contiguous() else None
+    if library is not None:
+        along = 1 if move in _DOWN else taps, 1 if move in _ACROSS else taps
+        for image, matrix in zip(images, matrices, strict=True):
+            source = image.clone()
+            library.pn_move_smoothly(
+                source.data_ptr(), image.data_ptr(), height, width, *along, matrix.ctypes.data, bytes(fill)
+            )
+        return
     step = max(1, (_CPU_PIXELS if images.device.type == "cpu" else _DEVICE_PIXELS) // (height * width))
     # A CPU uses the memory again for each piece: fresh pages cost as much as the work.
     memory = torch.empty((3, 3 * min(n, step) * height * width), dtype=torch.float32, device=images.device)

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.pipelines.native.library import native_library
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
 
+_MOST_BYTES = 4  # of a mask's pixel that the native library moves
 _FIXED = 65536.0  # one, in the 16.16 fixed point that Pillow's affine_fixed computes coordinates in
 
 
@@ -67,12 +69,20 @@ def move_mask(mask: npt.NDArray[Any], plan: AugmentPlan, row: int, outside: int)
     image become `outside`.
     """
     height, width = mask.shape
+    library = native_library()
     x, y = np.arange(width, dtype=np.int32), np.arange(height, dtype=np.int32)[:, None]
     for ops, values in zip(plan.ops[:, row : row + 1], plan.values[:, row : row + 1], strict=True):
         matrices = inverse_matrices(ops, values, (height, width))
         if (matrices == (1, 0, 0, 0, 1, 0)).all():
             continue
-        a, b, c, d, e, f = fixed_steps(matrices)[:, 0]
+        steps = fixed_steps(matrices)[:, 0].copy()
+        if library is not None and mask.itemsize <= _MOST_BYTES:
+            source, fill = np.ascontiguousarray(mask), np.array(outside, mask.dtype).tobytes()
+            mask = np.empty_like(source)
+            size = height, width, mask.itemsize
+            library.pn_move(source.ctypes.data, mask.ctypes.data, *size, steps.ctypes.data, fill)
+            continue
+        a, b, c, d, e, f = steps
         column, source = (a * x + (b * y + c)) >> 16, (d * x + (e * y + f)) >> 16
         inside = (column >= 0) & (column < width) & (source >= 0) & (source < height)
         mask = np.where(inside, mask[source.clip(0, height - 1), column.clip(0, width - 1)], outside).astype(mask.dtype)

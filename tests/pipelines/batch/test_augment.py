@@ -9,8 +9,9 @@ from augment_images import Calls, by_pillow, images_of, move_by_pillow, share_of
 from PIL import Image
 
 from penstock.pipelines.batch import augment as rounds
-from penstock.pipelines.batch import interpolate
+from penstock.pipelines.batch import color, geometry, interpolate
 from penstock.pipelines.batch.augment import augment
+from penstock.pipelines.native.library import native_library
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op, plan_augmentations
 from penstock.pipelines.spec import Augmentations
 
@@ -30,6 +31,7 @@ def plan_of(ops: list[list[Op]], values: list[list[float]]) -> AugmentPlan:
 BLENDS = (Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR, Op.SHARPNESS, Op.HUE)
 SMOOTH = tuple(op for op in Op if op >= Op.SHEAR_X_BILINEAR)
 INEXACT = (*BLENDS, *SMOOTH)
+MOVES = (*geometry.OPS, *SMOOTH)
 
 
 @pytest.mark.parametrize("size", [(41, 56), (64, 64), (3, 3), (2, 5), (5, 2), (1, 1), (17, 300)], ids=str)
@@ -44,6 +46,17 @@ def test_each_operation_is_pillows(op: Op, size: tuple[int, int]) -> None:
     assert share_off(found, expected) <= few * (op in INEXACT)
     if size == (41, 56):  # and the operation does something
         assert share_off(found, images) > 0.2
+
+
+@pytest.mark.parametrize("op", [op for op in Op if op in (*MOVES, Op.GRAYSCALE)], ids=lambda op: op.name)
+def test_the_native_library_gives_what_torch_gives(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert native_library() is not None
+    images, values = images_of(), values_of(op)
+    images[0] = 255 * np.indices(images[0].shape).sum(0) % 256
+    found = augment(torch.from_numpy(images), plan_of([[op] * 100], [values.tolist()]))
+    for module in (color, geometry, interpolate):
+        monkeypatch.setattr(module, "native_library", lambda: None)
+    assert torch.equal(found, augment(torch.from_numpy(images), plan_of([[op] * 100], [values.tolist()])))
 
 
 def test_every_operation_in_every_place_is_pillows() -> None:
