@@ -99,8 +99,10 @@ link: $(NATIVE) ## build/path, which holds the package by its import names (put 
 	@mkdir -p $(LINKED)/penstock
 	@for part in pipelines loaders bench; do ln -sfn ../../../$$part $(LINKED)/penstock/$$part; done
 
-wheel: setup ## dist/penstock_loader-*.whl, to install elsewhere: pip install 'dist/...whl[hdf5,pillow]'
-	@$(call quietly,$(BIN)/python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .)
+# In an environment that pip makes for the build alone: torch and the tools of .venv are not needed.
+wheel: ## dist/penstock_loader-*.whl, to install elsewhere: pip install 'dist/...whl[hdf5,pillow]'; needs no set-up
+	@test -x build/wheel/bin/pip || { $(call quietly,$(PYTHON) -m venv --clear build/wheel); }
+	@$(call quietly,build/wheel/bin/pip wheel --no-deps --wheel-dir dist .)
 	@ls dist/penstock_loader-*.whl
 
 lint: setup ## ruff: rules and format; clang-format

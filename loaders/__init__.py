@@ -3,6 +3,8 @@
 `create_loader` makes the image path; `DataLoader` is the swap-in for torch's.
 """
 
+from importlib.metadata import PackageNotFoundError, version
+
 from penstock.loaders.batch import Batch
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.choose_order import Blocks
@@ -46,3 +48,8 @@ __all__ = [
     "with_fields",
     "with_labels",
 ]
+
+try:
+    __version__ = version("penstock-loader")
+except PackageNotFoundError:
+    __version__ = "unknown"  # a source tree that is not installed

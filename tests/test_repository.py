@@ -301,6 +301,13 @@ def test_another_projects_penstock_is_named_in_one_line(tmp_path: Path) -> None:
     assert "__init__.py' belongs to another project called penstock: uninstall" in done.stderr.splitlines()[-1]
 
 
+def test_the_wheel_needs_no_setup() -> None:
+    """Which would be torch and all tools, gigabytes for a wheel of less than one megabyte."""
+    planned = subprocess.run(["make", "-n", "wheel"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "pip wheel --no-deps --wheel-dir dist ." in planned
+    assert ".venv" not in planned
+
+
 LIBRARY = "penstock/pipelines/native/libpenstock.so"
 
 

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.data.training_folder import training_folder
-from penstock.loaders.system.json_file import write_json
-from penstock.loaders.system.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from penstock.bench.train.ablation import Ablation
@@ -36,6 +34,8 @@ def ablate(
     from penstock.bench.train.ablation import ablate as run_ablation
     from penstock.bench.train.resident_run import CannotRun, ResidentRun, measure_here, measure_in_child
     from penstock.loaders.open_source import open_source
+    from penstock.loaders.system.json_file import write_json
+    from penstock.loaders.system.progress_bar import ProgressBar
 
     target = common.resolve_device(device)
     settings = TrainSettings(model=model, device=target, seed=seed, batch_size=batch_size, **techniques)

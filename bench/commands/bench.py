@@ -10,7 +10,6 @@ import typer
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.data.training_folder import training_folder
-from penstock.loaders.system.json_file import write_json
 
 if TYPE_CHECKING:
     from penstock.bench.record.bench_record import BenchRecord, BenchSettings
@@ -98,6 +97,7 @@ def bench(
     from penstock.bench.report.summary import print_summary
     from penstock.bench.report.terminal import print_record
     from penstock.bench.verdict.judge import without_paths
+    from penstock.loaders.system.json_file import write_json
 
     asked = {name: options[name] for name in BenchSettings.__dataclass_fields__}
     asked["cache"] = None if cache is None else str(cache)

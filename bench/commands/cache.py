@@ -14,9 +14,6 @@ from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.data.data_path import DataPath
 from penstock.bench.data.training_folder import training_folder
-from penstock.loaders.system.json_file import write_json
-from penstock.loaders.system.progress_bar import ProgressBar
-from penstock.pipelines.errors import EXIT_CACHE
 
 cache = typer.Typer(
     help="Build a cache of a data set, from which crops are read and decoded alone; look at one, check one.",
@@ -107,6 +104,8 @@ def verify(
     from penstock.loaders.cache.shards import check_shards, read_manifest
     from penstock.loaders.cache_build.verify import verify_against, verify_cache
     from penstock.loaders.open_source import open_source
+    from penstock.loaders.system.progress_bar import ProgressBar
+    from penstock.pipelines.errors import EXIT_CACHE
 
     if deep and source is None:
         raise ValueError("--deep compares with the images of --source: give that as well")
@@ -148,6 +147,8 @@ def advise(
     from penstock.bench.report.cache_text import print_advice
     from penstock.bench.run.advise_cache import advise_cache
     from penstock.loaders.open_source import open_source
+    from penstock.loaders.system.json_file import write_json
+    from penstock.loaders.system.progress_bar import ProgressBar
 
     settings = AdviceSettings(
         sample=sample, size=size, batch_size=batch_size, workers=workers, seconds=seconds, rounds=rounds, seed=seed

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.bench.commands import shared_options as common
-from penstock.pipelines.errors import EXIT_DATA
 
 if TYPE_CHECKING:
     from penstock.bench.record.comparison import Comparison
@@ -33,6 +32,7 @@ def compare(
     """
     from penstock.bench.record import comparison
     from penstock.bench.record.bench_record import read_record
+    from penstock.pipelines.errors import EXIT_DATA
 
     found = comparison.compare(read_record(before), read_record(after))
     if found.differs and not force:

@@ -10,8 +10,6 @@ import typer
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.data.data_path import DataPath
-from penstock.loaders.system.json_file import write_json
-from penstock.pipelines.errors import EXIT_RESOURCE
 
 if TYPE_CHECKING:
     from penstock.bench.checks.finding import Finding
@@ -41,6 +39,8 @@ def doctor(
     from penstock.bench.checks.doctor import as_record, examine
     from penstock.bench.checks.finding import DoctorSettings
     from penstock.loaders.backends import BACKEND_NAMES
+    from penstock.loaders.system.json_file import write_json
+    from penstock.pipelines.errors import EXIT_RESOURCE
 
     if backend not in BACKEND_NAMES:
         raise ValueError(f"backend must be one of {', '.join(BACKEND_NAMES)}, got {backend!r}")

@@ -8,18 +8,16 @@ import zlib
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
-from penstock.loaders.batch import Batch
-from penstock.loaders.loader import Loader
-from penstock.loaders.system.durable_file import ensure_writable
-from penstock.loaders.system.json_file import decode_json
-from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.targets import map_targets
+
+if TYPE_CHECKING:
+    from penstock.loaders.batch import Batch
+    from penstock.loaders.loader import Loader
 
 
 @takes_data_options
@@ -62,6 +60,7 @@ def iterate(
     import torch
 
     from penstock.loaders import create_loader
+    from penstock.loaders.system.durable_file import ensure_writable
     from penstock.pipelines import imagenet_eval, imagenet_train
 
     state = _read_state(state_in) if state_in else {}
@@ -117,6 +116,8 @@ def _lines(loader: Loader, epochs: int, stop_after: int | None) -> Iterator[str]
 
 def batch_record(batch: Batch) -> dict[str, Any]:
     """Return the JSON record of one uint8 batch in host memory."""
+    from penstock.pipelines.targets import map_targets
+
     pixels = batch.images.permute(0, 2, 3, 1).numpy()
     return {
         "epoch": batch.epoch,
@@ -130,6 +131,9 @@ def batch_record(batch: Batch) -> dict[str, Any]:
 
 
 def _read_state(path: Path) -> dict[str, Any]:
+    from penstock.loaders.system.json_file import decode_json
+    from penstock.pipelines.errors import LoaderError
+
     try:
         return decode_json(path.read_bytes(), dict[str, Any])
     except (OSError, ValueError) as error:

@@ -11,9 +11,6 @@ import typer
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.data.training_folder import training_folder
-from penstock.loaders.system.json_file import write_json
-from penstock.loaders.system.progress_bar import ProgressBar
-from penstock.pipelines.errors import EXIT_DATA
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,6 +41,9 @@ def parity(
     """
     from penstock.bench.checks.parity import ParitySettings, cache_of, compare, engines_for
     from penstock.loaders.open_source import open_source
+    from penstock.loaders.system.json_file import write_json
+    from penstock.loaders.system.progress_bar import ProgressBar
+    from penstock.pipelines.errors import EXIT_DATA
 
     settings = ParitySettings(images=images, seed=seed, size=size, batch_size=batch_size, evaluate=evaluate)
     source = open_source(training_folder(data), **data_options)

@@ -8,8 +8,6 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.doctor import print_finding
-from penstock.loaders.system.json_file import write_json
-from penstock.pipelines.errors import EXIT_DATA
 
 
 def selftest(
@@ -26,6 +24,8 @@ def selftest(
     from penstock.bench.checks.selftest import SelftestFailure
     from penstock.bench.checks.selftest import selftest as findings_of_selftest
     from penstock.bench.measure.environment import describe_environment
+    from penstock.loaders.system.json_file import write_json
+    from penstock.pipelines.errors import EXIT_DATA
 
     environment = describe_environment()
     packages = environment["packages"]

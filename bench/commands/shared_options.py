@@ -13,20 +13,23 @@ import typer
 
 from penstock.bench.data.data_path import DataPath
 from penstock.bench.step.technique_settings import TECHNIQUE_GROUPS
-from penstock.loaders.system.durable_file import ensure_writable
 
 
 def writable(path: Path | None) -> Path | None:
     """Refuse a file that cannot be written, before the work begins, on the rank that will write it."""
-    if path is not None and os.environ.get("RANK", "") in ("", "0"):
-        ensure_writable(path)
-    return path
+    return _writable(path, private=False)
 
 
 def savable(path: Path | None) -> Path | None:
-    """Refuse a checkpoint that cannot be saved, before the work begins, on the rank that saves it."""
+    """Refuse a checkpoint that cannot be saved, as `writable` refuses a file."""
+    return _writable(path, private=True)
+
+
+def _writable(path: Path | None, *, private: bool) -> Path | None:
     if path is not None and os.environ.get("RANK", "") in ("", "0"):
-        ensure_writable(path, private=True)
+        from penstock.loaders.system.durable_file import ensure_writable
+
+        ensure_writable(path, private=private)
     return path
 
 

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from penstock.loaders.system.progress_bar import ProgressBar
-
 
 def synth(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write DIR/train and DIR/val.")],
@@ -20,6 +18,7 @@ def synth(
 ) -> None:
     """Write a demo set of JPEG photos (about 500x400 pixels, 110 KB; a few unusual) whose labels can be learned."""
     from penstock.bench.data.demo_set import synthesise
+    from penstock.loaders.system.progress_bar import ProgressBar
 
     with ProgressBar("writing photos") as bar:
         report = synthesise(

@@ -12,8 +12,6 @@ from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.data.data_path import DataPath
 from penstock.bench.data.training_folder import training_folder
-from penstock.loaders.stream.ledger import EpochLedger
-from penstock.loaders.system.json_file import write_json
 
 if TYPE_CHECKING:
     from penstock.bench.train.batch_finder import BatchTrial
@@ -207,6 +205,8 @@ def _find_batch_size(job: TrainingJob, budget_gib: float | None) -> None:
 
 
 def _line(report: EpochReport) -> str:
+    from penstock.loaders.stream.ledger import EpochLedger
+
     accuracy = f"  accuracy {report.validation.accuracy:6.1%}" if report.validation else ""
     rate = f"  {report.images_per_s.median:7,.0f} images/s" if report.images_per_s else ""
     waiting = f"  waiting {report.wait_share:4.0%}  {report.seconds:5.1f} s"
@@ -216,6 +216,7 @@ def _line(report: EpochReport) -> str:
 
 def _write(file: Path, document: dict[str, Any]) -> None:
     from penstock.bench.train.rank_group import is_first_rank
+    from penstock.loaders.system.json_file import write_json
 
     if is_first_rank():
         write_json(file, document)

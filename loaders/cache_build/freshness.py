@@ -29,7 +29,7 @@ _NATIVE = "native library"  # name among the versions
 def build_versions() -> dict[str, str]:
     """Return name -> version of what a cache is built by. Raises LoaderError E-DEPENDENCY without h5py."""
     try:
-        own = importlib.metadata.version("penstock")
+        own = importlib.metadata.version("penstock-loader")
     except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
         own = "unknown"
     versions = {"penstock": own, "simplejpeg": simplejpeg.__version__, "torch": torch.__version__, **hdf5_versions()}

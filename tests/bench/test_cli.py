@@ -16,6 +16,7 @@ from processes import CONTRACT_S, eventually, in_time
 
 from penstock.bench.commands import iterate as command_iterate
 from penstock.bench.exits.stop_signals import SignalExit, exit_on_signals
+from penstock.loaders import __version__
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.library import native_library
 
@@ -352,6 +353,30 @@ def test_a_full_disk_is_exit_7(photos: Path) -> None:
     code, _, errors = run_main("iterate", photos, *QUIET[:-1], "/dev/full")
     assert (code, errors.count("\n")) == (7, 1)
     assert errors.startswith("LoaderError[E-NOSPC]")
+
+
+HELP_OF_ALL = """
+import sys
+from penstock.bench import cli
+
+cli._register()
+commands = cli.typer.main.get_command(cli.app).commands
+helps = [[], *([name] for name in commands), *(["cache", name] for name in commands["cache"].commands)]
+for words in [["--version"], *([*words, "--help"] for words in helps)]:
+    try:
+        cli.app(words)
+    except SystemExit as left:
+        assert left.code == 0
+print(len(commands), sorted({"torch", "numpy", "h5py", "PIL"} & set(sys.modules)))
+"""
+
+
+def test_help_of_no_command_imports_torch() -> None:
+    """Importing it takes seconds, for which nobody who asks for help should wait."""
+    program = [sys.executable, "-c", HELP_OF_ALL]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=600, check=False)
+    assert (done.stderr, done.stdout.splitlines()[-1]) == ("", "12 []")
+    assert done.stdout.startswith(f"penstock-loader {__version__}\n")
 
 
 def test_help_names_every_command_and_the_exit_codes() -> None:
