@@ -126,6 +126,7 @@ class Measured:
     Attributes:
         kind: "ceiling", "loader", "other" (another backend's best), "baseline", "model" or "both".
         images_per_s: the median over rounds of each round's median; low, high: the spread over rounds.
+        turns: number of the round of the run that each of `rounds` was made in; () in a record of an older version.
         wait_share: of "both", the share of the step spent waiting for data.
         note: what to know of how it was measured.
         resources: what the process tree took meanwhile, of "loader" and "both".
@@ -140,6 +141,7 @@ class Measured:
     low: float
     high: float
     rounds: tuple[float, ...]
+    turns: tuple[int, ...] = ()
     wait_share: float | None = None
     note: str = ""
     resources: Resources | None = None
@@ -154,6 +156,11 @@ class Measured:
         return cls(
             name=name, kind=kind, images_per_s=median, low=min(rates), high=max(rates), rounds=tuple(rates), **more
         )
+
+    @property
+    def by_turn(self) -> dict[int, float]:
+        """Number of the round -> images/s in it."""
+        return dict(zip(self.turns or range(len(self.rounds)), self.rounds, strict=True))
 
     @property
     def label(self) -> str:
@@ -267,6 +274,12 @@ class BenchRecord:
         """Return images/s of the first measurement of `kind` (and `name`), None if it was not made."""
         found = (m.images_per_s for m in self.measured if m.kind == kind and name in (None, m.name))
         return next(found, None)
+
+    def ratios_to(self, other: Measured) -> list[float]:
+        """Return the loader's images/s over those of `other`, one for each round that measured both."""
+        loader = self.find("loader")
+        mine, others = loader.by_turn if loader else {}, other.by_turn
+        return [rate / others[turn] for turn, rate in mine.items() if others.get(turn)]
 
     def gain(self, advice: Advice) -> float | None:
         """Return the rate that `advice` predicts over this run's; None where one of them is unknown."""

@@ -120,14 +120,14 @@ def print_advice(advice: CacheAdvice) -> None:
     first = advice.offers[0]
     run = f"{advice.workers} workers, uint8 batches of {advice.settings.batch_size}"
     about = f"a sample of {advice.data['sample']:,} images; {run}"
-    table = Table(title=f"{advice.data['summary']}\n{about}", title_justify="left", title_style="")
-    table.add_column("stored as")
-    for column in ("bytes each", "whole data", "images/s", "spread", "to files", "PSNR"):
+    title = f"{advice.data['summary']}\n{about}"
+    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("stored as", no_wrap=True)  # options that one types: never cut, and in one line
+    for column in ("whole data", "images/s", "spread", "x files", "PSNR"):
         table.add_column(column, justify="right")
     for stored in advice.offers:
         table.add_row(
             stored.name,
-            f"{stored.bytes_an_image:,.0f}",
             size_text(round(stored.whole_bytes)),
             f"{stored.images_per_s:,.0f}",
             spread_text(stored.rounds),

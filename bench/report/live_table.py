@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +19,9 @@ from penstock.bench.report.text import rate_text, shown, spread_text
 
 _SEARCH = "search"  # kind of a short measurement of the search
 _SILENCE_S = 4.0
-_MAX_ROWS = 14  # of the latest measurements, so that a screen of 24 lines holds the table
+_WIDTHS = (14, 9, 16)  # of kind, images/s and spread: "loader + model", "1,234,567", "12,345 to 12,678"
+_GAP = 2
+_OTHER_LINES = 5  # of the screen: the head, the status in three lines at most, and the one that the cursor is on
 
 
 class LiveTable:
@@ -38,7 +40,7 @@ class LiveTable:
     ) -> None:
         self._console, self._left, self._silence = console or plain_console(stderr=True), left, silence
         self._now = "starting"
-        self._rows: dict[tuple[str, str], Sequence[float]] = {}
+        self._rows: dict[tuple[str, str], tuple[str, ...]] = {}
         self._printed, self._ended = threading.Event(), threading.Event()
         self._talker = threading.Thread(target=self._break_silence, name="penstock-live", daemon=True)
         self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=2, transient=True)
@@ -50,9 +52,9 @@ class LiveTable:
     def measured(self, kind: str, name: str, rates: Sequence[float]) -> None:
         """Show images/s of each round of a measurement."""
         self._rows.pop((kind, name), None)
-        self._rows[kind, name] = rates
+        what, measured, rate, spread = self._rows[kind, name] = _cells(kind, name, rates)
         if not self._console.is_terminal:
-            self.print("  ".join([*_cells(kind, name, rates), self._time()]).rstrip())
+            self.print("  ".join([what, measured, f"{rate} images/s", spread, self._time()]).rstrip())
 
     def print(self, line: str) -> None:
         """Print a line above the table."""
@@ -66,15 +68,29 @@ class LiveTable:
             elif not self._ended.is_set():
                 self._console.print(Text(f"... {self._now}  {self._time()}".rstrip()), soft_wrap=True)
 
-    def _render(self) -> Table:
-        table = Table(caption=f"{self._now}  {self._time()}", caption_justify="left")
-        table.add_column("what")
-        table.add_column("measured", no_wrap=True, ratio=1)
-        table.add_column("images/s", justify="right")
-        table.add_column("spread", justify="right")
-        for (kind, name), rates in list(self._rows.items())[-_MAX_ROWS:]:
-            table.add_row(*map(Text, _cells(kind, name, rates)))
-        return table
+    def _render(self) -> Group:
+        """Return the latest measurements that fit on the screen, each whole, and the status below them."""
+        width = max(10, self._console.width - sum(_WIDTHS) - 3 * _GAP)
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+        table.add_column("what", width=_WIDTHS[0])
+        table.add_column("measured", width=width, overflow="fold")
+        table.add_column("images/s", width=_WIDTHS[1], justify="right")
+        table.add_column("spread", width=_WIDTHS[2], justify="right")
+        for cells in self._latest_rows(width):
+            table.add_row(*map(Text, cells))
+        loader = [f"loader {cells[2]} images/s" for (kind, _), cells in self._rows.items() if kind == "loader"]
+        status = Text(", ".join(filter(None, [self._time(), *loader, self._now])), style="bold")
+        status.truncate(2 * self._console.width - 1, overflow="ellipsis")
+        return Group(table, status)
+
+    def _latest_rows(self, width: int) -> list[tuple[str, ...]]:
+        room, rows = self._console.height - _OTHER_LINES, list[tuple[str, ...]]()
+        for cells in reversed(list(self._rows.values())):
+            room -= len(Text(cells[1]).wrap(self._console, width))
+            if room < 0:
+                break
+            rows.insert(0, cells)
+        return rows
 
     def _time(self) -> str:
         left = self._left()
@@ -101,4 +117,4 @@ class LiveTable:
 def _cells(kind: str, name: str, rates: Sequence[float]) -> tuple[str, str, str, str]:
     rate = statistics.median(rates) if rates else 0.0
     spread = spread_text(rates) if len(rates) > 1 else ""
-    return KIND_NAMES.get(kind, _SEARCH), str(shown(name)), f"{rate_text(rate)} images/s", spread
+    return KIND_NAMES.get(kind, _SEARCH), str(shown(name)), rate_text(rate), spread

@@ -16,7 +16,7 @@ from penstock.bench.report.sections_choices import (
     tradeoff_section,
 )
 from penstock.bench.report.sections_measured import measurements_section, over_time_section, step_section
-from penstock.bench.report.text import rate_text, rounds_text, shown, spread_text
+from penstock.bench.report.text import hindrance_text, rate_text, rounds_text, shown, spread_text
 
 _TEMPLATE = Path(__file__).with_name("page.jinja")
 _LIMITS = {
@@ -42,7 +42,8 @@ def page(record: BenchRecord) -> str:
         kicker="Penstock benchmark report",
         title=_title(record),
         sentence=verdict.sentence if verdict else "",
-        about=f"{record.data.get('summary', 'data without a summary')}. {_machine(record)}. {_run(record)}.",
+        about=f"{record.data.get('summary', 'data without a summary')}. {_machine(record)}. {_run(record)}. "
+        + hindrance_text(record),
         tiles=_tiles(record),
         sections=_sections(record),
     )

@@ -10,12 +10,11 @@ from rich.text import Text
 from penstock.bench.record.advice import Advice
 from penstock.bench.record.bench_record import KIND_NAMES, BenchRecord, Measured
 from penstock.bench.report.console import plain_console
-from penstock.bench.report.text import ledger_texts, rate_text, shown, spread_text
+from penstock.bench.report.text import hindrance_text, ledger_texts, rate_text, ratio_text, shown, spread_text
 from penstock.bench.verdict.figures import Figures
 
 _KINDS = ("loader", "both", "model", "other", "baseline")  # rows, in this order
 _MAX_ROWS, _MAX_ADVICE = 5, 3
-_LABEL_WIDTH, _FIGURE_WIDTHS = 32, (15, 15, 14)  # of 80 columns
 
 
 def print_summary(record: BenchRecord) -> None:
@@ -31,10 +30,12 @@ def summary(record: BenchRecord) -> Group:
     parts.append(_rates(record))
     faster, sparing = split_advice(record)
     for heading, advice in (("Faster:", faster), ("Saves processors:", sparing)):
-        parts += [Text(f"{heading} {_line(each, record)}", overflow="ellipsis", no_wrap=True) for each in advice]
-    late = [note for note in record.notes if note.startswith("not ")]
-    lines = [*ledger_texts(record.ledger), *late]
-    parts += [Text(str(shown(line)), overflow="ellipsis", no_wrap=True) for line in lines]
+        parts += [Text(f"{heading} {_line(each, record)}") for each in advice]
+    hindered = hindrance_text(record)
+    parts += [Text(hindered, style="bold")] * bool(hindered)
+    parts += [Text(str(shown(line))) for line in ledger_texts(record.ledger)]
+    late = [note for note in record.notes if note.startswith("not ")]  # lists of names, which --verbose prints whole
+    parts += [Text(str(shown(note)), overflow="ellipsis", no_wrap=True) for note in late]
     if record.verdict:
         parts.append(Syntax(record.verdict.call, "python", background_color="default", word_wrap=True))
     parts.append(Text("All figures: --verbose, or --report FILE.html", style="dim"))
@@ -53,25 +54,26 @@ def _line(advice: Advice, record: BenchRecord) -> str:
     tried = next((each for each in record.applied if each.what == advice.what and each.gain is not None), None)
     text = advice.what
     if gain is not None:
-        text += f": predicted {rate_text(advice.images_per_s)} images/s, {gain:.2f} times this"
+        text += f": {rate_text(advice.images_per_s)} images/s predicted, {gain:.2f} x"
     if tried is not None:
         text += f"; tried: {tried.gain:.2f}"
     return str(shown(text))
 
 
 def _rates(record: BenchRecord) -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
-    table.add_column(overflow="ellipsis", no_wrap=True, max_width=_LABEL_WIDTH)
-    for width in _FIGURE_WIDTHS:
-        table.add_column(justify="right", no_wrap=True, min_width=width)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(overflow="fold")
+    for name in ("images/s", "spread"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("loader is" if record.all_of("other") or record.all_of("baseline") else "")
     loader = record.rate("loader")
     rows = [each for kind in _KINDS for each in record.all_of(kind)][:_MAX_ROWS]
     for each in rows:
-        table.add_row(_label(each), *_figures(each, loader))
+        table.add_row(_label(each), *_figures(each, record))
     ceiling = Figures.of(record).decode_ceiling
     if ceiling and loader:
         share = f"{loader / ceiling:.0%} reached"
-        table.add_row(f"ceiling: decode + resize, {record.decoder}", f"{rate_text(ceiling)} images/s", "", share)
+        table.add_row(f"ceiling: decode + resize, {record.decoder}", rate_text(ceiling), "", share)
     return table
 
 
@@ -79,9 +81,7 @@ def _label(measured: Measured) -> str:
     return str(shown(f"{KIND_NAMES[measured.kind]}: {measured.label}"))
 
 
-def _figures(measured: Measured, loader: float | None) -> tuple[str, str, str]:
+def _figures(measured: Measured, record: BenchRecord) -> tuple[str, str, str]:
     spread = spread_text((measured.low, measured.high)) if len(measured.rounds) > 1 else ""
-    times = ""
-    if loader and measured.images_per_s and measured.kind in ("other", "baseline"):
-        times = f"loader {loader / measured.images_per_s:.2f}x"
-    return f"{rate_text(measured.images_per_s)} images/s", spread, times
+    ratios = record.ratios_to(measured) if measured.kind in ("other", "baseline") else []
+    return rate_text(measured.images_per_s), spread, ratio_text(ratios) if ratios else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from rich.console import Group, RenderableType
 from rich.syntax import Syntax
 from rich.table import Table
@@ -19,12 +21,18 @@ from penstock.bench.record.bench_record import (
     decode_name,
 )
 from penstock.bench.report.console import plain_console
-from penstock.bench.report.text import ledger_texts, rate_text, resource_texts, rounds_text, spread_text
+from penstock.bench.report.text import (
+    hindrance_text,
+    ledger_texts,
+    rate_text,
+    resource_texts,
+    rounds_text,
+    spread_text,
+)
 from penstock.bench.verdict.figures import Figures
 
 _FASTER = 1.05  # a smaller lead is noise
 _MAX_CANDIDATES = 4  # of a backend, that are listed
-_HINDERING = 0.25  # of the processors: what other programs take before a line says so
 
 
 def print_record(record: BenchRecord) -> None:
@@ -41,7 +49,8 @@ def render(record: BenchRecord) -> Group:
     if record.verdict:
         parts += [Text(record.verdict.sentence, style="bold"), *map(Text, _advice(record))]
     parts += tried_advice(record)
-    parts += [Text(_recommendation(record)), Text()]
+    hindered = hindrance_text(record)
+    parts += [*[Text(hindered, style="bold")] * bool(hindered), Text(_recommendation(record)), Text()]
     if record.verdict:
         parts.append(Syntax(record.verdict.call, "python", background_color="default", word_wrap=True))
     return Group(*parts)
@@ -104,11 +113,12 @@ def _difference(start: Tried, tried: Tried) -> str:
 
 
 def _ratios(record: BenchRecord) -> list[str]:
-    loader = record.rate("loader")
+    ratios = [(other, record.ratios_to(other)) for other in record.all_of("baseline")]
     return [
-        f"Penstock delivers {loader / other.images_per_s:.2f} times the images/s of {_name(other)}."
-        for other in record.all_of("baseline")
-        if loader is not None and other.images_per_s
+        f"Penstock delivers {statistics.median(of):.2f} times the images/s of {_name(other)}, {min(of):.2f} to "
+        f"{max(of):.2f} in {len(of)} paired rounds."
+        for other, of in ratios
+        if of
     ]
 
 
@@ -139,13 +149,6 @@ def tried_advice(record: BenchRecord) -> list[RenderableType]:
             lines.append(f"{tried.what} could not be tried: {tried.failed}")
         elif tried.gain is not None and tried.gain < 1:
             lines.append(f"{tried.what} did not hold here: {tried.gain:.2f} times the images/s before.")
-    loader = record.find("loader")
-    others = loader.resources.others_share if loader and loader.resources else None
-    if others is not None and others >= _HINDERING:
-        lines.append(
-            f"Other programs kept {others:.0%} of the processors busy: predictions are for a machine that is free, and "
-            "what was measured is not from one."
-        )
     return [Text(), table, *map(Text, lines), Text()]
 
 

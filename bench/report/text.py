@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from penstock.bench.measure.resources import Resources
@@ -14,6 +15,8 @@ from penstock.bench.record.bench_record import BenchRecord, BenchSettings
 
 # Control characters but the line feed, halves of characters, and marks that change the direction of what follows.
 _UNSHOWABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Of the processors: what other programs take, or a hypervisor for other machines, before a line says so.
+_HINDERING = 0.25
 
 
 def shown(value: Any) -> Any:
@@ -34,6 +37,24 @@ def spread_text(rates: Collection[float]) -> str:
 def times_text(rate: float | None, now: float | None) -> str:
     """Write how many times `now` the rate is; nothing where one of them is unknown."""
     return f"{rate / now:.2f} ×" if rate is not None and now else ""
+
+
+def ratio_text(ratios: Sequence[float]) -> str:
+    """Write the median of ratios of paired rounds, with their range."""
+    spread = f" ({min(ratios):.1f}-{max(ratios):.1f})" if len(ratios) > 1 else ""
+    return f"{statistics.median(ratios):.2f} x{spread}"
+
+
+def hindrance_text(record: BenchRecord) -> str:
+    """Say that other programs kept the processors too busy for the run's settings to be kept; "" if they did not."""
+    loader = record.find("loader")
+    share = loader.resources.others_share if loader and loader.resources else None
+    if share is None or share < _HINDERING:
+        return ""
+    return (
+        f"Do not keep the settings of this run: other programs kept {share:.0%} of the processors busy. Measure again "
+        "when they are free."
+    )
 
 
 def ms_text(ms: float) -> str:

@@ -63,7 +63,7 @@ def measure_all(subject: Subject, found: SearchResult, display: Display) -> Benc
             notes.append(f"not measured in {budget.seconds:g} s (--budget): {names}")
         store = probes.describe_store()
         measured = tuple(
-            probes.resources.added_to(_summarise(*key, results, probes.how.get(key[1], "")))
+            probes.resources.added_to(_summarise(key, results, rounds.turns(key), probes.how.get(key[1], "")))
             for key, results in rounds.results.items()
         )
         chosen = _final_choice(subject, probes, measured, notes)
@@ -153,10 +153,12 @@ def _sum_ledgers(ledgers: list[EpochLedger]) -> dict[str, object]:
     return {**document, "epochs": len(ledgers), **found}
 
 
-def _summarise(kind: str, name: str, results: Sequence[Rate | StepTimes], note: str) -> Measured:
-    """Return the measurement that the results of all rounds make up."""
+def _summarise(key: Key, results: Sequence[Rate | StepTimes], turns: tuple[int, ...], note: str) -> Measured:
+    """Return the measurement that the results of the rounds `turns` make up."""
+    kind, name = key
     steps = [result for result in results if isinstance(result, StepTimes)]
     found = rates_of(results)
     windows = tuple(rate.rounded() for rate in found if kind in OVER_TIME)
-    made = Measured.of(name, kind, [rate.median for rate in found] or [0.0], note=note, over_time=windows)
+    turns = turns if len(turns) == len(found) else ()
+    made = Measured.of(name, kind, [rate.median for rate in found] or [0.0], turns=turns, note=note, over_time=windows)
     return replace(made, wait_share=statistics.median(s.wait_share for s in steps)) if steps else made

@@ -24,6 +24,7 @@ _ORDER = (
     *(("loader", ""), ("ceiling", FETCH), ("ceiling", "decode + resize")),
     *(("baseline", ""), ("other", ""), ("model", ""), ("both", "")),
 )
+_COMPARED = ("loader", "other", "baseline")  # kinds whose ratios are reported, of rounds that measured both
 _GUESS = 2.0  # times its length that a first measurement takes, with opening a loader
 
 OnBegin = Callable[[int, int, str], None]
@@ -49,6 +50,9 @@ class Rounds:
     Without a budget each is made `settings.most_rounds` times. With one they are made in the order in which the verdict
     needs them, each until its rounds agree, and only where the time that is left suffices.
 
+    Loaders that are compared go on until the rounds of all agree, and from the second round on follow each other, every
+    second time in the other order: a drift of the machine's speed is then nearly the same for both sides of a ratio.
+
     decoder: the loader's, whose ceiling comes before the others'. failed(key, error): called with what was raised by a
     measurement, which is then left out.
     """
@@ -68,6 +72,7 @@ class Rounds:
         self._limited = budget.seconds is not None
         keys = sorted(probes, key=lambda key: _rank_of(key, decoder)) if self._limited else list(probes)
         self._results: Results = {key: [] for key in keys}
+        self._turns: dict[Key, list[int]] = {key: [] for key in keys}
         self._costs = dict.fromkeys(keys, _GUESS * settings.seconds)
         self._slowest = 0.0
         self._made, self._number = count(), 0
@@ -76,6 +81,10 @@ class Rounds:
     def results(self) -> Results:
         """Return the results of each measurement that was made."""
         return {key: found for key, found in self._results.items() if found}
+
+    def turns(self, key: Key) -> tuple[int, ...]:
+        """Return the number of the round that each result of a measurement is of."""
+        return tuple(self._turns[key])
 
     @property
     def late(self) -> list[Key]:
@@ -94,7 +103,7 @@ class Rounds:
         """Make each measurement once more that is not settled and fits the time; return whether one was made."""
         most = self._settings.most_rounds
         total, made = 0 if math.isinf(most) else len(self._probes) * int(most), False
-        for key in [key for key in self._results if not (self._limited and _is_settled(self._results[key]))]:
+        for key in self._keys_in_turn():
             opening = self._slowest if key[0] != "ceiling" and not self._number else 0.0  # a loader has to be opened
             if max(self._costs[key], opening) > self._budget.left - keep:
                 continue
@@ -105,6 +114,7 @@ class Rounds:
                     probe.prepare()
                 watch = Stopwatch()
                 self._results[key].append(probe())
+                self._turns[key].append(self._number)
             except Exception as error:
                 self._failed(key, error)
                 del self._results[key]
@@ -115,6 +125,17 @@ class Rounds:
             self._slowest = max(self._slowest, watch.seconds)
             self._display.measured(*key, [rate.median for rate in rates_of(self._results[key])])
         return made
+
+    def _keys_in_turn(self) -> list[Key]:
+        """Return what this round measures, in its order."""
+        compared = [key for key in self._results if key[0] in _COMPARED]
+        done = {key for key, found in self._results.items() if self._limited and _is_settled(found)}
+        if not done.issuperset(compared):
+            done.difference_update(compared)
+        keys = [key for key in self._results if key not in done]
+        if not self._number or len(compared) < 2 or done.intersection(compared):
+            return keys
+        return compared[:: -1 if self._number % 2 else 1] + [key for key in keys if key not in compared]
 
 
 def rates_of(results: Sequence[Rate | StepTimes]) -> list[Rate]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from dataclasses import replace
 
@@ -10,8 +11,9 @@ import pytest
 from bench_records import of_cpu, record
 from rich.console import Console
 
-from penstock.bench.record.bench_record import BenchRecord
+from penstock.bench.record.bench_record import BenchRecord, Measured
 from penstock.bench.report.live_table import LiveTable
+from penstock.bench.report.page import page
 from penstock.bench.report.summary import split_advice, summary
 from penstock.bench.verdict.judge import judge
 
@@ -20,8 +22,8 @@ def judged(made: BenchRecord) -> BenchRecord:
     return replace(made, verdict=judge(made, "a/folder/whose/name/is/long enough/to/fill/a/line/of/its/own/photos"))
 
 
-def screen(made: BenchRecord) -> list[str]:
-    console = Console(width=80, record=True, file=io.StringIO())
+def screen(made: BenchRecord, width: int = 80) -> list[str]:
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(summary(made))
     return console.export_text().splitlines()
 
@@ -49,13 +51,41 @@ def test_the_end_of_a_run_fits_on_one_screen() -> None:
     assert made.verdict is not None
     for words in (
         made.verdict.sentence,
-        "2,000 images/s 1,800 to 2,400",
-        "loader 2.00x",
+        "2,000 1,800 to 2,400",
+        "1,000 900 to 1,200 2.00 x (2.0-2.0)",
         "loader = create_loader(",
         "--verbose",
         "not meas",
     ):
         assert words in text, words
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_advice_and_ratios_are_whole_on_any_screen(width: int) -> None:
+    made = judged(FULL)
+    advice = replace(split_advice(made)[0][0], what="--workers 8, " * 12 + "--requests 256")
+    assert made.verdict is not None
+    made = replace(made, verdict=replace(made.verdict, advice=(advice,)))
+    lines = screen(made, width)
+    assert max(map(len, lines)) <= width
+    assert f"Faster: {advice.what}: 3,000 images/s predicted" in " ".join(" ".join(lines).split())
+    assert "…" not in "".join(lines)
+
+
+def test_ratios_are_of_rounds_that_measured_both() -> None:
+    """A loader's rounds before the baseline's first one met another machine, and do not count."""
+    loader = Measured.of("penstock", "loader", [50.0, 300.0, 310.0, 90.0], turns=(0, 1, 2, 4))
+    baseline = Measured.of("torch", "baseline", [100.0, 100.0, 70.0], turns=(1, 2, 3))
+    assert replace(FULL, measured=(loader, baseline)).ratios_to(baseline) == [3.0, 3.1]
+    assert replace(FULL, measured=(baseline,)).ratios_to(baseline) == []
+
+
+def test_settings_of_a_hindered_run_are_not_to_be_kept() -> None:
+    words = "Do not keep the settings of this run: other programs kept 82% of the processors busy."
+    hindered = record(loader=2000, decode=1050, taken={"loader": of_cpu(0.1, others_share=0.82)})
+    assert words in " ".join(" ".join(screen(judged(hindered))).split())
+    assert words in page(judged(hindered))
+    assert "Do not keep" not in " ".join(screen(judged(FULL)))
 
 
 def test_advice_that_only_spares_processors_stands_apart() -> None:
@@ -89,6 +119,25 @@ def shown_live(*, terminal: bool, fails: bool = False) -> str:
     return file.getvalue()
 
 
+@pytest.mark.parametrize(("width", "height", "rows"), [(80, 24, 9), (80, 12, 3), (200, 50, 30), (60, 24, 6)])
+def test_the_live_table_fits_the_screen_whole_with_its_status(width: int, height: int, rows: int) -> None:
+    console = Console(width=width, height=height, record=True, file=io.StringIO(), force_terminal=True)
+    table = LiveTable(lambda: 42.4, console)
+    table.measured("loader", "penstock, torch backend", [640.0, 660.0, 700.0])
+    for number in range(30):
+        table.measured("search", f"torch, native, workers {number}, prefetch 3", [12345.0, 12678.0])
+    table.begin(3, 10, "what takes " + "very " * 50 + "long")
+    console.print(table._render())
+    lines = console.export_text().splitlines()
+    assert len(lines) < height
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    assert text.count("12,345 to 12,678") == rows
+    assert re.findall(r"workers (\d+)", text) == [str(number) for number in range(30 - rows, 30)]
+    assert "42 s left, loader 660 images/s, what takes very" in text
+    assert "…" not in " ".join(lines[:-2])
+
+
 def test_without_a_terminal_each_finished_measurement_is_a_line() -> None:
     lines = shown_live(terminal=False).splitlines()
     assert lines[0] == "search  torch, workers 2  650 images/s    42 s left"
@@ -97,7 +146,7 @@ def test_without_a_terminal_each_finished_measurement_is_a_line() -> None:
 
 def test_on_a_terminal_a_table_fills_and_stays_only_if_the_run_is_broken_off() -> None:
     whole, broken = shown_live(terminal=True), shown_live(terminal=True, fails=True)
-    for words in ("660 images/s", "640 to 700", "42 s left"):
+    for words in ("660", "640 to 700", "42 s left, loader 660 images/s"):
         assert words in whole
         assert words in broken
     erased = "\x1b[1A\x1b[2K"

@@ -22,6 +22,7 @@ from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines import LoaderError
+from penstock.pipelines.errors import size_text
 
 FAST = AdviceSettings(sample=12, size=32, batch_size=4, workers=0, seconds=0.05, rounds=2)
 
@@ -115,13 +116,15 @@ def test_impossible_settings_are_refused(wrong: dict[str, int]) -> None:
 
 def test_the_command_prints_a_table_and_writes_the_record(photos: Path, tmp_path: Path) -> None:
     fast = ("--sample", 8, "--seconds", 0.1, "--rounds", 1, "--workers", 0, "--size", 32, "--batch-size", 4)
-    run = penstock_here("cache", "advise", photos, *fast, "--json", tmp_path / "a.json", env={"COLUMNS": "150"})
+    run = penstock_here("cache", "advise", photos, *fast, "--json", tmp_path / "a.json", env={"COLUMNS": "80"})
     assert (run.returncode, run.stderr) == (0, "")
     document = json.loads((tmp_path / "a.json").read_text())
     assert document["data"]["sample"] == 8
-    lines = [" ".join(line.replace("│", " ").split()) for line in run.stdout.splitlines()]
+    assert "…" not in run.stdout  # nothing is cut, and the options of a row stand in one line
+    lines = [" ".join(line.split()) for line in run.stdout.splitlines()]
     for offer in document["offers"]:
-        (line,) = [line for line in lines if line.startswith(f"{offer['name']} {offer['bytes_an_image']:,.0f} ")]
+        begin = f"{offer['name']} {size_text(round(offer['whole_bytes']))} "
+        (line,) = [line for line in lines if line.startswith(begin)]
         assert f" {offer['images_per_s']:,.0f} " in line
         assert line.endswith("lossless" if offer["lossless"] else f"{offer['psnr_db']:.1f} dB")
 

@@ -95,6 +95,17 @@ def test_what_agrees_is_not_measured_again_and_the_rest_goes_on(monkeypatch: pyt
     assert time.now <= 100 - CLOSING_S
 
 
+def test_compared_loaders_alternate_and_go_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ratio of unequal numbers of rounds compares a machine at two speeds."""
+    probes = {LOADER: (2.0, drifting), MINE: (2.0, steady), BASELINE: (2.0, steady)}
+    time, results, _ = rounds(monkeypatch, 100.0, probes)
+    assert time.calls[:3] == [LOADER, MINE, BASELINE]
+    assert time.calls[3:10] == [BASELINE, LOADER, MINE, LOADER, BASELINE, BASELINE, LOADER]
+    assert 10 < len(results[LOADER]) <= len(results[BASELINE]) <= len(results[LOADER]) + 1  # a round may be cut
+    settled = rounds(monkeypatch, 100.0, dict.fromkeys(probes, (2.0, steady)))[1]
+    assert [len(found) for found in settled.values()] == [2, 2, 2]
+
+
 def test_time_is_kept_for_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     probes = {LOADER: (2.0, drifting)}
     kept = rounds(monkeypatch, 100.0, probes, keep=20.0)[0].now
