@@ -36,7 +36,7 @@ def train(
         str | None, typer.Option(help="Part of them, as --subset has it; all by default.")
     ] = None,
     model: common.Model = "resnet18",
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs.")] = 10,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs; with --resume they may grow.")] = 10,
     backend: common.Backend = "torch",
     cache: Annotated[Path | None, typer.Option(help="Folder for train.h5 and val.h5; backend hdf5 or dali.")] = None,
     decoder: common.Decoder = "auto",
@@ -67,7 +67,7 @@ def train(
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            help="File in which the run saves itself, at SIGTERM and at its end.",
+            help="File in which the run saves itself: after each epoch, at Ctrl-C and at SIGTERM.",
             callback=common.savable,
             rich_help_panel=_KEEPING,
         ),
@@ -173,7 +173,16 @@ def _plan(file: Path | None, **asked: Any) -> CheckpointPlan | None:
 def _train(job: TrainingJob, plan: CheckpointPlan | None, json_file: Path | None) -> None:
     if plan is not None and plan.resume:
         _say(f"going on from {plan.file}" if plan.file.exists() else f"no checkpoint at {plan.file}: from the start")
-    report = job.train(checkpoint=plan, on_epoch=lambda epoch: _say(_line(epoch)))
+    from penstock.bench.report.epoch_bar import EpochBar
+    from penstock.bench.train.rank_group import is_first_rank
+
+    with EpochBar(job.settings.epochs, shown=is_first_rank()) as bar:
+
+        def end_epoch(epoch: EpochReport) -> None:
+            bar.end()
+            _say(_line(epoch))
+
+        report = job.train(checkpoint=plan, on_epoch=end_epoch, on_step=bar.step)
     if plan is not None and not report.finished:
         _say(f"stopped after {plan.stop_after} updates; saved to {plan.file}")
     if json_file:

@@ -68,6 +68,8 @@ class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySe
             raise ValueError("compile and checkpointing exclude each other: the compiler decides what to keep")
         if self.schedule == "onecycle" and self.warmup == 0:
             raise ValueError("warmup must be above 0 with schedule='onecycle', which rises before it falls")
+        if self.schedule_epochs is not None and self.schedule_epochs < self.epochs:
+            raise ValueError(f"schedule_epochs must be at least epochs={self.epochs}, got {self.schedule_epochs}")
         if self.lr_scaling != "none" and self.batch_size is None:
             raise ValueError(f"lr_scaling={self.lr_scaling!r} needs batch_size, to compute the global batch")
 
@@ -80,6 +82,11 @@ class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySe
     def memory_format(self) -> torch.memory_format:
         """Return the memory format of images and weights."""
         return torch.channels_last if self.channels_last else torch.contiguous_format
+
+    @property
+    def scheduled_epochs(self) -> int:
+        """Return the number of epochs that the learning rate's schedule is made for."""
+        return self.schedule_epochs or self.epochs
 
     def peak_lr(self, world_size: int = 1) -> float:
         """Return lr, scaled with the global batch (batch_size * accumulate * world_size) as lr_scaling says.

@@ -70,13 +70,17 @@ class ScheduleSettings:
 
     "cosine" rises in a line during the first `warmup` of all updates, then falls to zero as half a cosine; "onecycle"
     is torch's OneCycleLR, whose rise takes `warmup`; "cyclic" goes up and down between a tenth of lr and lr, `cycles`
-    times; "constant" stays at lr.
+    times; "constant" stays at lr. A run that may grow to `schedule_epochs` follows the schedule of that many from its
+    first update on: it equals a run that was that long from the begin.
     """
 
     schedule: Literal["cosine", "onecycle", "cyclic", "constant"] = setting(
         "cosine", "cosine (with warm-up), onecycle, cyclic or constant."
     )
     warmup: float = setting(0.25, "Share of the updates during which the learning rate rises.", FRACTION)
+    schedule_epochs: int | None = setting(
+        None, "Epochs that the schedule is made for, if the run is to grow; --epochs by default.", COUNT
+    )
     cycles: int = setting(4, "Number of ups and downs of the cyclic schedule.", COUNT)
 
 

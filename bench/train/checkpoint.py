@@ -25,6 +25,7 @@ _FREE = frozenset(
     {"device", "batch_size", "accumulate", "channels_last", "cudnn_benchmark", "compile", "inplace", "kernel"}
     | {"checkpointing", "segments", "profile", "anomaly", "tf32"}
 )
+_LENGTH = ("epochs", "schedule_epochs")  # which may grow
 
 
 @dataclass(kw_only=True)
@@ -101,8 +102,7 @@ def load_checkpoint(
         step.module.load_state_dict(state["model"])
         step.optimizer.load_state_dict(state["optimizer"])
         step.scaler.load_state_dict(state["scaler"])
-        if step.schedule is not None:
-            step.schedule.load_state_dict(state["schedule"])
+        _restore_schedule(step, state)
         torch.set_rng_state(state["random"])
         if state["random_cuda"] is not None and torch.device(step.settings.device).type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"], torch.device(step.settings.device))
@@ -130,6 +130,20 @@ def _read(path: Path) -> dict[str, Any]:
     return state
 
 
+def _restore_schedule(step: TrainStep, state: dict[str, Any]) -> None:
+    """Put the schedule back; of a run that has grown, go on from here along the longer schedule."""
+    if step.schedule is None:
+        return
+    saved, made = state["settings"], state["schedule"]["last_epoch"]
+    if (saved.get("schedule_epochs") or saved["epochs"]) == step.settings.scheduled_epochs:
+        step.schedule.load_state_dict(state["schedule"])
+        return
+    # A schedule sets the rate of its next step: one back, then that one.
+    counts = {"last_epoch": made - 1, "_step_count": state["schedule"]["_step_count"]}
+    step.schedule.load_state_dict({**step.schedule.state_dict(), **counts})
+    step.schedule.step()
+
+
 def _identity(step: TrainStep) -> dict[str, Any]:
     settings = step.settings
     return {name: getattr(settings, name) for name in sorted(settings.__dataclass_fields__) if name not in _FREE}
@@ -138,7 +152,9 @@ def _identity(step: TrainStep) -> dict[str, Any]:
 def _check_same_run(path: Path, state: dict[str, Any], step: TrainStep, updates_per_epoch: int) -> None:
     for name, mine in _identity(step).items():
         saved = state["settings"].get(name)
-        if saved != mine:
+        if name == "epochs" and mine < saved:
+            raise _unusable(path, f"it was saved with epochs={saved}, which may grow, and this run has {mine}")
+        if saved != mine and name not in _LENGTH:
             raise _unusable(path, f"it was saved with {name}={saved!r}, this run has {mine!r}")
     if state["updates_per_epoch"] != updates_per_epoch:
         raise _unusable(

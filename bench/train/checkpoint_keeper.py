@@ -1,4 +1,4 @@
-"""Decides when a run saves itself: every so many updates, at SIGTERM or SIGUSR1, and before a planned stop."""
+"""Decides when a run saves itself: after each epoch, every so many updates, at a signal, and before a planned stop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CheckpointPlan:
 
     Attributes:
         file: where it saves itself.
-        every: number of updates between saves; None to save only after a signal, before a planned stop and at the end.
+        every: number of updates between saves; None to save only after an epoch, a signal and before a planned stop.
         resume: whether to go on from the file if it is there.
         stop_after: save and stop after so many updates of this process; None to go on to the end.
         strict: refuse to go on with another pipeline, dtype, policy for bad samples or validation set.
@@ -51,7 +51,7 @@ class StoppedEarly(Exception):
 
 
 class CheckpointKeeper:
-    """Saves a run as its plan says; as a context it holds SIGTERM and SIGUSR1 back until an update is finished.
+    """Saves a run as its plan says; as a context it holds Ctrl-C, SIGTERM and SIGUSR1 back until an update is finished.
 
     All ranks save together, rank 0 writes. A signal to any rank stops all: at each update they exchange that, on the
     host and without waiting for the device, whether one has come, and stop at the next update.
@@ -79,7 +79,7 @@ class CheckpointKeeper:
 
     def __enter__(self) -> CheckpointKeeper:
         if threading.current_thread() is threading.main_thread():
-            for number in STOP_SIGNALS:
+            for number in (signal.SIGINT, *STOP_SIGNALS):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._hold)
         return self
@@ -134,13 +134,18 @@ class CheckpointKeeper:
         self._last = replace(progress, totals=progress.totals.clone()), self._loader.state_dict(), torch.get_rng_state()
         number = self._any_signal()
         stopping = made == self._plan.stop_after
-        finished = progress.updates == self._updates_per_epoch and progress.epoch + 1 == self._step.settings.epochs
+        finished = progress.updates == self._updates_per_epoch
         if number or stopping or finished or (self._plan.every and made % self._plan.every == 0):
             self._save(progress)
         if number:
             raise SignalExit(number, note=self._where(progress))
         if stopping:
             raise StoppedEarly
+
+    def between_updates(self, progress: RunProgress) -> None:
+        """Raise SignalExit after a signal while a finished epoch, which is saved, is validated; several ranks go on."""
+        if self._signal and not self._distributed:
+            raise SignalExit(self._signal, note=self._where(progress))
 
     def after_loader_error(self, error: LoaderError) -> None:
         """Raise SignalExit if the loader failed because of a signal; return otherwise.

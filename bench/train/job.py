@@ -25,7 +25,7 @@ from penstock.bench.train.batch_finder import (
     step_probe,
 )
 from penstock.bench.train.checkpoint_keeper import CheckpointPlan
-from penstock.bench.train.loop import EpochReport, TrainReport, train
+from penstock.bench.train.loop import EpochReport, OnStep, TrainReport, train
 from penstock.bench.train.lr_finder import LrSweep, find_lr
 from penstock.bench.train.resident_run import ResidentRun
 from penstock.loaders.create import check_arguments, create_loader
@@ -96,7 +96,9 @@ class TrainingJob:
         """The number of classes, at least 2, so that there is something to tell apart."""
         return max(2, len(self.source.classes))
 
-    def train(self, *, checkpoint: CheckpointPlan | None, on_epoch: Callable[[EpochReport], None]) -> TrainReport:
+    def train(
+        self, *, checkpoint: CheckpointPlan | None, on_epoch: Callable[[EpochReport], None], on_step: OnStep
+    ) -> TrainReport:
         """Train and validate; the arguments are those of `penstock.bench.train.loop.train`."""
         model = build_model(self.settings, self.num_classes)
         with ExitStack() as stack:
@@ -104,7 +106,8 @@ class TrainingJob:
             validation = None
             if self.held_out is not None:
                 validation = stack.enter_context(self._loader(self.held_out, imagenet_eval(self.size), cache="val.h5"))
-            return train(model, loader, self.settings, validation=validation, on_epoch=on_epoch, checkpoint=checkpoint)
+            watch: dict[str, Any] = {"on_epoch": on_epoch, "on_step": on_step}
+            return train(model, loader, self.settings, validation=validation, checkpoint=checkpoint, **watch)
 
     def sweep_lr(self) -> tuple[LrSweep, float]:
         """Return the sweep over the training set, and the `lr` that makes its suggestion the peak learning rate."""

@@ -28,6 +28,7 @@ from penstock.loaders.stream.ledger import EpochLedger
 from penstock.pipelines.errors import LoaderError
 
 WARMUP_STEPS = 10
+OnStep = Callable[[int, int, int, int], None]
 _OF_A_RANK = ("device", "profile")  # settings in which ranks may differ
 
 
@@ -87,14 +88,16 @@ def train(
     *,
     validation: Batches | None = None,
     on_epoch: Callable[[EpochReport], None] | None = None,
+    on_step: OnStep = lambda epoch, done, total, images: None,
     checkpoint: CheckpointPlan | None = None,
 ) -> TrainReport:
     """Train a classifier for `settings.epochs` epochs, on every rank of torch.distributed where that is initialised.
 
     `loader` yields batches (images, labels, ...) as `on_device` takes them, and has a length; its `set_epoch` is called
     if it exists. `validation` is such a loader, evaluated after each epoch. `on_epoch` is called with each epoch's
-    report. `checkpoint` says where the run saves itself, with a loader that has `state_dict`; SIGTERM or SIGUSR1 then
-    ends it with SignalExit, saved. The first steps of the run, at most ten and at most half an epoch, are warm-up and
+    report, `on_step` with (epoch, steps made and to make in it, images of this step). `checkpoint` says where the run
+    saves itself, with a loader that has `state_dict`; Ctrl-C, SIGTERM or SIGUSR1 then ends it with SignalExit, saved.
+    The first steps of the run, at most ten and at most half an epoch, are warm-up and
     not timed.
 
     Raises ValueError if the loader is empty, FloatingPointError if the loss of an epoch is not finite, LoaderError
@@ -108,14 +111,14 @@ def train(
     reports: list[EpochReport] = []
     finished = True
     with _seed_generators(settings), torch_switches(settings), ExitStack() as stack:
-        step = make_step(model, settings, total_steps=settings.epochs * updates_per_epoch)
+        step = make_step(model, settings, total_steps=settings.scheduled_epochs * updates_per_epoch)
         keeper = None
         if checkpoint is not None:
             judged = loader_identity(validation)
             keeper = CheckpointKeeper(checkpoint, step, loader, updates_per_epoch=updates_per_epoch, validation=judged)
             stack.enter_context(keeper)
         after_step = stack.enter_context(profiled_steps(settings.profile, settings.device))
-        run = _EpochRunner(step, loader, steps_per_epoch, validation, keeper, after_step)
+        run = _EpochRunner(step, loader, steps_per_epoch, validation, keeper, after_step, on_step)
         progress = keeper.restore() if keeper else RunProgress.start_of(0, settings.device)
         try:
             while progress.epoch < settings.epochs:
@@ -149,6 +152,7 @@ class _EpochRunner:
     validation: Batches | None
     keeper: CheckpointKeeper | None
     after_step: Callable[[], None]
+    on_step: OnStep
 
     def epoch(self, progress: RunProgress, *, warm_up: bool) -> EpochReport:
         """Run the rest of an epoch, then its validation; `progress` is kept up to date."""
@@ -165,7 +169,7 @@ class _EpochRunner:
         evaluation = None
         if self.validation is not None:
             _same_buffers_on_all_ranks(step.module)
-            evaluation = evaluate(step.module, self._without_draws(self.validation), settings)
+            evaluation = evaluate(step.module, self._until_stopped(self.validation, progress), settings)
         return EpochReport(
             epoch=progress.epoch,
             loss=loss_sum / labelled,
@@ -192,6 +196,7 @@ class _EpochRunner:
             # Summed on the device and read once per epoch: reading a loss waits for the device, which then idles.
             progress.totals += torch.stack([loss.double() * labelled, labelled.double()])
             self.after_step()
+            self.on_step(progress.epoch, self.steps_per_epoch - todo + num_steps, self.steps_per_epoch, len(labels))
             if num_steps == warmup_steps:
                 timer.restart()
             if step.updates > updates:
@@ -199,6 +204,12 @@ class _EpochRunner:
                 if self.keeper is not None:
                     self.keeper.after_update(progress)
         return num_steps
+
+    def _until_stopped(self, loader: Batches, progress: RunProgress) -> Iterator[tuple[Tensor, ...]]:
+        for batch in self._without_draws(loader):
+            if self.keeper is not None:
+                self.keeper.between_updates(progress)
+            yield batch
 
     def _without_draws(self, loader: Batches) -> Batches:
         return loader if self.keeper is None else _with_generator_restored(loader)

@@ -176,8 +176,8 @@ class Signalled(Drawing):
 
 @pytest.mark.parametrize(
     ("number", "loses_workers", "update"),
-    [(signal.SIGTERM, False, 3), (signal.SIGUSR1, False, 3), (signal.SIGTERM, True, 2)],
-    ids=["SIGTERM", "SIGUSR1", "workers first"],
+    [(signal.SIGTERM, False, 3), (signal.SIGUSR1, False, 3), (signal.SIGINT, False, 3), (signal.SIGTERM, True, 2)],
+    ids=["SIGTERM", "SIGUSR1", "Ctrl-C", "workers first"],
 )
 def test_a_signal_waits_for_the_update_and_says_where_it_saved(photos, whole, tmp_path, number, loses_workers, update):
     file = tmp_path / "run.pt"
@@ -194,6 +194,69 @@ def test_a_signal_waits_for_the_update_and_says_where_it_saved(photos, whole, tm
     report, weights = run(photos, file=file, resume=True)
     assert losses(report) == losses(whole[0])[1:]
     assert_same_state(weights, whole[1])
+
+
+class Interrupted(Drawing):
+    """A loader at whose batch number `at` Ctrl-C is pressed."""
+
+    def __init__(self, loader, at):
+        super().__init__(loader)
+        self.at = at
+
+    def __iter__(self):
+        for batch in self._loader:
+            self.at -= 1
+            if self.at == 0:
+                signal.raise_signal(signal.SIGINT)
+            yield batch
+
+
+@pytest.mark.parametrize(
+    ("batch", "judged"),
+    [*((batch, None) for batch in (1, 2, 3, 8, 10, 11, 19)), *((None, judged) for judged in (1, 7, 11))],
+)
+def test_ctrl_c_at_any_moment_and_an_epoch_more_change_no_bit(photos, whole, tmp_path, batch, judged):
+    """Two epochs of a schedule for three, stopped and resumed, then extended: equal to three undisturbed ones."""
+    file = tmp_path / "run.pt"
+    short = dataclasses.replace(SETTINGS, epochs=2, schedule_epochs=3)
+    with new_loader(photos) as loader, new_judge(photos) as judge:
+        served, shown = Interrupted(loader, batch or 0), Interrupted(judge, judged or 0)
+        with pytest.raises(SignalExit) as caught:
+            train(new_model(), served, short, validation=shown, checkpoint=CheckpointPlan(file=file))
+    assert (caught.value.code, caught.value.note[:9]) == (130, "saved to ")
+    resumed, _ = run(photos, short, file=file, resume=True)
+    extended, weights = run(photos, file=file, resume=True)
+    assert losses(resumed) == losses(whole[0])[-1 - len(resumed.epochs) : 2]
+    assert losses(extended) == losses(whole[0])[1:]  # the epoch that was the last is told again
+    assert_same_state(weights, whole[1])
+
+
+def test_constant_rates_grow_to_the_same_bits(photos, tmp_path):
+    three = dataclasses.replace(SETTINGS, schedule="constant")
+    _, expected = run(photos, three, validate=False, file=tmp_path / "a.pt")
+    run(photos, dataclasses.replace(three, epochs=2), validate=False, file=tmp_path / "b.pt")
+    _, weights = run(photos, three, validate=False, file=tmp_path / "b.pt", resume=True)
+    assert_same_state(weights, expected)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "onecycle", "cyclic"])
+def test_a_schedule_that_grows_goes_on_along_the_longer_curve(tmp_path, schedule):
+    def rates(epochs, updates, file=None):
+        settings = dataclasses.replace(SETTINGS, epochs=epochs, schedule=schedule)
+        step = make_step(nn.Linear(2, 2), settings, total_steps=5 * epochs)
+        if file is not None:
+            load_checkpoint(file, step, updates_per_epoch=5)
+        found = [step.optimizer.param_groups[0]["lr"]]
+        for _ in range(updates):
+            step.optimizer.step()
+            step.schedule.step()
+            found.append(step.optimizer.param_groups[0]["lr"])
+        return found, step
+
+    progress = RunProgress(epoch=1, updates=2, totals=torch.zeros(2))
+    save_checkpoint(tmp_path / "run.pt", rates(2, 7)[1], progress, updates_per_epoch=5, loader={})
+    assert rates(3, 8, tmp_path / "run.pt")[0] == pytest.approx(rates(3, 15)[0][7:])
+    assert rates(2, 7)[0][7] != pytest.approx(rates(3, 7)[0][7])
 
 
 def test_resume_without_a_file_starts_and_a_finished_run_stays(photos, whole, tmp_path):
@@ -218,7 +281,7 @@ def saved(photos, tmp_path_factory):
     ("change", "words"),
     [
         ({"lr": 0.03}, "lr=0.02, this run has 0.03"),
-        ({"epochs": 4}, "epochs=3, this run has 4"),
+        ({"epochs": 2}, "epochs=3, which may grow, and this run has 2"),
         ({"optimizer": "adamw"}, "optimizer='sgd'"),
         ({"accumulate": 1}, "5 updates an epoch, this one 10"),
     ],
