@@ -34,7 +34,10 @@ _OPTIONS: dict[str, Any] = {
     ),
     "max_per_class": _option(int | None, "At most so many samples of each class.", min=1),
     "image": _option(str | None, "Column of a table with the images' paths; suffix of the images in tars."),
-    "label": _option(str | None, "Column of a table with the labels; where tars have them, such as cls or json:label."),
+    "label": _option(
+        list[str] | None,
+        "Column of a table with the labels; where tars have them, such as cls or json:label. Several: once for each.",
+    ),
     "root": _option(Path | None, "Folder to which the paths in a table are relative."),
     "requests": _option(int | None, "Data by URL: requests under way at a time, 64 by default.", min=1),
     "bytes_ahead": _option(
@@ -57,5 +60,7 @@ def takes_data_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _keep_given(values: dict[str, Any]) -> dict[str, Any]:
     """Return the options that were given, as open_source takes them."""
-    read = {**values, "classes": _read_classes(values["classes"])}
+    labels = values["label"] or [None]
+    label = labels if len(labels) > 1 else labels[0]
+    read = {**values, "label": label, "classes": _read_classes(values["classes"])}
     return {name: str(value) if isinstance(value, Path) else value for name, value in read.items() if value is not None}

@@ -121,7 +121,7 @@ def print_advice(advice: CacheAdvice) -> None:
     run = f"{advice.workers} workers, uint8 batches of {advice.settings.batch_size}"
     about = f"a sample of {advice.data['sample']:,} images; {run}"
     title = f"{advice.data['summary']}\n{about}"
-    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("stored as", no_wrap=True)  # options that one types: never cut, and in one line
     for column in ("whole data", "images/s", "spread", "x files", "PSNR"):
         table.add_column(column, justify="right")

@@ -93,7 +93,12 @@ def repeat_command(settings: BenchSettings) -> str:
     for field in dataclasses.fields(settings):
         value, option = getattr(settings, field.name), field.name.replace("_", "-")
         if field.name == "data_options":
-            words += [word for name, of in value.items() for word in (f"--{name.replace('_', '-')}", _as_argument(of))]
+            given = [
+                (name, each)
+                for name, of in value.items()
+                for each in (of if name == "label" and isinstance(of, list) else [of])
+            ]
+            words += [word for name, of in given for word in (f"--{name.replace('_', '-')}", _as_argument(of))]
             continue
         if value == field.default and option not in ("device", "model"):  # whose defaults depend on the machine
             continue

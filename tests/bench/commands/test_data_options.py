@@ -16,6 +16,7 @@ from photo_folder import write_folder
 from penstock.bench.checks.finding import DoctorSettings
 from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.record.bench_record import BenchSettings
+from penstock.bench.report.text import repeat_command
 from penstock.bench.search.candidate import BenchData
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.train.job import TrainingJob
@@ -62,6 +63,17 @@ def test_only_what_was_given_reaches_a_command(tmp_path: Path) -> None:
         ("x", {"subset": ":9", "max_per_class": 3, "root": "/a", "classes": ["cat", "dog"]}),
         ("x", {"classes": ["cat", "hot dog, plain"]}),
     ]
+
+
+def test_several_label_columns_are_served_by_name(photos: Path, tmp_path: Path) -> None:
+    table = tmp_path / "photos.csv"
+    files = sorted(photos.rglob("*.jpg"))[:8]
+    table.write_text("path,price,kind\n" + "".join(f"{file},{n}.5,k{n % 2}\n" for n, file in enumerate(files)))
+    labels = ("--label", "price", "--label", "kind")
+    run = penstock_here("iterate", table, *labels, "--size", 16, "--batch-size", 4, "--workers", 0, "--eval")
+    assert (run.returncode, run.stderr.count("\n")) == (0, 1)
+    assert lines_of(run.stdout)[0]["label"] == {"price": [0.5, 1.5, 2.5, 3.5], "kind": [0, 1, 0, 1]}
+    assert " ".join(labels) in repeat_command(BenchSettings(data_options={"label": ["price", "kind"]}))
 
 
 def test_iterate_serves_a_part(photos: Path, tmp_path: Path) -> None:
