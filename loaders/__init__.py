@@ -18,6 +18,8 @@ from penstock.loaders.metrics.prometheus import serve_prometheus
 from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.metrics.values import loader_metrics
 from penstock.loaders.open_source import open_source
+from penstock.loaders.sizes.patch_budget import PatchBudget
+from penstock.loaders.sizes.size_schedule import ByUpdate
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.ledger import EpochLedger
 from penstock.pipelines.errors import LoaderError
@@ -26,6 +28,7 @@ __all__ = [
     "Batch",
     "Blocks",
     "Boxes",
+    "ByUpdate",
     "Coco",
     "DaliOptions",
     "DataLoader",
@@ -36,6 +39,7 @@ __all__ = [
     "LoaderError",
     "LoaderStats",
     "Masks",
+    "PatchBudget",
     "Source",
     "Yolo",
     "concat",

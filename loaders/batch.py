@@ -19,7 +19,8 @@ class Batch:
 
     Attributes:
         images: [batch, 3, height, width], channels_last unless asked for otherwise, on the loader's device; a tuple of
-            these where there are several views. The geometry below is then [batch, views, ...].
+            these where there are several views. The geometry below is then [batch, views, ...]. With a PatchBudget
+            patches, [batch, length, patch * patch * 3].
         labels: int64 [batch] of class numbers; with mixup or cutmix float32 [batch, num_classes]; of sources with other
             labels (see with_labels) a tensor, or a dict of tensors by name. On the loader's device.
         index: int64 [batch], positions in the sorted source.
@@ -29,7 +30,9 @@ class Batch:
         turns: uint8 [batch], how the image is turned; see BatchPlan.
         epoch: number of the epoch.
         step: number of the step within the epoch.
-        fields: what the source has next to images and labels, by name; see with_fields.
+        fields: what the source has next to images and labels, by name; see with_fields. With a PatchBudget also
+            patch_coord, int64 [batch, length, 2], row and column of each patch, and patch_valid, bool [batch, length],
+            False for padding.
     """
 
     images: Any
@@ -44,6 +47,7 @@ class Batch:
     fields: dict[str, Any]
 
     def as_dict(self, *, with_index: bool) -> dict[str, Any]:
-        """Return what an iteration over data with fields yields."""
+        """Return what an iteration over data with fields, or over patches, yields."""
         index = {"index": torch.from_numpy(self.index)} if with_index else {}
-        return {"images": self.images, "labels": self.labels, **self.fields, **index}
+        images = "patches" if "patch_valid" in self.fields else "images"
+        return {images: self.images, "labels": self.labels, **self.fields, **index}

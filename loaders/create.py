@@ -27,16 +27,19 @@ from penstock.loaders.rows.native_rows import suits_native_library
 from penstock.loaders.rows.own_transform import OwnTransform, checked_transforms
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sizes.aspect_buckets import checked_buckets, order_by_buckets
-from penstock.loaders.sizes.size_schedule import check_sizes, make_phases
+from penstock.loaders.sizes.patch_budget import PatchBudget, check_patches
+from penstock.loaders.sizes.size_schedule import DEFAULT_BATCH, ByUpdate, check_sizes, make_phases
 from penstock.loaders.sources.contract import Source, has_fields, has_targets, is_cache
 from penstock.loaders.sources.view import View
 from penstock.loaders.stream.agreement import name_line
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.engine_contract import Engine
+from penstock.loaders.stream.epoch_steps import Rounds
 from penstock.loaders.stream.ranks import distributed_place
 from penstock.loaders.stream.schedule import Schedule
 from penstock.loaders.stream.state import LoaderState, pipeline_settings
 from penstock.loaders.workers.needs import Needs
+from penstock.pipelines.batch.patch_stage import PatchStage
 from penstock.pipelines.batch.plain_stage import PlainStage
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.checked import checked_bool, checked_int
@@ -52,9 +55,10 @@ def create_loader(
     *,
     backend: str = "torch",
     pipeline: ImagePipeline | Sequence[ImagePipeline] | None = None,
-    batch_size: int | Mapping[int, int] = 256,
-    sizes: Mapping[int, Any] | None = None,
+    batch_size: int | Mapping[int, int] | ByUpdate = DEFAULT_BATCH,
+    sizes: Mapping[int, Any] | ByUpdate | None = None,
     buckets: Sequence[Any] | None = None,
+    patches: PatchBudget | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
@@ -106,11 +110,14 @@ def create_loader(
             "five" and "ten" are 5 and 10 views. Published recipes are in penstock.pipelines.presets.
         batch_size: samples per batch on each rank; {0: 512, 6: 320} for other numbers from epoch 6 on, for example.
         sizes: image sizes that change by epoch, such as {0: 128, 6: 160, 10: (224, 192)}, each a side or (height,
-            width); by default the pipeline's size.
+            width); by default the pipeline's size. ByUpdate({0: 128, 5000: 160}) changes from batch 5000 of the run on,
+            counted from 0 through all epochs; batch_size takes it too.
         buckets: image sizes of different aspect, such as [(224, 224), (192, 256), (256, 192)]: every batch has one of
             them, and an image goes to the bucket whose aspect (width / height) is nearest to its own. All ranks serve
             the same size at each step. Without drop_last the last batch of each bucket is short, or padded. The sizes
             of the images are read from their headers once, and kept next to the index of a folder.
+        patches: a PatchBudget, for images in their own aspect, cut into padded sequences of patches. Batches are dicts
+            then: {"patches": [batch, length, size * size * 3], "patch_coord", "patch_valid", "labels"}; see Batch.
         device: where the batches go.
         dtype: uint8 hands out raw pixels, of a pipeline with depth=16 uint16; float32, float16 and bfloat16 are
             normalised.
@@ -170,6 +177,8 @@ def create_loader(
     largest_batch, phases = make_phases(batch_size, sizes, views[0].size)
     bucket_sizes = () if buckets is None else checked_buckets(buckets)
     check_sizes(views, phases, bucket_sizes, has_schedule=sizes is not None)
+    others = {"buckets": buckets, "sizes": sizes, "batch_size by epoch": phases or None, "transform": transform}
+    patches = check_patches(patches, views, batch_size, [name for name, given in others.items() if given is not None])
     with_index = checked_bool("with_index", with_index)
     shuffle = checked_shuffle(shuffle, default=is_random)
     drop_last = bool(shuffle) if drop_last is None else checked_bool("drop_last", drop_last)
@@ -192,9 +201,10 @@ def create_loader(
     refuses = policy.on_bad_sample == "raise"
     in_buckets = partial(order_by_buckets, named, views[0], bucket_sizes, seed, shuffled=bool(shuffle), refuses=refuses)
     order = choose_order(named, shuffle, seed, weights, epoch_samples, in_buckets if bucket_sizes else None)
+    rounds = None if patches is None else patches.rounds(largest_batch, shuffled=bool(shuffle))
     schedule = Schedule(
         n=order.n,
-        batch_size=largest_batch,
+        batch_size=largest_batch if rounds is None else max(rounds.batch_sizes),
         seed=seed,
         rank=place[0],
         world_size=place[1],
@@ -203,16 +213,19 @@ def create_loader(
         pad=pad,
         order=order,
         phases=phases,
+        rounds=rounds,
     )
     if views[0].augment.mixes:
         _check_mixing(schedule, named)
     if transform is not None and (phases or bucket_sizes):
         raise ValueError("transform needs one size for all batches: leave sizes and buckets out")
     transforms = () if transform is None else checked_transforms(transform, image_layout(views, 1).images)
-    make_stage = partial(_make_stage, dtype, target, len(named.classes), memory_format)
+    make_stage = partial(
+        _make_stage, BatchStage if rounds is None else PatchStage, dtype, target, len(named.classes), memory_format
+    )
     stages = [make_stage(*both) for both in zip(views, transforms or [None] * len(views), strict=True)]
     if has_fields(named):
-        _check_fields(named.field_kinds, views, transforms)
+        _check_fields(named.field_kinds, views, transforms, rounds)
     # After all checks of the arguments, because it may build a cache, for hours.
     prepare_source = choice.backend.prepare_source
     data = named if prepare_source is None else prepare_whole(named, partial(prepare_source, **choice.source_options))
@@ -253,6 +266,7 @@ def create_loader(
 
 
 def _make_stage(
+    kind: type[BatchStage],
     dtype: torch.dtype,
     device: torch.device,
     num_classes: int,
@@ -268,7 +282,7 @@ def _make_stage(
                 raise ValueError(f"augmentations need uint8 [h, w, 3], and transform returns {made} {list(shape)}")
             return PlainStage(transform.part.torch_dtype, dtype, device)
         view = replace(view, size=shape[:2])
-    return BatchStage(view, dtype, device, num_classes=num_classes, memory_format=memory_format)
+    return kind(view, dtype, device, num_classes=num_classes, memory_format=memory_format)
 
 
 def prepare_whole(source: Source, prepare: Callable[[Source], Source]) -> Source:
@@ -347,9 +361,14 @@ def _check_mixing(schedule: Schedule, source: Source) -> None:
 
 
 def _check_fields(
-    kinds: Mapping[str, FieldKind], views: Sequence[ImagePipeline], transforms: Sequence[OwnTransform | None]
+    kinds: Mapping[str, FieldKind],
+    views: Sequence[ImagePipeline],
+    transforms: Sequence[OwnTransform | None],
+    rounds: Rounds | None,
 ) -> None:
     moving = [name for name, kind in kinds.items() if kind.kind in MOVING]
+    if moving and rounds is not None:
+        raise ValueError(f"{', '.join(moving)} cannot follow images that are cut into patches: leave patches out")
     if moving and views[0].augment.mixes:
         raise ValueError(f"{', '.join(moving)} cannot follow mixup and cutmix, which mix two images: leave these out")
     for view, own in zip(views, transforms, strict=False):

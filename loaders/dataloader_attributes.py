@@ -76,13 +76,11 @@ class ServedPlaces:
 class ServedShare:
     """Have the `len()` of torch's DistributedSampler: the number of samples of an epoch on each rank."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
+    def __init__(self, schedule: Schedule, epoch: int) -> None:
+        self._schedule, self._epoch = schedule, epoch
 
     def __len__(self) -> int:
-        schedule = self._schedule
-        share = -(-schedule.n // schedule.world_size)
-        return schedule.steps() * schedule.batch_size if schedule.drop_last else share
+        return self._schedule.share(self._epoch)
 
 
 class DataLoaderAttributes(ABC):
@@ -100,6 +98,7 @@ class DataLoaderAttributes(ABC):
     named_source: Source | None = None
     _source: Source
     _schedule: Schedule
+    _cursor: Cursor  # of the next batch
 
     @property
     @abstractmethod
@@ -119,7 +118,7 @@ class DataLoaderAttributes(ABC):
     @property
     def batch_size(self) -> int:
         """The samples of a full batch on each rank."""
-        return self._schedule.at(self.epoch).batch_size
+        return self._schedule.at(self._cursor).batch_size
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -150,7 +149,7 @@ class DataLoaderAttributes(ABC):
     @property
     def sampler(self) -> ServedShare:
         """The samples of this rank; only their number."""
-        return ServedShare(self._current_schedule(certain=False).at(self.epoch))
+        return ServedShare(self._current_schedule(certain=False), self.epoch)
 
     @property
     def batch_sampler(self) -> ServedPlaces:

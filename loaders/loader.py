@@ -18,6 +18,7 @@ import torch
 from penstock.loaders.batch import Batch
 from penstock.loaders.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed, Stage
+from penstock.loaders.feed.patch_fields import add_patches
 from penstock.loaders.fields.served_fields import add_fields
 from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.one_thread import Item, OneThread
@@ -85,7 +86,7 @@ class Loader(DataLoaderAttributes):
         """Make the engine that serves `schedule`; nothing is started yet."""
         self._engine = self._open_engine(schedule)
         self._feed = DeviceFeed(
-            add_targets(self._engine.next, self._source),
+            add_patches(add_targets(self._engine.next, self._source), schedule.patch),
             self._engine.ready,
             self._stages,
             seed=schedule.seed,
@@ -117,7 +118,7 @@ class Loader(DataLoaderAttributes):
 
     def _tuples(self) -> Generator[Any, None, None]:
         for batch in self.batches():
-            if has_fields(self._source):
+            if has_fields(self._source) or self._schedule.patch is not None:
                 yield batch.as_dict(with_index=self._with_index)
             elif self._with_index:
                 yield batch.images, batch.labels, torch.from_numpy(batch.index)

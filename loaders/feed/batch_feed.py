@@ -16,6 +16,7 @@ import torch
 from penstock.loaders.feed.batch_transform import BatchTransform
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
 from penstock.loaders.feed.field_tensors import FieldTensors, send_fields
+from penstock.loaders.feed.patch_fields import clear_padding
 from penstock.loaders.feed.tensor_feed import tensors_in
 from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.loaders.system.recycled_memory import OutputBuffers
@@ -186,6 +187,8 @@ class DeviceFeed:
 
         Batches are full up to here: slots and kernels have one shape, and a sample that is to be mixed has a partner.
         """
+        if self._stages[0].copies:
+            clear_padding(views[0], host)
         if self._own is not None:
             views, labels = self._own(views, labels, host)
         rows = np.flatnonzero(host.index >= 0)

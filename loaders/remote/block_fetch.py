@@ -40,7 +40,12 @@ class BlockFetch:
     def of(cls, source: Source, schedule: Schedule, cursor: Cursor) -> BlockFetch | None:
         """Return what announces blocks from `cursor` on; None if the order has none, or the source no room for them."""
         span_at = getattr(schedule.order, "span_at", None)
-        if span_at is None or not isinstance(source, BlockSource) or span_at(*cursor) is None:
+        if (
+            span_at is None
+            or not isinstance(source, BlockSource)
+            or span_at(*cursor) is None
+            or schedule.changes_within
+        ):
             return None
         return cls(source, schedule, cursor) if source.can_hold(num_held(schedule)) else None
 
@@ -72,7 +77,7 @@ class BlockFetch:
         order: Any = schedule.order
         end = order.span_at(epoch, begin)[1]
         start = self._start.position if epoch == self._start.epoch else 0
-        self._samples = np.sort(order(epoch, schedule.at(epoch).positions_between(start, begin, end)))
+        self._samples = np.sort(order(epoch, schedule.at(Cursor(epoch, 0)).positions_between(start, begin, end)))
         self._num_announced, self._end = 0, Cursor(epoch, end)
         self._first, self._size = epoch * schedule.n + begin, end - begin
 

@@ -44,12 +44,14 @@ class BatchLayout(NamedTuple):
         images: arrays of the images of each view.
         crop_sizes: height and width of each view's images before transforms, in pixels.
         extras: arrays of other things that workers make, such as masks, by name: of each view one.
+        patch: side of the patches, in pixels, into which the image of each row is cut; 0 for whole images.
     """
 
     batch_size: int
     images: tuple[Part, ...]
     crop_sizes: tuple[tuple[int, int], ...] = ()
     extras: tuple[tuple[str, tuple[Part, ...]], ...] = ()
+    patch: int = 0
 
     @property
     def num_views(self) -> int:
@@ -122,3 +124,9 @@ def image_layout(pipelines: Sequence[ImagePipeline], batch_size: int) -> BatchLa
     """Return the layout of a batch of images, [batch, height, width, channels] of levels for each view."""
     parts = [((*each.size, each.channels), np.dtype(each.sample_dtype).str) for each in pipelines]
     return BatchLayout(batch_size, tuple(Part(*part) for part in parts), tuple(each.size for each in pipelines))
+
+
+def patch_layout(pipeline: ImagePipeline, batch_size: int, patch: int, length: int) -> BatchLayout:
+    """Return the layout of a batch of patches, [batch, length, patch * patch * channels] of levels."""
+    part = Part((length, patch * patch * pipeline.channels), np.dtype(pipeline.sample_dtype).str)
+    return BatchLayout(batch_size, (part,), patch=patch)

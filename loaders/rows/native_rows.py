@@ -98,7 +98,8 @@ class NativeRows:
             for view, part in enumerate(layout.images):
                 of_view = rows[view::num_views]
                 _draw(of_view, plan, keys, view)
-                of_view["out_height"], of_view["out_width"] = part.shape[:2]
+                sides = part.shape[:2] if not layout.patch else of_view["place"][:, :1:-1].T
+                of_view["out_height"], of_view["out_width"] = sides
                 of_view["out"] = offsets[view] + of_view["row"].astype(np.int64) * part.row_bytes
             wanted = self.stage.fill(rows, memory)
         if not wanted:

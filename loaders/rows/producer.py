@@ -18,6 +18,7 @@ from penstock.loaders.sources.source_faults import naming_method
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import Progress, Rows, upright_sizes
+from penstock.pipelines.sample.patches import cut_rows
 
 
 class Aborted(Exception):
@@ -86,6 +87,8 @@ class Producer:
             self.repaired, self.read_s = self._python.repaired, native_s + self._python.read_s
         if self._transform is not None:
             self._transform.finish(cursor, batch, slot, working_on, keys)
+        if slot.layout.patch:
+            cut_rows(slot.images[0], slot.rows["place"], slot.layout.patch)
         self._label(batch.rows)
         for row in sorted(self.tasks):  # the tasks of substitutes came last
             self.tasks[row] = self.tasks.pop(row)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.loaders.fields.worker_fields import mask_types
 from penstock.loaders.remote.read_ahead import ReadAhead
-from penstock.loaders.rows.layout import BatchLayout, Part, image_layout
+from penstock.loaders.rows.layout import BatchLayout, Part, image_layout, patch_layout
 from penstock.loaders.rows.native_rows import Plan
 from penstock.loaders.rows.own_transform import OwnTransform
 from penstock.loaders.rows.sample_reader import SoundSamples
@@ -20,6 +20,7 @@ from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.schedule import Schedule
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
 from penstock.pipelines.plan.crops import plan_views
+from penstock.pipelines.plan.patch_grids import plan_patches
 from penstock.pipelines.spec import ImagePipeline
 
 
@@ -63,7 +64,8 @@ class ProducerSettings:
     @property
     def is_plain(self) -> bool:
         """Whether each row is one image that fills its output, as all decoders can make it."""
-        return len(self.pipelines) == 1 and self.pipeline.is_plain and not self.transforms
+        is_image = len(self.pipelines) == 1 and self.schedule.rounds is None
+        return is_image and self.pipeline.is_plain and not self.transforms
 
     def layout(self, cursor: Cursor) -> BatchLayout:
         """Return the layout of the batch at `cursor`, in its slot."""
@@ -71,7 +73,10 @@ class ProducerSettings:
 
     def crops_layout(self, cursor: Cursor) -> BatchLayout:
         """Return the layout of the batch at `cursor` before transforms."""
-        return self._make_layout(self.pipelines_at(cursor), self.schedule.at(cursor.epoch).batch_size)
+        batch_size, rounds = self.schedule.at(cursor).batch_size, self.schedule.rounds
+        if rounds is not None:
+            return patch_layout(self.pipeline, batch_size, rounds.patch, self.schedule.length_at(cursor))
+        return self._make_layout(self.pipelines_at(cursor), batch_size)
 
     def _make_layout(self, pipelines: tuple[ImagePipeline, ...], batch_size: int) -> BatchLayout:
         images = image_layout(pipelines, batch_size)
@@ -92,7 +97,11 @@ class ProducerSettings:
 
     def plan(self, cursor: Cursor) -> Plan:
         """Return what draws how the images of the batch at `cursor` are made."""
-        return partial(plan_views, self.pipelines_at(cursor), self.schedule.seed, cursor.epoch)
+        rounds, drawn_by = self.schedule.rounds, (self.schedule.seed, cursor.epoch)
+        if rounds is not None:
+            grid = rounds.patch, self.schedule.length_at(cursor), rounds.max_ratio
+            return partial(plan_patches, self.pipeline, grid, *drawn_by)
+        return partial(plan_views, self.pipelines_at(cursor), *drawn_by)
 
     def plan_moves(self, cursor: Cursor, numbers: npt.NDArray[np.int64]) -> list[AugmentPlan | None]:
         """Draw for each view what the batch stage does to rows drawn by `numbers`, where it moves the pixels of masks.
@@ -116,10 +125,14 @@ class ProducerSettings:
     def largest_layout(self) -> BatchLayout:
         """A layout that has room for any batch."""
         layout = self._with_transforms(self._make_layout(self.pipelines, self.schedule.batch_size))
-        shapes = self.schedule.shapes()
-        if not shapes:
+        shapes, rounds = self.schedule.shapes(), self.schedule.rounds
+        layouts = [self._make_layout(resized(self.pipelines, size), number) for number, size in shapes]
+        if rounds is not None:
+            pairs = zip(rounds.batch_sizes, rounds.lengths, strict=True)
+            layouts = [patch_layout(self.pipeline, number, rounds.patch, length) for number, length in pairs]
+        if not layouts:
             return layout
-        most = max(self._make_layout(resized(self.pipelines, size), number).num_bytes for number, size in shapes)
+        most = max(each.num_bytes for each in layouts)
         return layout._replace(images=(Part((-(-most // layout.batch_size),)),), extras=())
 
 

@@ -19,6 +19,7 @@ from penstock.loaders.stream.engine_contract import NOWHERE, BadSample, Cursor
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.sample.decode import ImageDecoder
+from penstock.pipelines.sample.patches import view_image
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
 
 _MAX_SUBSTITUTES = 64  # so many bad samples in a row mean that the data set, not a sample, is bad
@@ -119,8 +120,11 @@ class PythonRows:
             self._note_repair(row, item.sample)
         for (x, y, w, h), plan, images in zip(windows, plans, batch.images, strict=True):
             crop = pixels[y - top : y - top + h, x - left : x - left + w]
-            slot = torch.from_numpy(images[row : row + 1]).permute(0, 3, 1, 2)
-            placing: Any = tuple(plan.places[at].tolist()), int(plan.turns[at]), self._settings.pipeline.fill
+            own, place = images[row : row + 1], plan.places[at].tolist()
+            if batch.layout.patch:
+                own = view_image(own[0], place[2], place[3], self._settings.pipeline.channels)[None]
+            slot = torch.from_numpy(own).permute(0, 3, 1, 2)
+            placing: Any = tuple(place), int(plan.turns[at]), self._settings.pipeline.fill
             write_sample(crop, slot, bool(plan.flips[at]), self._resize, *placing)
 
     def _note_repair(self, row: int, sample: int) -> None:

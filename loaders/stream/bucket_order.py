@@ -100,6 +100,22 @@ class BucketSteps:
     def __len__(self) -> int:
         return int(self.ends[-1])
 
+    @property
+    def end(self) -> int:
+        return self.place(len(self))
+
+    def batch(self, place: int) -> int:
+        return self.global_batch
+
+    def left(self, place: int) -> int:
+        return len(self) - self.number(place)
+
+    def after(self, place: int) -> int:
+        return self.place(self.number(place) + 1)
+
+    def like(self, place: int) -> int:
+        return self.number(place)
+
     @cached_property
     def _short(self) -> tuple[Index, Index]:
         """Return the numbers of the short steps, rising, and how many samples are missing before each and at the end.

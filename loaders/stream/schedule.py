@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from bisect import bisect_right
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.loaders.stream.bucket_order import Bucketed, BucketSteps, Size
 from penstock.loaders.stream.engine_contract import Cursor
+from penstock.loaders.stream.epoch_steps import EpochSteps, EqualSteps, Rounds, RoundSteps, count_steps
 from penstock.loaders.stream.order import InOrder, Order, Shuffled
 from penstock.loaders.stream.permutation import Index
 from penstock.pipelines.checked import checked_bool, set_checked
@@ -21,17 +24,19 @@ _AT_ONCE = 1024  # samples whose order is computed at once: for fewer, numpy's c
 
 
 class Phase(NamedTuple):
-    """Say what batches are like from an epoch on.
+    """Say what batches are like from an epoch, or a batch of the run, on.
 
     Attributes:
-        epoch: the first epoch.
+        first: the first epoch; or how many batches come before, in a run that serves all epochs from 0 on.
         batch_size: samples a step and rank.
         size: height and width of the images, in pixels.
+        by_update: whether `first` counts batches.
     """
 
-    epoch: int
+    first: int
     batch_size: int
     size: Size
+    by_update: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +48,12 @@ class Schedule:
     the order has lanes (see BlockShuffled), the positions of a step are sorted by lane first: by their remainder modulo
     the greatest common divisor of G and the number of lanes, which any G positions hold equally often. So a rank serves
     the same lanes in every step. Where the order has buckets (see Bucketed), each step takes G samples of one bucket,
-    or what is left of it; the position counts the samples that were served. Raises ValueError for settings that cannot
-    work.
+    or what is left of it; the position counts the samples that were served. With `rounds` or phases by update G changes
+    within an epoch: a step takes the next G samples. Raises ValueError for settings that cannot work.
 
     Attributes:
         n: number of samples in an epoch.
-        batch_size: samples a step and rank; with `phases` the most.
+        batch_size: samples a step and rank; with `phases` or `rounds` the most.
         seed: seed of the shuffle.
         rank: this process's number, from 0.
         world_size: number of ranks.
@@ -56,7 +61,8 @@ class Schedule:
         drop_last: whether samples that do not fill a global batch are left out.
         pad: whether rows without a sample are served, as padding; None for yes if there are several ranks.
         order: which sample lies at which position; unless given, `shuffle` and `seed` decide it.
-        phases: batch and image size by epoch, the first from epoch 0 on; () where they never change.
+        phases: batch and image size by epoch or update, the first from 0 on; () where they never change.
+        rounds: sequence lengths of batches of patches; None for batches of images.
     """
 
     n: int
@@ -69,6 +75,7 @@ class Schedule:
     pad: bool | None = None
     order: Order | None = None
     phases: tuple[Phase, ...] = ()
+    rounds: Rounds | None = None
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -85,8 +92,9 @@ class Schedule:
             set_checked(self, order=Shuffled(self.n, self.seed) if self.shuffle else InOrder(self.n))
         if self.drop_last:
             self._refuse_never_full()
-        if self.buckets is not None and self.world_size > 1 and not self.pads and not self.drop_last:
-            raise ValueError("buckets on several ranks need padding for equal shapes: leave out pad=False")
+        kind = "buckets" if self.buckets is not None else "patches" if self.rounds is not None else None
+        if kind is not None and self.world_size > 1 and not self.pads and not self.drop_last:
+            raise ValueError(f"{kind} on several ranks need padding for equal shapes: leave out pad=False")
 
     def _refuse_never_full(self) -> None:
         held = {f"{self.n} samples": self.n}
@@ -109,18 +117,54 @@ class Schedule:
         """Return the order if it has buckets."""
         return self.order if isinstance(self.order, Bucketed) else None
 
-    def at(self, epoch: int) -> Schedule:
-        """Return the schedule with the batch size of `epoch`, for that epoch."""
+    @property
+    def patch(self) -> int | None:
+        """Return the side of patches, in pixels; None if batches hold images."""
+        return None if self.rounds is None else self.rounds.patch
+
+    @property
+    def by_update(self) -> bool:
+        """Whether phases begin at batches of the run."""
+        return any(phase.by_update for phase in self.phases)
+
+    @property
+    def changes_within(self) -> bool:
+        """Whether batch sizes may change within an epoch."""
+        return self.rounds is not None or (self.by_update and len({phase.batch_size for phase in self.phases}) > 1)
+
+    def at(self, cursor: Cursor) -> Schedule:
+        """Return the schedule with the batch size of the step at `cursor`, for that step."""
+        if self.rounds is not None:
+            number = self.batch_size if len(self.rounds.lengths) == 1 else self._kind(cursor)[1]
+            return self if number == self.batch_size else _in_phase(self, number, ())
         if len(self.phases) < 2:
             return self
-        return _in_phase(self, next(phase for phase in reversed(self.phases) if phase.epoch <= epoch))
+        phase = self.phases[self._number_phase(cursor)]
+        return _in_phase(self, phase.batch_size, (phase,))
+
+    def _number_phase(self, cursor: Cursor) -> int:
+        if self.by_update:
+            return bisect_right(_begins(self), cursor) - 1
+        return bisect_right([phase.first for phase in self.phases], cursor.epoch) - 1
+
+    def _kind(self, cursor: Cursor) -> tuple[int, int]:
+        """Return the sequence length of the step at `cursor` and its samples on each rank."""
+        steps = self._steps(cursor.epoch)
+        assert self.rounds is not None
+        assert isinstance(steps, RoundSteps)
+        kind = steps.kind(cursor.position)
+        return self.rounds.lengths[kind], self.rounds.batch_sizes[kind]
+
+    def length_at(self, cursor: Cursor) -> int:
+        """Return the sequence length of the step at `cursor`, of a schedule with `rounds`."""
+        return self._kind(cursor)[0]
 
     def size_at(self, cursor: Cursor) -> Size | None:
         """Return height and width of the images of the step at `cursor`; None if this schedule does not say it."""
         if self.buckets is not None:
             steps = self._bucket_steps(cursor.epoch)
             return self.buckets.sizes[steps.bucket(steps.number(cursor.position))]
-        return self.at(cursor.epoch).phases[0].size if self.phases else None
+        return self.phases[self._number_phase(cursor)].size if self.phases else None
 
     def shapes(self) -> tuple[tuple[int, Size], ...]:
         """Return batch size and image size of all batches that may come; () if only the batch size is known."""
@@ -131,11 +175,14 @@ class Schedule:
 
     def _bucket_steps(self, epoch: int) -> BucketSteps:
         assert self.buckets is not None
-        return self.buckets.steps(epoch, self.at(epoch).global_batch, drop_last=self.drop_last)
+        return self.buckets.steps(epoch, self.at(Cursor(epoch, 0)).global_batch, drop_last=self.drop_last)
+
+    def _steps(self, epoch: int) -> EpochSteps:
+        return _lay_out(self, epoch) if self.buckets is None else self._bucket_steps(epoch)
 
     @property
     def global_batch(self) -> int:
-        """Return the samples of one step over all ranks; where they change by epoch, the most: see `at`."""
+        """Return the samples of one step over all ranks; where they change, the most: see `at`."""
         return self.batch_size * self.world_size
 
     @property
@@ -145,34 +192,30 @@ class Schedule:
 
     def steps(self, start: int = 0, epoch: int = 0) -> int:
         """Count the steps left in `epoch` after `start` samples; equal on every rank."""
-        if self.buckets is not None:
-            steps = self._bucket_steps(epoch)
-            return len(steps) - steps.number(start)
-        left, size = self.n - start, self.at(epoch).global_batch
-        return left // size if self.drop_last else -(-left // size)
+        return self._steps(epoch).left(start)
 
     def served_steps(self, start: int = 0, epoch: int = 0) -> int:
         """Count those of the steps left that serve something on this rank: without padding, fewer on some ranks."""
-        steps = self.steps(start, epoch)
-        if self.pads or not steps or self.buckets is not None:
+        layout = self._steps(epoch)
+        steps = layout.left(start)
+        if self.pads or not steps or not isinstance(layout, EqualSteps):
             return steps
-        own = self.at(epoch)
-        last = own.positions(np.array([start + (steps - 1) * own.global_batch], np.int64))
-        return steps - (not (last < self.n).any())
+        last = layout.last(start)
+        served = self.at(Cursor(epoch, last)).positions(np.array([last], np.int64)) < self.n
+        return steps - (not served.any())
+
+    def share(self, epoch: int) -> int:
+        """Return the samples of `epoch` on each rank; without drop_last the most of any rank."""
+        served = self._steps(epoch).end if self.drop_last else self.n
+        return -(-served // self.world_size)
 
     def number(self, cursor: Cursor) -> int:
         """Return the number of the step at `cursor` in its epoch."""
-        if self.buckets is not None:
-            return self._bucket_steps(cursor.epoch).number(cursor.position)
-        return cursor.position // self.at(cursor.epoch).global_batch
+        return self._steps(cursor.epoch).number(cursor.position)
 
     def after(self, cursor: Cursor) -> Cursor:
         """Return the place after the step at `cursor`: the next step, or the next epoch."""
-        epoch, position = cursor
-        if self.buckets is not None:
-            steps = self._bucket_steps(epoch)
-            return self.settle(Cursor(epoch, steps.place(steps.number(position) + 1)))
-        return self.settle(Cursor(epoch, position + self.at(epoch).global_batch))
+        return self.settle(Cursor(cursor.epoch, self._steps(cursor.epoch).after(cursor.position)))
 
     def settle(self, cursor: Cursor) -> Cursor:
         """Return `cursor`, or the start of the next epoch if no step is left at it."""
@@ -181,11 +224,11 @@ class Schedule:
     def resume_at(self, cursor: Cursor) -> Cursor:
         """Return where to go on from a state's `cursor`, as `settled`; warns of samples that are left out for it.
 
-        Raises LoaderError E-STATE if no step begins there, in buckets.
+        Raises LoaderError E-STATE if no step begins there, in buckets and in patches.
         """
         settled, left = self.settle(cursor), self.n - cursor.position
-        if settled != cursor and self.drop_last and left and self.buckets is None:
-            size = self.at(cursor.epoch).global_batch
+        if settled != cursor and self.drop_last and left and self.buckets is None and self.rounds is None:
+            size = self.at(cursor).global_batch
             warnings.warn(
                 f"the last {left} samples of epoch {cursor.epoch} are left out, as a step takes {size}: "
                 "to serve them, resume with the batch_size and ranks of the state, or with drop_last=False",
@@ -197,32 +240,51 @@ class Schedule:
         """Return what a state says of image sizes that change, as JSON holds it; `size` is the pipeline's."""
         if self.buckets is not None:
             return {"size": [list(each) for each in self.buckets.sizes]}
-        sizes = [[phase.epoch, list(phase.size)] for phase in self.phases]
-        changes = [each for at, each in enumerate(sizes) if not at or each[1] != sizes[at - 1][1]]
-        return {"size": changes if len(changes) > 1 else list(self.phases[0].size if self.phases else size)}
+        if self.rounds is not None:
+            about = {"patch": self.rounds.patch, "lengths": list(self.rounds.lengths)}
+            return {"size": {**about, "max_ratio": self.rounds.max_ratio}}
+        sizes = [[phase.first, list(phase.size)] for phase in self.phases]
+        changes: Any = [each for at, each in enumerate(sizes) if not at or each[1] != sizes[at - 1][1]]
+        if len(changes) < 2:
+            return {"size": list(self.phases[0].size if self.phases else size)}
+        return {"size": {"by_update": changes} if self.by_update else changes}
 
     def identity(self) -> dict[str, Any]:
         """Return what the schedules of all ranks have in common apart from data, order and seed, as JSON holds it."""
         batch_size = list(map(list, self.phases)) if self.phases else self.batch_size
-        return {"batch_size": batch_size, "drop_last": self.drop_last, "pad": self.pad is not False}
+        rounds = None if self.rounds is None else asdict(self.rounds)
+        return {"batch_size": batch_size, "drop_last": self.drop_last, "pad": self.pad is not False, "patches": rounds}
+
+    def _saved_batches(self, cursor: Cursor) -> int | list[Any] | None:
+        """Return the global batches without which no step would begin at `cursor`; None where one begins anywhere."""
+        if self.buckets is not None:
+            return self.at(cursor).global_batch
+        if self.rounds is not None:
+            return list(self.rounds.batches(self.world_size))
+        if self.by_update:
+            return [[phase.first, phase.batch_size * self.world_size] for phase in self.phases]
+        return None
 
     def saved(self, cursor: Cursor) -> dict[str, Any]:
-        """Return what a state needs in addition to `cursor`: in buckets, the samples of a step over all ranks."""
-        return {} if self.buckets is None else {"global_batch": self.at(cursor.epoch).global_batch}
+        """Return what a state needs in addition to `cursor`: the samples of a step over all ranks if they decide it."""
+        batches = self._saved_batches(cursor)
+        return {} if batches is None else {"global_batch": batches}
 
     def check_saved(self, state: dict[str, Any], cursor: Cursor) -> None:
-        """Raise LoaderError E-STATE if the state's steps of the epoch in `cursor` are others, which buckets cannot."""
-        size = self.at(cursor.epoch).global_batch
-        if self.buckets is not None and cursor.position and state.get("global_batch") != size:
-            cause = f"in buckets an epoch goes on with its global batch: {state.get('global_batch')} then, {size} now"
+        """Raise LoaderError E-STATE if no step of this schedule begins at `cursor` because the state's are others."""
+        size, was = self._saved_batches(cursor), state.get("global_batch")
+        begun = cursor.position or (self.by_update and cursor.epoch)
+        if size is not None and begun and was != size:
+            what = "in buckets" if self.buckets is not None else "in patches" if self.rounds else "with sizes by update"
+            cause = f"{what} an epoch goes on with its global batch: {was} then, {size} now"
             raise LoaderError("E-STATE", cause, fix="choose batch_size so that batch_size * ranks is as it was")
 
     def batch(self, epoch: int, position: int) -> Index:
         """Return this rank's sample indices, int64 [batch_size], of the step at global `position`; -1 past the end."""
-        schedule, number = self.at(epoch), self.number(Cursor(epoch, position))
-        steps = max(1, _AT_ONCE // schedule.batch_size)
-        within = number % steps
-        first = number - within if self.buckets is not None else position - schedule.global_batch * within
+        schedule, like = self.at(Cursor(epoch, position)), self._steps(epoch).like(position)
+        steps = 1 if self.rounds is not None else max(1, _AT_ONCE // schedule.batch_size)
+        within = like % steps
+        first = like - within if self.buckets is not None else position - schedule.global_batch * within
         indices: Index = _batches(schedule, epoch, first, steps)[within].copy()
         return indices
 
@@ -234,7 +296,7 @@ class Schedule:
         assert self.order is not None
         if not self.order.repeats:
             return None
-        drawn: Index = self.at(cursor.epoch).positions(np.array([cursor.position], np.int64))[0]
+        drawn: Index = self.at(cursor).positions(np.array([cursor.position], np.int64))[0]
         return drawn
 
     def positions(self, starts: Index) -> Index:
@@ -280,5 +342,35 @@ def _batches(schedule: Schedule, epoch: int, first: int, steps: int) -> Index:
 
 
 @lru_cache(maxsize=64)
-def _in_phase(schedule: Schedule, phase: Phase) -> Schedule:
-    return replace(schedule, batch_size=phase.batch_size, phases=(phase,))
+def _in_phase(schedule: Schedule, batch_size: int, phases: tuple[Phase, ...]) -> Schedule:
+    return replace(schedule, batch_size=batch_size, phases=phases, rounds=None)
+
+
+@lru_cache(maxsize=64)
+def _lay_out(schedule: Schedule, epoch: int) -> EpochSteps:
+    """Return the steps of an epoch, of a schedule without buckets."""
+    n, drop_last, rounds = schedule.n, schedule.drop_last, schedule.rounds
+    if rounds is not None:
+        key = (schedule.seed, epoch) if rounds.shuffled else None
+        return RoundSteps(n, drop_last, tuple(rounds.batches(schedule.world_size)), key)
+    starts = [0]
+    if schedule.by_update:
+        starts += [begin.position for begin in _begins(schedule) if begin.epoch == epoch and begin.position]
+    batches = [schedule.at(Cursor(epoch, start)).global_batch for start in starts]
+    return EqualSteps(n, drop_last, tuple(starts), tuple(batches))
+
+
+@lru_cache(maxsize=16)
+def _begins(schedule: Schedule) -> list[Cursor]:
+    """Return where each phase by update begins."""
+    places = [Cursor(0, 0)]
+    for phase, following in pairwise(schedule.phases):
+        batch, updates = phase.batch_size * schedule.world_size, following.first - phase.first
+        count = partial(count_steps, batch=batch, drop_last=schedule.drop_last)
+        epoch, position = places[-1]
+        if updates < (left := count(schedule.n - position)):
+            places.append(Cursor(epoch, position + updates * batch))
+        else:
+            epochs, rest = divmod(updates - left, count(schedule.n))
+            places.append(Cursor(epoch + 1 + epochs, rest * batch))
+    return places

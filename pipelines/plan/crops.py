@@ -49,12 +49,14 @@ def plan_batch(
     heights: Ints,
     *,
     view: int = 0,
+    keeps_aspect: bool = False,
 ) -> BatchPlan:
     """Draw crop, turn and flip of each sample of a batch.
 
     index: numbers of the samples in the data set, int64 [batch]; widths, heights: of their images, int64 [batch] in
     pixels; view: number of the view, whose draws are independent of those of the others; it chooses the crop for "five"
-    and "ten". Raises ValueError for a seed, an epoch or a view out of range, as `random_words` does.
+    and "ten"; keeps_aspect: crops have the aspect of their image, times a draw from `ratio`. Raises ValueError for a
+    seed, an epoch or a view out of range, as `random_words` does.
     """
     if pipeline.random:
         count = _NUM_DRAWS if pipeline.rotate90 > 0 else _ROTATION
@@ -64,11 +66,11 @@ def plan_batch(
     flips, turns = _draw_turns(pipeline, draws, view)
     places = np.broadcast_to(np.array((0, 0, pipeline.size[1], pipeline.size[0]), np.int32), (len(index), 4))
     if pipeline.crop == "random_resized":
-        windows = _draw_windows(pipeline, draws, widths, heights)
+        windows = _draw_windows(pipeline, draws, widths, heights, keeps_aspect=keeps_aspect)
     elif pipeline.crop == "full":
         windows = np.stack((np.zeros_like(widths), np.zeros_like(heights), widths, heights), 1)
     elif pipeline.crop in ("center", "five", "ten") and pipeline.shorter_side is None:
-        windows = _centred_windows(pipeline, widths, heights, view)
+        windows = _centred_windows(pipeline, widths, heights, view, keeps_aspect=keeps_aspect)
     else:
         windows, places = place_crops(pipeline, widths, heights, draws[:, (_SCALE, _X, _Y)], view)
     return BatchPlan(windows.astype(np.int32), flips, places, turns)
@@ -92,11 +94,13 @@ def _draw_windows(
     draws: npt.NDArray[np.float64],
     widths: npt.NDArray[np.int64],
     heights: npt.NDArray[np.int64],
+    *,
+    keeps_aspect: bool,
 ) -> npt.NDArray[np.int64]:
     """Draw windows as torchvision does: the first of ten tries that fits, otherwise the largest centred one allowed."""
-    tried_w, tried_h = draw_sides(
-        draws[:, _FIRST_TRY:_ROTATION], (widths * heights)[:, None], pipeline.scale, pipeline.ratio
-    )
+    own = widths / heights if keeps_aspect else np.ones(len(widths))
+    areas = (widths * heights)[:, None]
+    tried_w, tried_h = draw_sides(draws[:, _FIRST_TRY:_ROTATION], areas, pipeline.scale, pipeline.ratio, own[:, None])
     fits = (tried_w > 0) & (tried_w <= widths[:, None]) & (tried_h > 0) & (tried_h <= heights[:, None])
     rows, first = np.arange(len(widths)), np.argmax(fits, axis=1)
     w, h = tried_w[rows, first].astype(np.int64), tried_h[rows, first].astype(np.int64)
@@ -104,8 +108,8 @@ def _draw_windows(
     y = np.floor(draws[:, _Y] * (heights - h + 1)).astype(np.int64)
     missed = ~fits[rows, first]
     if missed.any():
-        fallback_w = np.minimum(widths, np.rint(heights * pipeline.ratio[1]).astype(np.int64)).clip(1)
-        fallback_h = np.minimum(heights, np.rint(widths / pipeline.ratio[0]).astype(np.int64)).clip(1)
+        fallback_w = np.minimum(widths, np.rint(heights * (pipeline.ratio[1] * own)).astype(np.int64)).clip(1)
+        fallback_h = np.minimum(heights, np.rint(widths / (pipeline.ratio[0] * own)).astype(np.int64)).clip(1)
         w, h = np.where(missed, fallback_w, w), np.where(missed, fallback_h, h)
         x, y = np.where(missed, (widths - w) // 2, x), np.where(missed, (heights - h) // 2, y)
     return np.stack((x, y, w, h), 1)
@@ -116,22 +120,23 @@ def draw_sides(
     full_area: npt.NDArray[np.int64] | int,
     scale: tuple[float, float],
     ratio: tuple[float, float],
+    own: npt.NDArray[np.float64] | float = 1.0,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Turn pairs of draws into the sides of boxes: area uniform in `scale`, aspect log-uniform in `ratio`.
 
     draws: float64 [batch, 2 * tries] in [0, 1), alternating for area and aspect; full_area: the area in pixels that
-    `scale` is a share of. Returns two float64 [batch, tries] of whole pixels: the first and the second side; the aspect
-    is first / second.
+    `scale` is a share of; own: by which aspects are multiplied. Returns two float64 [batch, tries] of whole pixels: the
+    first and the second side; the aspect is first / second.
     """
     low, high = math.log(ratio[0]), math.log(ratio[1])
     area = full_area * (scale[0] + (scale[1] - scale[0]) * draws[:, ::2])
-    aspect = np.exp(low + (high - low) * draws[:, 1::2])
+    aspect = np.exp(low + (high - low) * draws[:, 1::2]) * own
     return np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
 
 
-def _centred_windows(pipeline: ImagePipeline, widths: Ints, heights: Ints, view: int) -> Ints:
+def _centred_windows(pipeline: ImagePipeline, widths: Ints, heights: Ints, view: int, *, keeps_aspect: bool) -> Ints:
     """Take windows with the aspect of `size`, `center_fraction` of the largest that fits: the centre, or a corner."""
-    aspect = pipeline.size[1] / pipeline.size[0]
+    aspect = widths / heights if keeps_aspect else pipeline.size[1] / pipeline.size[0]
     full_w, full_h = np.minimum(widths, heights * aspect), np.minimum(heights, widths / aspect)
     w = np.rint(full_w * pipeline.center_fraction).astype(np.int64).clip(1)
     h = np.rint(full_h * pipeline.center_fraction).astype(np.int64).clip(1)

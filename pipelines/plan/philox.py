@@ -18,9 +18,9 @@ _SHIFT = np.uint64(32)
 _ROUNDS = 10
 
 # Purposes of draws: order of samples; crops and flips; augmentations of the batch stage; samples drawn with
-# replacement; which samples of a class are kept; transforms of the user's. Each has its own counters, so draws for a
-# new purpose never change the others.
-STREAM_ORDER, STREAM_CROP, STREAM_BATCH, STREAM_DRAW, STREAM_CLASS_LIMIT, STREAM_TRANSFORM = range(6)
+# replacement; which samples of a class are kept; transforms of the user's; sequence lengths. Each has its own counters,
+# so draws for a new purpose never change the others.
+STREAM_ORDER, STREAM_CROP, STREAM_BATCH, STREAM_DRAW, STREAM_CLASS_LIMIT, STREAM_TRANSFORM, STREAM_LENGTHS = range(7)
 
 
 def view_stream(stream: int, view: int) -> int:

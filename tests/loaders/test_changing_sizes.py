@@ -1,10 +1,11 @@
-"""Image sizes that change by epoch, and buckets: one stream on every backend, resumed at every batch, on any ranks."""
+"""Sizes by epoch and by update, buckets and patches: one stream on all backends and ranks, resumed at every batch."""
 
 from __future__ import annotations
 
 import itertools
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from photo_folder import photo, write_folder
 from PIL import Image
 
-from penstock.loaders import LoaderError, create_loader, mix
+from penstock.loaders import ByUpdate, LoaderError, PatchBudget, create_loader, mix
 from penstock.loaders.choose_order import Blocks
 from penstock.loaders.loader import Batch, Loader
 from penstock.pipelines import imagenet_eval, imagenet_train
@@ -31,7 +32,17 @@ BACKENDS: dict[str, dict[str, Any]] = {
 }
 BUCKETS = [(32, 32), (24, 40), (40, 24)]
 BY_EPOCH: dict[str, Any] = {"sizes": {0: 24, 1: (40, 32), 2: 32}, "batch_size": {0: 12, 2: 6}}
-CHANGES: dict[str, dict[str, Any]] = {"buckets": {"buckets": BUCKETS, "batch_size": 12}, "by epoch": BY_EPOCH}
+# Changes in the middle of the first epoch and of the second one, and at the beginning of the third.
+BY_UPDATE: dict[str, Any] = {
+    "sizes": ByUpdate({0: 24, 2: (40, 32), 9: 32}),
+    "batch_size": ByUpdate({0: 12, 3: 6, 13: 24}),
+}
+CHANGES: dict[str, dict[str, Any]] = {
+    "buckets": {"buckets": BUCKETS, "batch_size": 12},
+    "by epoch": BY_EPOCH,
+    "by update": BY_UPDATE,
+    "patches": {"patches": PatchBudget(size=8, sequence_lengths=(6, 12, 24), tokens=144)},
+}
 
 
 def open_loader(source: Any, **settings: Any) -> Loader:
@@ -43,7 +54,8 @@ def open_loader(source: Any, **settings: Any) -> Loader:
 
 def record(batch: Batch) -> tuple[Any, ...]:
     """All that two equal batches have in common; the pixels come last."""
-    pixels = batch.images.permute(0, 2, 3, 1).contiguous().numpy()
+    patches = batch.images.ndim == 3
+    pixels = (batch.images if patches else batch.images.permute(0, 2, 3, 1)).contiguous().numpy()
     about = batch.epoch, batch.step, batch.index.tolist(), batch.labels.tolist(), batch.windows.tolist()
     return *about, batch.flips.tolist(), pixels.shape, [image.copy() for image in pixels]
 
@@ -60,6 +72,23 @@ def crcs(entry: tuple[Any, ...]) -> tuple[Any, ...]:
 @pytest.fixture(scope="module", params=CHANGES)
 def changes(request: pytest.FixtureRequest) -> dict[str, Any]:
     return CHANGES[request.param]
+
+
+@pytest.fixture(scope="module", params=["buckets", "by epoch", "by update"])
+def image_changes(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return CHANGES[request.param]
+
+
+def on_ranks(changes: dict[str, Any], world: int) -> dict[str, Any]:
+    """The same global batches on several ranks."""
+    if "patches" in changes:
+        return {"patches": replace(changes["patches"], tokens=changes["patches"].tokens // world)}
+    sizes = changes["batch_size"]
+    if isinstance(sizes, int):
+        return {**changes, "batch_size": sizes // world}
+    is_by_update = isinstance(sizes, ByUpdate)
+    own = {first: size // world for first, size in (sizes.values if is_by_update else sizes).items()}
+    return {**changes, "batch_size": ByUpdate(own) if is_by_update else own}
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -82,11 +111,13 @@ def test_the_stream_is_the_same_on_every_backend(photos: Path, changes: dict[str
         assert sorted(served) == list(range(NUM_PHOTOS))
 
 
-def test_an_image_is_the_one_that_a_loader_of_its_size_alone_serves(photos: Path, changes: dict[str, Any]) -> None:
+def test_an_image_is_the_one_that_a_loader_of_its_size_alone_serves(
+    photos: Path, image_changes: dict[str, Any]
+) -> None:
     """Crops, pixels and normalisation: what changes is only which images share a batch."""
     found: dict[tuple[int, tuple[int, int]], dict[int, Any]] = {}
     settings: dict[str, Any] = {"dtype": torch.float32}
-    with open_loader(photos, **changes, **settings) as loader:
+    with open_loader(photos, **image_changes, **settings) as loader:
         while loader.epoch < 3:
             for batch in loader.batches():
                 size = (batch.images.shape[2], batch.images.shape[3])
@@ -101,12 +132,13 @@ def test_an_image_is_the_one_that_a_loader_of_its_size_alone_serves(photos: Path
         assert not images
 
 
-def test_augmentations_and_mixing_work_in_every_size(photos: Path, changes: dict[str, Any]) -> None:
+def test_augmentations_and_mixing_work_in_every_size(photos: Path, image_changes: dict[str, Any]) -> None:
     pipeline = imagenet_train(64, auto_augment="rand", erasing=0.5, cutmix=1.0)
-    with open_loader(photos, **changes, pipeline=pipeline, dtype=torch.float32, pad=True) as loader:
+    with open_loader(photos, **image_changes, pipeline=pipeline, dtype=torch.float32, pad=True) as loader:
         shapes = [tuple(images.shape[2:]) for images, labels in loader if labels.shape[1] == 3]
         assert shapes
-        assert set(shapes) == ({(24, 24)} if "sizes" in changes else set(BUCKETS))
+        by_epoch = {(24, 24)} if image_changes is BY_EPOCH else {(24, 24), (40, 32)}
+        assert set(shapes) == (set(BUCKETS) if "buckets" in image_changes else by_epoch)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -119,9 +151,7 @@ def test_a_state_resumes_at_every_batch_on_any_number_of_ranks(
         for entry in serve(loader):
             whole.append(entry)
             states.append(loader.state_dict())
-    sizes = changes["batch_size"]
-    own = {e: size // world for e, size in sizes.items()} if isinstance(sizes, dict) else sizes // world
-    split = {**changes, "batch_size": own}
+    split = on_ranks(changes, world)
     ranks = [open_loader(photos, **split, pad=True, rank=rank, world_size=world) for rank in range(world)]
     for done, state in enumerate(states[:-1]):
         for loader in ranks:
@@ -168,8 +198,26 @@ def test_states_say_sizes_and_buckets_and_refuse_others(photos: Path) -> None:
         loader.load_state_dict(state)
 
 
-def test_programs_written_for_torch_find_the_places_of_all_batches(photos: Path, changes: dict[str, Any]) -> None:
-    with open_loader(photos, **changes) as loader, open_loader(photos, **changes) as other:
+def test_a_run_by_update_goes_on_only_with_its_global_batches(photos: Path) -> None:
+    with open_loader(photos, **BY_UPDATE) as loader:
+        assert [(loader.batch_size, len(loader)), next(iter(loader))[0].shape[2]] == [(12, 5), 24]
+        state = loader.state_dict()
+        list(serve(loader, 1))
+        assert (loader.batch_size, len(loader)) == (6, 8)
+    others = {**BY_UPDATE, "batch_size": ByUpdate({0: 12, 3: 6, 13: 8})}
+    words = r"E-STATE.*with sizes by update an epoch goes on with its global batch: \[\[0, 12\].*\[13, 8\]\] now"
+    with open_loader(photos, **others) as loader, pytest.raises(LoaderError, match=words):
+        loader.load_state_dict(state)
+    by_epoch = {"sizes": {0: 24, 2: (40, 32), 9: 32}}
+    with (
+        open_loader(photos, **by_epoch) as loader,
+        pytest.raises(LoaderError, match=r"the state has size=.'by_update'"),
+    ):
+        loader.load_state_dict(state)
+
+
+def test_programs_written_for_torch_find_the_places_of_all_batches(photos: Path, image_changes: dict[str, Any]) -> None:
+    with open_loader(photos, **image_changes) as loader, open_loader(photos, **image_changes) as other:
         loader.set_epoch(2)
         other.set_epoch(2)
         places = list(loader.batch_sampler)

@@ -1,0 +1,219 @@
+"""Images cut into patches: against Pillow and loops written anew, on photos of many aspects."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from photo_folder import photo, write_folder
+from PIL import Image
+
+from penstock.loaders import ByUpdate, LoaderError, PatchBudget, create_loader, with_fields
+from penstock.loaders.fields.field_specs import Keypoints
+from penstock.loaders.loader import Batch, Loader
+from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train, timm_a2
+
+MEAN, STD = (0.5, 0.25, 0.75), (0.5, 1.0, 0.25)
+LENGTHS = {"torch": (30, 77), "pillow": (50,)}
+
+
+@pytest.fixture(scope="module")
+def many_aspects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos cut to aspects from 1:12 to 12:1, as JPEG and PNG."""
+    root = tmp_path_factory.mktemp("aspects")
+    for number, (share, tall) in enumerate(itertools.product(np.linspace(0.08, 1, 10), (False, True))):
+        with Image.open(io.BytesIO(photo(number, large=True))) as image:
+            side = min(image.size)
+            size = (side, max(1, int(side * share)))[:: -1 if tall else 1]
+            image.crop((0, 0, *size)).resize((max(1, size[0] // 2), max(1, size[1] // 2))).save(
+                root / f"{number:02d}.{'png' if number % 7 == 3 else 'jpg'}", quality=95
+            )
+    return root
+
+
+def largest_grid(width: int, height: int, patch: int, length: int) -> tuple[int, int]:
+    """Columns and rows, by trying ever larger scales."""
+    best = (1, 1)
+    for sides in range(1, 20_000):
+        scale = sides * patch / 400 / max(width, height)
+        grid = max(1, int(np.ceil(width * scale / patch))), max(1, int(np.ceil(height * scale / patch)))
+        if grid[0] * grid[1] > length:
+            return best
+        best = grid
+    return best
+
+
+def expect(path: Path, batch: Batch, row: int, patch: int, channels: int) -> tuple[Any, list[tuple[int, int]]]:
+    """The patches of a row, float32 [count, levels], and their rows and columns."""
+    x, y, w, h = batch.windows[row].tolist()
+    columns, rows = largest_grid(w, h, patch, batch.images.shape[1])
+    with Image.open(path) as image:
+        size = (columns * patch, rows * patch)
+        scaled = image.convert("RGB").crop((x, y, x + w, y + h)).resize(size, Image.Resampling.BILINEAR)
+    pixels = np.asarray(scaled.convert("L") if channels == 1 else scaled).reshape(
+        rows * patch, columns * patch, channels
+    )
+    pixels = pixels[:, ::-1] if batch.flips[row] else pixels
+    patches, places = [], []
+    for top in range(rows):
+        for left in range(columns):
+            patches.append(pixels[top * patch : (top + 1) * patch, left * patch : (left + 1) * patch].ravel())
+            places.append((top, left))
+    return np.array(patches), places
+
+
+@pytest.mark.parametrize("crop", ["random_resized", "full", "center"])
+@pytest.mark.parametrize("resample", ["pillow", "torch"])
+@pytest.mark.parametrize(("patch", "channels"), [(16, 3), (7, 3), (16, 1)])
+def test_patches_are_those_of_pillow_and_loops(
+    many_aspects: Path, resample: Any, crop: Any, patch: int, channels: Any
+) -> None:
+    normalising = {"mean": MEAN, "std": STD} if channels == 3 else {"mean": MEAN[:1], "std": STD[:1]}
+    pipeline = ImagePipeline(crop=crop, resample=resample, channels=channels, **normalising)  # type: ignore[arg-type]
+    budget = PatchBudget(size=patch, sequence_lengths=LENGTHS[resample])
+    settings: dict[str, Any] = {"pipeline": pipeline, "patches": budget, "batch_size": 3, "drop_last": False}
+    files, served, distances = sorted(many_aspects.iterdir()), [], []
+    with create_loader(many_aspects, **settings, workers=0, pad=True) as loader:
+        for batch in loader.batches():
+            values = batch.images.reshape(*batch.images.shape[:2], -1, channels) * torch.tensor(pipeline.std)
+            levels = ((values + torch.tensor(pipeline.mean)) * 255).flatten(2).numpy()
+            valid, places = batch.fields["patch_valid"], batch.fields["patch_coord"]
+            assert (batch.images[~valid] == 0).all()
+            assert (places[~valid] == 0).all()
+            for row, sample in enumerate(batch.index.tolist()):
+                if sample < 0:
+                    assert not valid[row].any()
+                    continue
+                wanted, where = expect(files[sample], batch, row, patch, channels)
+                count = len(where)
+                assert valid[row].tolist() == [True] * count + [False] * (batch.images.shape[1] - count)
+                assert list(map(tuple, places[row, :count].tolist())) == where
+                distances.append(np.abs(levels[row, :count] - wanted))
+                served.append(sample)
+    assert sorted(served) == list(range(len(files)))
+    far = np.concatenate([each.ravel() for each in distances])
+    assert far.max() < (0.01 if resample == "pillow" else 1.01)
+    assert far.mean() < (0.01 if resample == "pillow" else 0.06)
+
+
+def test_an_image_is_not_enlarged_beyond_the_limit(many_aspects: Path) -> None:
+    pipeline = ImagePipeline(crop="full", flip=0)
+    for max_ratio in (None, 0.5):
+        patches = PatchBudget(size=16, sequence_lengths=2000, max_ratio=max_ratio)
+        with create_loader(many_aspects, pipeline=pipeline, patches=patches, batch_size=20, workers=0) as loader:
+            (batch,) = loader.batches()
+        ratios = batch.places[:, 2:] / batch.windows[:, 2:]
+        whole = (batch.places[:, 2:] - 16) / batch.windows[:, 2:]  # before sides are rounded up to patches
+        assert (whole.max() > 1) if max_ratio is None else (whole.max() <= 0.5 <= ratios.max())
+
+
+def test_batches_are_dicts_that_a_model_takes(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "photos", 12)
+    patches = PatchBudget(size=8, sequence_lengths=(10, 20), tokens=60)
+    with create_loader(
+        root, patches=patches, workers=0, with_index=True, batch_transform=lambda x, y: (x + 1, y)
+    ) as loader:
+        batches = list(loader)
+    assert sorted(tuple(batch["patches"].shape) for batch in batches) == [(3, 20, 192), (6, 10, 192)]
+    for batch in batches:
+        assert list(batch) == ["patches", "labels", "patch_coord", "patch_valid", "index"]
+        assert [batch[name].dtype for name in batch] == [
+            torch.float32,
+            torch.int64,
+            torch.int64,
+            torch.bool,
+            torch.int64,
+        ]
+        assert (batch["patches"][~batch["patch_valid"]] == 1).all()
+
+
+def test_raw_levels_and_bad_samples_have_zeros_for_padding(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "photos", 12)
+    (root / "class1" / "0004.jpg").write_bytes(photo(4)[:90])
+    pipeline = ImagePipeline(crop="full", flip=0)  # an evaluation: a bad sample becomes padding
+    patches = PatchBudget(size=8, sequence_lengths=20)
+    settings: dict[str, Any] = {"pipeline": pipeline, "patches": patches, "batch_size": 6, "on_bad_sample": "replace"}
+    with create_loader(root, **settings, dtype=torch.uint8, pad=True, workers=2, workers_are="threads") as loader:
+        for _ in range(3):  # slots are used again
+            for batch in loader.batches():
+                valid = batch.fields["patch_valid"]
+                assert (batch.images[~valid] == 0).all()
+                assert valid.any(1).tolist() == [sample >= 0 for sample in batch.index.tolist()]
+        assert [bad.sample for bad in loader.ledger().bad] == [5]
+
+
+def open_with(source: Any, **settings: Any) -> Loader:
+    defaults = {"patches": PatchBudget(size=8, sequence_lengths=16), "batch_size": 4, "workers": 0}
+    return create_loader(source, **{**defaults, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"patches": 16}, r"patches must be a PatchBudget\(...\), got 16"),
+        ({"buckets": [224]}, "patches have a size for each batch: leave out buckets"),
+        ({"sizes": {0: 32}}, "leave out sizes and batch_size by epoch"),
+        ({"batch_size": ByUpdate({0: 8})}, "leave out batch_size by epoch"),
+        ({"transform": np.negative}, "leave out transform"),
+        ({"patches": PatchBudget(tokens=600)}, "batch_size follows from tokens=600: leave one of them out"),
+        ({"pipeline": [imagenet_train()] * 2}, "patches need a single view, got 2"),
+        ({"pipeline": ImagePipeline(crop="letterbox")}, "patches need crop='random_resized', .*, got 'letterbox'"),
+        ({"pipeline": timm_a2()}, "patches cannot be augmented beyond crop and flips"),
+        ({"pipeline": imagenet_train(rotate90=0.5)}, "leave out augmentations and rotate90"),
+        ({"batch_size": 13}, "a global batch of 13 never fills from 12 samples"),
+        ({"rank": 0, "world_size": 2, "pad": False, "drop_last": False}, "patches on several ranks need padding"),
+    ],
+    ids=str,
+)
+def test_what_patches_cannot_do_is_refused_in_one_line(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        open_with(write_folder(tmp_path / "photos", 12), **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_fields_that_move_cannot_follow_patches(tmp_path: Path) -> None:
+    points = np.zeros((12, 2, 3), np.float32)
+    source = with_fields(write_folder(tmp_path / "photos", 12), points=Keypoints(points))
+    with pytest.raises(ValueError, match="points cannot follow images that are cut into patches"):
+        open_with(source)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"size": 0}, "size must be from 1 to 256, got 0"),
+        ({"sequence_lengths": ()}, r"sequence_lengths must be 1 to 64 numbers, got \(\)"),
+        ({"sequence_lengths": (16, "a")}, "sequence_lengths must be an integer, got 'a'"),
+        ({"sequence_lengths": 0}, "sequence_lengths must be from 1 to 65536, got 0"),
+        ({"tokens": 500}, "tokens must hold an image of the longest sequence, 576, got 500"),
+        ({"max_ratio": 0}, "max_ratio must be above 0, got 0"),
+    ],
+    ids=str,
+)
+def test_budgets_that_make_no_sense_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        PatchBudget(**settings)
+
+
+def test_a_state_of_patches_names_them_and_refuses_others(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "photos", 12)
+    with open_with(root) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with open_with(root, pipeline=imagenet_train(99)) as loader:
+        loader.load_state_dict(state)  # the pipeline's size is not used
+    words = r"the state has size=\{'patch': 8, 'lengths': \[16\], 'max_ratio': None\}, this loader"
+    for other in ({"patches": PatchBudget(size=16, sequence_lengths=16)}, {"patches": None}):
+        with open_with(root, **other) as loader, pytest.raises(LoaderError, match=words):
+            loader.load_state_dict(state)
+
+
+def test_an_evaluation_in_patches_serves_all_images_in_their_order(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "photos", 10)
+    with open_with(root, pipeline=imagenet_eval(64), patches=PatchBudget(size=8, sequence_lengths=16)) as loader:
+        assert [batch.index.tolist() for batch in loader.batches()] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
