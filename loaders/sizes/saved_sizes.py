@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.loaders.sizes.read_sizes import read_sizes
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.system.column_file import ColumnFile, DamagedIndexError, narrowest, write_columns
+from penstock.loaders.system.column_file import ColumnFile, narrowest, write_columns
 from penstock.loaders.system.saved_columns import load_saved, save_index
 from penstock.pipelines.spec import ImagePipeline
 
@@ -30,8 +30,6 @@ class SavedSizes:
         file = ColumnFile(path, _KINDS, verify=verify)
         self.widths, self.heights = file.columns["widths"], file.columns["heights"]
         self.header = file.header
-        if len(self.widths) != len(self.heights):
-            raise DamagedIndexError("columns differ in length")
 
 
 def image_sizes(source: Source, pipeline: ImagePipeline) -> SavedSizes:

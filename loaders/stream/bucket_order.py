@@ -123,7 +123,7 @@ class BucketSteps:
         Both int64: [short] and [short + 1].
         """
         missing = self.counts * self.global_batch - np.diff(self.starts)
-        some = np.flatnonzero((missing > 0) & (self.counts > 0))
+        some = np.flatnonzero(missing > 0)
         batches = self.ends[some] - 1
         numbers = batches if self.shuffle is None else self.shuffle.inverse(batches)
         order = np.argsort(numbers)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.loaders.sizes import aspect_buckets
 from penstock.loaders.sizes.aspect_buckets import assign_buckets, checked_buckets
 from penstock.loaders.sizes.size_schedule import make_phases
 from penstock.loaders.stream.schedule import Phase
@@ -21,7 +22,8 @@ def nearest(width: int, height: int) -> list[int]:
     return [number for number, distance in enumerate(far) if distance < min(far) + 1e-12]
 
 
-def test_an_image_goes_to_the_bucket_of_the_nearest_aspect() -> None:
+def test_an_image_goes_to_the_bucket_of_the_nearest_aspect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aspect_buckets, "_AT_ONCE", 700)
     draw = np.random.default_rng(0)
     widths, heights = draw.integers(1, 65_536, (2, 3000))
     widths[:1000], heights[:1000] = draw.integers(1, 500, (2, 1000))

@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     picture = Image.new("RGB", (70, 30))
     picture.save(root / "0100.jpg", exif=turned)
     picture.save(root / "0101.jpg", icc_profile=bytes(100_000))
-    picture.save(root / "0102.png")
+    picture.resize((70_000, 3)).save(root / "0102.png")  # more than 16 bits
     (root / "0103.jpg").write_bytes(b"no image at all")
     return root.parent
 
@@ -55,6 +55,7 @@ def true_sizes(folder: Path, *, upright: bool = False) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("native", [True, False])
 def test_sizes_are_those_of_the_upright_images(folder: Path, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_sizes, "_CHUNK", 5)
     if not native:
         monkeypatch.setattr(native_rows, "native_library", lambda: None)
     assert known(open_source(folder)) == true_sizes(folder)
@@ -98,13 +99,26 @@ def test_sizes_are_read_once_and_again_when_the_data_has_changed(folder: Path, m
     assert reads == [13, 13, 13]
 
 
-def test_a_fault_that_is_not_an_images_is_raised(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_is_refused_for_its_pixels_has_a_size_where_it_is_not(folder: Path) -> None:
+    """Either way, whichever pipeline came first."""
+    pixels = [width * height for width, height in known(open_source(folder))]
+    few = ImagePipeline(max_pixels=5000)
+    assert 0 < sum(count > 5000 for count in pixels) < len(pixels)
+    for pipeline in (few, PLAIN, few):
+        found = [width * height for width, height in known(open_source(folder), pipeline)]
+        assert found == [count if count <= pipeline.max_pixels else 0 for count in pixels]
+
+
+@pytest.mark.parametrize("fault", [MemoryError(), LoaderError("E-FD", "no descriptors left")], ids=repr)
+def test_a_fault_that_is_not_an_images_is_raised(
+    folder: Path, fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def read(self: Any, index: int) -> bytes:
-        raise MemoryError if index == 10 else LoaderError("E-FD", "no descriptors left")
+        raise fault
 
     source = open_source(folder)
     monkeypatch.setattr(type(source), "read", read)
-    with pytest.raises((LoaderError, MemoryError)):
+    with pytest.raises(type(fault)):
         known(source)
 
 

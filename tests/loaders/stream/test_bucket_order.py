@@ -103,6 +103,21 @@ def test_batches_of_all_buckets_are_mixed_and_short_ones_are_not_always_last() -
     assert 40 < np.mean(short) < 82  # of 122 steps
 
 
+def test_an_order_is_named_by_its_members_which_keep_the_order_of_the_source() -> None:
+    buckets = np.random.default_rng(0).integers(0, 2, 5000, np.uint8)
+    order, other = (make_bucketed(each, SIZES[:2], 1, shuffled=True) for each in (buckets, buckets[::-1]))
+    assert order.name != other.name
+    for number in range(2):
+        members = order.members.array[order.starts[number] : order.starts[number + 1]]
+        assert members.tolist() == np.flatnonzero(buckets == number).tolist()
+
+
+def test_a_place_behind_the_last_step_is_refused() -> None:
+    order, _ = bucketed([23, 23, 23, 23])
+    with pytest.raises(LoaderError, match="no batch of 12 samples begins at position 84"):
+        Schedule(n=92, batch_size=12, order=order).resume_at(Cursor(0, 84))
+
+
 def test_each_bucket_is_shuffled_by_itself() -> None:
     order = make_bucketed(np.repeat(np.arange(2, dtype=np.uint8), 50), SIZES[:2], 1, shuffled=True)
     first, second = (order(0, np.arange(begin, begin + 50)) - begin for begin in (0, 50))
