@@ -287,7 +287,7 @@ def _make_stage(
 
 def prepare_whole(source: Source, prepare: Callable[[Source], Source]) -> Source:
     """Prepare the source that a view shows, so that all its views share one cache."""
-    if not isinstance(source, View):
+    if not isinstance(source, View) or source.is_cached_whole:
         return prepare(source)
     prepared = prepare_whole(source.source, prepare)
     return source if prepared is source.source else source.over(prepared)

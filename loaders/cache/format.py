@@ -8,6 +8,11 @@ Datasets of the HDF5 file, all in the root group, contiguous, without filters:
 - name_ends  int64 [n]       where each name ends
 - about      uint8 [bytes]   JSON (see About), then the BLAKE2b digest of that JSON
 
+Of a source with fields (schema 2) `samples` goes on with a FILE record for each mask, those of the first mask field,
+then those of the next; a sample's masks, whole files, follow its image in the payload. The other fields are
+
+- fields     uint8 [bytes]   their arrays, one after the other, see PackedField
+
 A chain of checks leads from the digest in `about` to every payload byte: `about` holds the digests of the tables; a
 record holds the CRC-32 of its stored bytes, or of its head where they are read in parts; a head holds a CRC for each
 strip. Those are running values (the CRC of all strips up to and with this one), so that one call checks any row of
@@ -16,22 +21,26 @@ strips: crc32(strips a to b, value before a) == value after b.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from penstock.loaders.fields.packed_fields import PackedField
 from penstock.loaders.system.json_file import ByteText, Count, decode_json
 from penstock.pipelines.checked import checked_bool, checked_choice, checked_int, set_checked
 
-SCHEMA = 1  # a reader refuses any other
+SCHEMA, FIELDS_SCHEMA = 1, 2  # without and with fields; a reader refuses any other
 DIGEST_BYTES = 32
 TABLES = ("samples", "names", "name_ends")
+FIELDS = "fields"
 # How a sample is stored. FILE: the source's own bytes, read whole. STRIPS: a JPEG with restart markers, head = STRIP
 # entries then the JPEG up to its first coded byte. PIXELS: uint8 [height, width, 3], head = CRCs alone.
 FILE, STRIPS, PIXELS = 0, 1, 2
@@ -80,6 +89,10 @@ class Record(NamedTuple):
 STRIP = np.dtype([("end", "<u4"), ("crc", "<u4")])  # end: bytes after the head; crc: of all strips so far
 PIXEL_STRIP_ROWS = 16
 JPEG_STRIP_PIXELS = 16  # a strip is this high, or one row of MCUs where those are higher
+
+
+# Bytes, such as names of classes, are base 64, as msgspec reads them.
+_to_json = partial(json.dumps, sort_keys=True, default=lambda data: base64.b64encode(data).decode("ascii"))
 
 
 def _fastest_crc32() -> Callable[[Any, int], int]:
@@ -174,6 +187,7 @@ class About:
         psnr_db: mean over a sample of the images, None for a lossless cache.
         digests: hex digest of each of TABLES.
         versions: name -> version of what built it.
+        fields: those of schema 2, in the order of the source.
     """
 
     schema: Count = SCHEMA
@@ -190,10 +204,24 @@ class About:
     psnr_db: float | None = None
     digests: dict[str, ByteText]
     versions: dict[str, ByteText] = field(default_factory=dict)
+    fields: list[PackedField] = field(default_factory=list)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the datasets that `digests` covers."""
+        return (*TABLES, FIELDS) if self.fields else TABLES
+
+    @property
+    def masks(self) -> list[str]:
+        """Names of the fields that are masks."""
+        return [each.name for each in self.fields if each.kind.kind == "mask"]
 
     def pack(self) -> bytes:
         """Return the bytes of the dataset `about`."""
-        text = json.dumps(asdict(self), sort_keys=True).encode("ascii")
+        values = asdict(self)
+        if not self.fields:
+            del values["fields"]
+        text = _to_json(values).encode("ascii")
         return text + hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
 
     @classmethod
@@ -204,11 +232,15 @@ class About:
             raise DamagedCacheError("the digest of its metadata differs")
         try:
             schema = decode_json(text, Schema).schema
-            about = decode_json(text, cls) if schema == SCHEMA else None
+            about = decode_json(text, cls) if schema in (SCHEMA, FIELDS_SCHEMA) else None
         except ValueError as error:
             raise DamagedCacheError(f"its metadata is not JSON of a known schema: {error}") from error
         if about is None:
-            raise DamagedCacheError(f"its schema is {schema}, this version of penstock reads schema {SCHEMA}")
+            raise DamagedCacheError(
+                f"its schema is {schema}, this version of penstock reads {SCHEMA} and {FIELDS_SCHEMA}"
+            )
+        if bool(about.fields) != (schema == FIELDS_SCHEMA):
+            raise DamagedCacheError(f"its metadata of schema {schema} has {len(about.fields)} fields")
         for name, table in vars(about).items():
             if isinstance(table, dict) and not all(key.isprintable() for key in table):
                 raise DamagedCacheError(f"its metadata has names in {name} that are not printable")

@@ -15,6 +15,8 @@ import numpy.typing as npt
 from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, About, Record, crc32
 from penstock.loaders.cache.hdf5_file import CacheFile
 from penstock.loaders.cache.shards import MANIFEST, check_shards, is_shard_name, read_manifest
+from penstock.loaders.fields.columns import ArrayColumn, RaggedColumn, take_values
+from penstock.loaders.fields.packed_fields import join_fields
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, count_text, size_text
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
@@ -40,16 +42,23 @@ class Hdf5Cache:
 
     def __init__(self, files: Sequence[CacheFile]) -> None:
         counts = [file.about.samples for file in files]
-        shared = SharedArray.create((sum(counts),), RECORD, name="penstock-cache")
+        masks = files[0].about.masks
+        shared = SharedArray.create((1 + len(masks), sum(counts)), RECORD, name="penstock-cache")
         stop = 0
         for file, count in zip(files, counts, strict=True):
-            file.load_records(shared.array[stop : stop + count])
+            for number, records in enumerate(shared.array):
+                file.load_records(records[stop : stop + count], number * count)
             stop += count
-        self._take(tuple(files), shared)
+        self._take(tuple(files), shared, join_fields(files[0].about.fields, [file.read_fields() for file in files]))
 
-    def _take(self, files: tuple[CacheFile, ...], shared: SharedArray) -> None:
-        self.files, self._shared, self.records = files, shared, shared.array
-        self._known = np.zeros(len(shared.array), bool)  # images whose JPEG header was compared with their record
+    def _take(
+        self, files: tuple[CacheFile, ...], shared: SharedArray, columns: dict[str, RaggedColumn | ArrayColumn]
+    ) -> None:
+        self.files, self._shared, self._columns, self.records = files, shared, columns, shared.array[0]
+        self._masks = dict(zip(files[0].about.masks, shared.array[1:], strict=True))
+        self.field_kinds = {each.name: each.kind for each in files[0].about.fields}
+        self.has_fields = bool(self.field_kinds)
+        self._known = np.zeros(len(self.records), bool)  # images whose JPEG header was compared with their record
         self.about = [file.about for file in files]
         self._starts = [0, *np.cumsum([about.samples for about in self.about]).tolist()]
         self.fingerprint = self.about[0].fingerprint
@@ -112,6 +121,18 @@ class Hdf5Cache:
         except LoaderError as error:
             raise _locate_error(error, file, place, index) from error
 
+    def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
+        """Return the fields of images `indices` that are no masks, by name."""
+        return {name: take_values(self.field_kinds[name], column, indices) for name, column in self._columns.items()}
+
+    def mask(self, name: str, index: int) -> bytes:
+        """Read mask `name` of image `index`, an encoded file. Raises E-CACHE."""
+        record, (file, place) = self._masks[name][index], self._place(index)
+        try:
+            return _check_crc(file.read(int(record["offset"]), int(record["length"])), 0, int(record["crc"]))
+        except LoaderError as error:
+            raise _locate_error(error, file, place, index) from error
+
     def stored(self, index: int) -> bytes:
         """Read all stored bytes of image `index`, unchecked."""
         record, (file, _) = self._record(index), self._place(index)
@@ -133,7 +154,9 @@ class Hdf5Cache:
         classes = count_text(len(self.classes), "class")
         num_bytes = sum(about.payload_bytes for about in self.about)
         shards = f" in {len(self.files):,} shards" * (len(self.files) > 1)
-        return f"{images}, {classes}, {size_text(num_bytes)} (HDF5 cache{shards}: {self.about[0].coded.describe()})"
+        stored = f"(HDF5 cache{shards}: {self.about[0].coded.describe()})"
+        fields = f", with {', '.join(self.field_kinds)}" * self.has_fields
+        return f"{images}, {classes}, {size_text(num_bytes)} {stored}{fields}"
 
     def _record(self, index: int) -> Record:
         if index < 0:
@@ -146,7 +169,7 @@ class Hdf5Cache:
         return self.files[shard], index - self._starts[shard]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (self.files, self._shared)
+        return _attach, (self.files, self._shared, self._columns)
 
 
 def open_cache(path: str | bytes | os.PathLike[Any], *, any_owner: bool = False) -> Hdf5Cache:
@@ -181,9 +204,11 @@ def is_cache_set(path: bytes) -> bool:
         return any(entry.name == MANIFEST or is_shard_name(entry.name) for entry in islice(entries, _FEW))
 
 
-def _attach(files: tuple[CacheFile, ...], shared: SharedArray) -> Hdf5Cache:
+def _attach(
+    files: tuple[CacheFile, ...], shared: SharedArray, columns: dict[str, RaggedColumn | ArrayColumn]
+) -> Hdf5Cache:
     cache = Hdf5Cache.__new__(Hdf5Cache)
-    cache._take(files, shared)
+    cache._take(files, shared, columns)
     return cache
 
 

@@ -16,16 +16,17 @@ import numpy.typing as npt
 
 from penstock.loaders.cache.format import (
     DIGEST_BYTES,
+    FIELDS,
     FILE,
     PIXELS,
     RECORD,
     STRIP,
     STRIPS,
-    TABLES,
     About,
     DamagedCacheError,
 )
 from penstock.loaders.cache.hdf5_layout import Extent, read_layout
+from penstock.loaders.fields.packed_fields import unpack_fields
 from penstock.loaders.system.file_read import read_error, with_retries
 from penstock.pipelines.errors import LoaderError
 
@@ -56,14 +57,16 @@ class CacheFile:
             self._identity = _identify(status)
             self._payload, self._names, self._name_ends = (layout[n] for n in ("payload", "names", "name_ends"))
             self._samples = layout["samples"]
-            n = self.about.samples
-            if self._samples.num_items != n or self._name_ends.num_items != n or n == 0:
-                raise DamagedCacheError(
-                    f"tables of {self._samples.num_items} and {self._name_ends.num_items} rows, not {n}"
-                )
+            self._fields = layout.get(FIELDS)
+            n, num_records = self.about.samples, self.about.samples * (1 + len(self.about.masks))
+            if self._samples.num_items != num_records or self._name_ends.num_items != n or n == 0:
+                found = f"{self._samples.num_items} and {self._name_ends.num_items}"
+                raise DamagedCacheError(f"tables of {found} rows, not {num_records} and {n}")
             if self._payload.num_bytes < self.about.payload_bytes:
                 raise DamagedCacheError("the payload is shorter than declared")
-            for table in TABLES:
+            if (self._fields is not None) != bool(self.about.fields):
+                raise DamagedCacheError(f"it has {len(self.about.fields)} fields, and {len(layout)} entries")
+            for table in self.about.tables:
                 if self._compute_digest(layout[table]) != self.about.digests.get(table):
                     raise DamagedCacheError(f"the digest of the table {table} differs")
 
@@ -98,12 +101,31 @@ class CacheFile:
                 self._descriptor = fd
             return self._descriptor
 
-    def load_records(self, out: npt.NDArray[np.void]) -> None:
-        """Fill `out` (RECORD [samples]) and check that every record makes sense. Raises LoaderError E-CACHE."""
+    def read_fields(self) -> dict[str, Any]:
+        """Return the values of the fields that are no masks, by name. Raises LoaderError E-CACHE, E-READ."""
+        if self._fields is None:
+            return {}
+        with self._damage_as_error():
+            data = np.empty(self._fields.num_bytes, np.uint8)
+            done = 0
+            while done < len(data):
+                got = os.preadv(self._fd(), [data[done:].data], self._fields.offset + done)
+                if not got:
+                    raise DamagedCacheError("the file ends inside its fields")
+                done += got
+            try:
+                return unpack_fields(self.about.fields, data, self.about.samples)
+            except ValueError as error:
+                raise DamagedCacheError(f"its fields: {error}") from error
+
+    def load_records(self, out: npt.NDArray[np.void], first: int = 0) -> None:
+        """Fill `out` (RECORD [n]) with records from `first` on, and check them. Raises LoaderError E-CACHE."""
         view = out.data.cast("B")
         done = 0
         while done < len(view):
-            got = os.preadv(self._fd(), [view[done : done + _CHUNK_BYTES]], self._samples.offset + done)
+            got = os.preadv(
+                self._fd(), [view[done : done + _CHUNK_BYTES]], self._samples.offset + first * RECORD.itemsize + done
+            )
             if not got:
                 raise self.damaged("the file ends inside its tables")
             done += got

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.loaders.cache.format import RECORD, DamagedCacheError
+from penstock.loaders.cache.format import FIELDS, RECORD, DamagedCacheError
 from penstock.pipelines.errors import LoaderError
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -23,6 +23,7 @@ _TYPES = {
     "names": np.dtype("u1"),
     "name_ends": np.dtype("<i8"),
     "about": np.dtype("u1"),
+    FIELDS: np.dtype("u1"),  # only of a source with fields
 }
 
 
@@ -56,9 +57,10 @@ def read_layout(fd: int) -> dict[str, Extent]:
     try:
         # By descriptor, since HDF5 would look the name up again, and another file may have taken that name meanwhile.
         with open(fd, "rb", buffering=0, closefd=False) as raw, h5py.File(raw, "r") as file:
-            if len(file) != len(_TYPES):
-                raise DamagedCacheError(f"{len(file)} entries where a cache has {len(_TYPES)}")
-            return {name: _find_extent(h5py, file, name, size) for name in _TYPES}
+            names = [name for name in _TYPES if name != FIELDS or FIELDS in file]
+            if len(file) != len(names):
+                raise DamagedCacheError(f"{len(file)} entries where a cache has {len(names)}")
+            return {name: _find_extent(h5py, file, name, size) for name in names}
     except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
         if isinstance(error, DamagedCacheError):
             raise

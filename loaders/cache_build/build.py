@@ -23,12 +23,13 @@ from penstock.loaders.cache_build.build_progress import BuildProgress
 from penstock.loaders.cache_build.build_ranks import Ranks
 from penstock.loaders.cache_build.disk_space import write_errors_as_loader_errors
 from penstock.loaders.cache_build.freshness import refresh_source
-from penstock.loaders.sources.contract import Source, images_of
+from penstock.loaders.sources.contract import Source, has_fields, images_of
 from penstock.loaders.system.durable_file import make_private_folder, remove_leftovers, sync_folder
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.checked import checked_bool, checked_int, shown
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.field_kinds import MOVING
 
 _OURS = re.compile(rb"(shard-\d{5}-of-\d{5}\.h5|penstock-cache\.json)(\.(lock|tmp)(\..+)?)?")
 
@@ -86,6 +87,7 @@ def build_cache(
     )
     path = real_place(dest)
     refuse_inside(source, path)
+    refuse_resized_fields(source, request.encoding)
     ranks = ranks or Ranks()
     if shards > 1:
         return _build_set(request, path, shards, ranks)
@@ -98,6 +100,17 @@ def checked_encoding(encoding: Encoding | None) -> Encoding | None:
     if encoding is None or isinstance(encoding, Encoding):
         return encoding
     raise ValueError(f"encoding must be an Encoding, such as Encoding(kind='raw', resize=256), got {shown(encoding)}")
+
+
+def refuse_resized_fields(source: Source, encoding: Encoding) -> None:
+    """Raise ValueError for fields that would not fit the images as they are stored."""
+    kinds = source.field_kinds if has_fields(source) else {}
+    moving = [name for name, kind in kinds.items() if kind.kind in MOVING and not kind.relative]
+    if encoding.resize is not None and moving:
+        raise ValueError(
+            f"encoding makes the images smaller, and {', '.join(moving)} would not fit them: use an Encoding without "
+            "resize, or make images and fields smaller before"
+        )
 
 
 def refuse_inside(source: Source, dest: bytes) -> None:

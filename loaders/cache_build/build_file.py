@@ -11,7 +11,7 @@ from importlib import import_module
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.cache.format import RECORD, About, Encoding, cache_fingerprint
+from penstock.loaders.cache.format import FIELDS, FIELDS_SCHEMA, RECORD, SCHEMA, About, Encoding, cache_fingerprint
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.cache.shards import shard_range
 from penstock.loaders.cache_build.build_progress import BuildProgress
@@ -20,9 +20,11 @@ from penstock.loaders.cache_build.freshness import build_key, build_versions, so
 from penstock.loaders.cache_build.hdf5_frame import Tables, frame_bytes, is_cache_file, table_digests
 from penstock.loaders.cache_build.lock import BuildLock
 from penstock.loaders.cache_build.unfinished import SYNC_BYTES, BuildFolder, find_folders, remove_folder, take_folder
+from penstock.loaders.cache_encode.chunks import mask_names
 from penstock.loaders.cache_encode.encode_workers import encode_in_order
 from penstock.loaders.cache_encode.psnr import sample_indices, sample_psnr
-from penstock.loaders.sources.contract import Source, sample_name
+from penstock.loaders.fields.packed_fields import PackedField, pack_fields
+from penstock.loaders.sources.contract import Source, has_fields, sample_name
 from penstock.loaders.system.file_read import read_error
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.real_path import real_place
@@ -167,7 +169,8 @@ def _build(request: BuildRequest, dest: bytes, lock: BuildLock) -> BuiltFile:
     _check_labels(request.source, *request.range)
     try:
         with write_errors_as_loader_errors(dest):
-            folder = take_folder(dest, build_key(request.source, request.encoding, request.shard))
+            key = build_key(request.source, request.encoding, request.shard)
+            folder = take_folder(dest, key, 1 + len(mask_names(request.source)))
         with contextlib.closing(folder):
             resumed = folder.num_samples
             _fill(request, dest, folder, lock)
@@ -215,7 +218,7 @@ def _fill(request: BuildRequest, dest: bytes, folder: BuildFolder, lock: BuildLo
             lock.check()
             with write_errors_as_loader_errors(dest):
                 folder.append(chunk)
-            request.progress.advance(len(chunk.records), len(chunk.payload))
+            request.progress.advance(chunk.task.end - chunk.task.first, len(chunk.payload))
             if folder.num_bytes - checked >= SYNC_BYTES:
                 checked = folder.num_bytes
                 mean = folder.num_bytes / folder.num_samples
@@ -241,7 +244,11 @@ def _ensure_room(request: BuildRequest, dest: bytes, folder: BuildFolder, estima
 def _finish(request: BuildRequest, dest: bytes, folder: BuildFolder) -> About:
     """Make a whole cache file in the folder."""
     tables = _make_tables(request, folder.records())
-    about = _make_about(request, folder, tables)
+    fields: list[PackedField] = []
+    if has_fields(request.source):
+        fields, packed = pack_fields(request.source, *request.range)
+        tables = {**tables, FIELDS: packed}
+    about = _make_about(request, folder, tables, fields)
     with write_errors_as_loader_errors(dest):
         ensure_room(folder.path, dest, folder.num_bytes, folder.num_bytes + frame_bytes(tables))
         folder.finish(tables, about)
@@ -265,8 +272,9 @@ def _make_tables(request: BuildRequest, records: npt.NDArray[np.void]) -> Tables
     return {"samples": records, "names": np.frombuffer(b"".join(names), np.uint8), "name_ends": ends}
 
 
-def _make_about(request: BuildRequest, folder: BuildFolder, tables: Tables) -> About:
-    source, kinds = request.source, np.bincount(tables["samples"]["kind"], minlength=len(_COUNTED))
+def _make_about(request: BuildRequest, folder: BuildFolder, tables: Tables, fields: list[PackedField]) -> About:
+    source, images = request.source, tables["samples"][: folder.num_samples]
+    kinds = np.bincount(images["kind"], minlength=len(_COUNTED))
     counts = dict(zip(_COUNTED, kinds.tolist(), strict=True))
     kept: dict[str, int] = {}
     bad: dict[str, int] = {}
@@ -275,6 +283,8 @@ def _make_about(request: BuildRequest, folder: BuildFolder, tables: Tables) -> A
             for reason, count in part.items():
                 total[reason] = total.get(reason, 0) + count
     return About(
+        schema=FIELDS_SCHEMA if fields else SCHEMA,
+        fields=fields,
         encoding=asdict(request.encoding),
         fingerprint=cache_fingerprint(source.fingerprint, request.encoding),
         classes=[name.decode("utf-8", "surrogateescape") for name in source.classes],

@@ -8,11 +8,12 @@ import warnings
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.cache.shards import MANIFEST
-from penstock.loaders.cache_build.build import build_cache, checked_encoding, refuse_inside
+from penstock.loaders.cache_build.build import build_cache, checked_encoding, refuse_inside, refuse_resized_fields
 from penstock.loaders.cache_build.build_file import remove_dead_builds
 from penstock.loaders.cache_build.build_progress import BuildDisplay
 from penstock.loaders.cache_build.freshness import refresh_source, why_stale
 from penstock.loaders.sources.contract import Source, is_cache
+from penstock.loaders.sources.view import View
 from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, printable, size_text
@@ -45,6 +46,10 @@ def prepare_source(
     path = real_place(cache)
     refuse_inside(source, path)
     there = _open_complete(path)
+    if there is not None and not there.has_fields and isinstance(source, View) and source.has_fields:
+        # A cache of the images alone: the fields are looked up beside it.
+        refuse_resized_fields(source, there.about[0].coded)
+        return source.over(prepare_source(source.source, cache, encoding))
     if there is None:
         with BuildDisplay(len(source)) as progress:
             build_cache(source, path, encoding, progress=progress)

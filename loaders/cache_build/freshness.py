@@ -16,7 +16,7 @@ import torch
 
 from penstock.loaders.cache.format import DIGEST_BYTES, SCHEMA, About, Encoding
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.contract import Source, has_fields
 from penstock.pipelines.jpeg.recode import MISSING, jpegtran_path, jpegtran_version
 from penstock.pipelines.native.library import native_library
 
@@ -64,8 +64,13 @@ def why_stale(about: About, source: Source, encoding: Encoding, shard: tuple[int
     identity = source_identity(source)
     if about.coded != encoding:
         return f"it holds {about.coded.describe()}, requested is {encoding.describe()}"
+    kinds = source.field_kinds if has_fields(source) else {}
+    if {each.name: each.kind for each in about.fields} != kinds:
+        known, now = (", ".join(names) or "no fields" for names in ([each.name for each in about.fields], kinds))
+        return f"it holds {known}, and the source has {now}" if known != now else f"{now} of the source have changed"
     if about.source.get("fingerprint") != identity["fingerprint"]:
-        return "the source has other images, sizes or classes than when it was built"
+        fields = ", fields" * bool(kinds)
+        return f"the source has other images{fields}, sizes or classes than when it was built"
     if about.source.get("content") != identity["content"]:
         return "files of the source were modified since it was built"
     if list(about.shard[:2]) != list(shard):

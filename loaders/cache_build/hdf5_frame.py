@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.cache.format import DIGEST_BYTES, TABLES, About
+from penstock.loaders.cache.format import DIGEST_BYTES, About
 from penstock.loaders.cache.hdf5_layout import import_h5py
 from penstock.loaders.system.durable_file import write_all
 from penstock.pipelines.errors import LoaderError
@@ -41,8 +41,10 @@ def is_cache_file(path: bytes) -> bool:
 
 
 def table_digests(tables: Tables) -> dict[str, str]:
-    """Return the hex digest of each of TABLES, for `About.digests`."""
-    return {name: hashlib.blake2b(tables[name].tobytes(), digest_size=DIGEST_BYTES).hexdigest() for name in TABLES}
+    """Return the hex digest of each table, for `About.digests`."""
+    return {
+        name: hashlib.blake2b(table.tobytes(), digest_size=DIGEST_BYTES).hexdigest() for name, table in tables.items()
+    }
 
 
 def frame_bytes(tables: Tables) -> int:
@@ -53,7 +55,7 @@ def frame_bytes(tables: Tables) -> int:
 def write_frame(fd: int, tables: Tables, about: About) -> None:
     """Make a cache file of `fd`, whose payload (`about.payload_bytes`) lies at PAYLOAD_OFFSET; synced when it returns.
 
-    tables: an array for each of TABLES. Raises OSError; LoaderError E-DEPENDENCY without h5py, E-CACHE where this
+    tables: an array for each of About.tables. Raises OSError; LoaderError E-DEPENDENCY without h5py, E-CACHE where this
     HDF5 library would not put the payload there.
     """
     stored = max(about.payload_bytes, _ALIGNMENT)  # a smaller dataset would not be aligned; the rest is zeros

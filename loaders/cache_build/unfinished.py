@@ -37,7 +37,7 @@ class Block:
     """Describe samples that were stored one after another.
 
     Attributes:
-        records: RECORD [n], with offsets in the payload.
+        records: RECORD [n], with offsets in the payload: of each sample, and of its masks behind it.
         num_bytes: length of their bytes.
         crc: CRC-32 of their bytes.
         source_bytes: what they took in the source.
@@ -75,12 +75,12 @@ class BuildFolder:
         data_path: the file that becomes the cache.
         blocks: what is stored so far.
         num_bytes: length of the payload so far.
-        num_samples: number of samples so far.
+        num_samples: number of samples so far, each of which has `num_records`.
     """
 
-    def __init__(self, path: bytes, key: str) -> None:
+    def __init__(self, path: bytes, key: str, num_records: int = 1) -> None:
         """Continue with what is in the folder at `path`, made where missing, if it belongs to the cache `key`."""
-        self.path, self.data_path = path, os.path.join(path, _DATA)
+        self.path, self.data_path, self._num_records = path, os.path.join(path, _DATA), num_records
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
             os.chmod(path, 0o700)
@@ -126,7 +126,11 @@ class BuildFolder:
 
     def _reads_back(self, block: Block, start: int) -> bool:
         """Return whether the payload from `start` on is what the block says."""
-        if len(block.records) == 0 or int(block.records["length"].sum(dtype=np.int64)) != block.num_bytes:
+        if (
+            len(block.records) == 0
+            or len(block.records) % self._num_records
+            or int(block.records["length"].sum(dtype=np.int64)) != block.num_bytes
+        ):
             return False
         at, left, crc = PAYLOAD_OFFSET + start, block.num_bytes, 0
         while left:
@@ -139,7 +143,7 @@ class BuildFolder:
     def _count(self, block: Block) -> None:
         self.blocks.append(block)
         self.num_bytes += block.num_bytes
-        self.num_samples += len(block.records)
+        self.num_samples += len(block.records) // self._num_records
 
     def append(self, chunk: Chunk) -> None:
         """Store a chunk; its records get their offsets here."""
@@ -164,8 +168,9 @@ class BuildFolder:
         self._journal_end += len(line)
 
     def records(self) -> npt.NDArray[np.void]:
-        """Return the records of all samples so far, RECORD [n]."""
-        return np.concatenate([block.records for block in self.blocks]) if self.blocks else np.zeros(0, RECORD)
+        """Return the records of all samples so far, then those of the first mask of each, and so on."""
+        found = np.concatenate([block.records for block in self.blocks]) if self.blocks else np.zeros(0, RECORD)
+        return np.ascontiguousarray(found.reshape(-1, self._num_records).T).reshape(-1)
 
     def finish(self, tables: Tables, about: About) -> None:
         """Make a whole cache file of `data`, synced."""
@@ -230,7 +235,7 @@ def find_folders(dest: bytes) -> list[bytes]:
     return sorted(found)
 
 
-def take_folder(dest: bytes, key: str) -> BuildFolder:
+def take_folder(dest: bytes, key: str, num_records: int = 1) -> BuildFolder:
     """Take the folder for building `dest`, under its lock: the most advanced of those that were left, or a new one.
 
     The others are removed: their builders are dead, or the lock would not be ours.
@@ -244,4 +249,4 @@ def take_folder(dest: bytes, key: str) -> BuildFolder:
             remove_folder(path)
     if best is not None:
         os.rename(best, ours)  # so that a builder that lost its lock, but still runs, cannot put it in place
-    return BuildFolder(ours, key)
+    return BuildFolder(ours, key, num_records)

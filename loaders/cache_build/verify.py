@@ -76,7 +76,7 @@ class CacheReport:
 
 
 def verify_cache(cache: Hdf5Cache, *, progress: OnProgress | None = None, workers: int | None = None) -> CacheReport:
-    """Check every stored byte by its CRC, and that each image is laid out as its record says.
+    """Check every stored byte of images and masks by its CRC, and that each image is laid out as its record says.
 
     A damaged sample is a finding, never an error. progress(samples) is called with the number of further samples that
     are done. workers: threads, by default one per processor. Raises LoaderError E-STALE if the file is replaced
@@ -84,9 +84,12 @@ def verify_cache(cache: Hdf5Cache, *, progress: OnProgress | None = None, worker
     """
 
     def make() -> Callable[[int], str]:
-        return lambda index: find_damage(
-            Record._make(cache.records[index].item()), cache.stored(index), len(cache.classes)
-        )
+        def check(index: int) -> str:
+            for mask in cache.about[0].masks:
+                cache.mask(mask, index)
+            return find_damage(Record._make(cache.records[index].item()), cache.stored(index), len(cache.classes))
+
+        return check
 
     return _report(cache, damaged=_collect(cache, make, progress, workers))
 

@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.cache.format import RECORD
-from penstock.loaders.sources.contract import Source, is_fetching
+from penstock.loaders.cache_encode.encode import Stored, mask_as_file
+from penstock.loaders.sources.contract import Source, has_fields, is_fetching
 from penstock.loaders.sources.source_faults import call_source, name_sample
 from penstock.loaders.system.machine import oom_kills
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.masks import encode_mask
 
 MAX_CHUNK_SAMPLES = 64
 CHUNK_BYTES = 4 << 20  # size of a chunk to aim at, once the mean size of the images is known
@@ -33,7 +35,7 @@ class Chunk:
 
     Attributes:
         task: which samples.
-        records: RECORD [n] with offset 0.
+        records: RECORD [n] with offset 0, each sample's followed by those of its masks.
         payload: their bytes, one after another.
         source_bytes: what was read for them.
         kept: reason -> how many JPEGs are stored as they were.
@@ -62,7 +64,7 @@ class ChunkCutter:
 
     def learn(self, chunk: Chunk) -> None:
         """Take a chunk into account."""
-        self._samples += len(chunk.records)
+        self._samples += chunk.task.end - chunk.task.first
         self._bytes += max(len(chunk.payload), chunk.source_bytes)
 
     def cut(self) -> Task:
@@ -78,26 +80,42 @@ class ChunkCutter:
 def encode_chunk(source: Source, encoder: Any, task: Task, working_on: Callable[[int], None]) -> Chunk:
     """Encode a task's samples; calls `working_on(sample)` before each. Raises what source and encoder do, or E-OOM."""
     indices = np.arange(*task, dtype=np.int64)
-    chunk = Chunk(task, np.zeros(len(indices), RECORD), b"", 0, {}, {})
-    parts = []
+    masks = mask_names(source)
+    chunk = Chunk(task, np.zeros(len(indices) * (1 + len(masks)), RECORD), b"", 0, {}, {})
+    parts: list[Stored] = []
     kills = oom_kills()
     if is_fetching(source):
         source.announce(indices)
-    for row, (sample, label) in enumerate(zip(indices.tolist(), source.labels(indices).tolist(), strict=True)):
+    for sample, label in zip(indices.tolist(), source.labels(indices).tolist(), strict=True):
         working_on(sample)
         try:
             data = call_source(source.read, sample)
             stored = encoder.encode(data, label)
+            files = [encode_mask_of(source, name, sample) for name in masks]
         except LoaderError as error:
             if error.code == "E-WORKER" and oom_kills() > kills:
                 raise LoaderError("E-OOM", f"{error.cause}: out of memory", sample=sample) from error
             raise error.locate(sample=sample, path=name_sample(source, sample)) from error
-        chunk.records[row] = stored.record
         chunk.source_bytes += len(data) if isinstance(data, bytes) else data.nbytes
-        parts.append(stored.data)
+        chunk.source_bytes += sum(len(file.data) for file in files)
+        parts += [stored, *files]
         if stored.kept:
             chunk.kept[stored.kept] = chunk.kept.get(stored.kept, 0) + 1
         if stored.bad:
             chunk.bad[stored.bad] = chunk.bad.get(stored.bad, 0) + 1
-    chunk.payload = b"".join(parts)
+    for row, part in enumerate(parts):
+        chunk.records[row] = part.record
+    chunk.payload = b"".join(part.data for part in parts)
     return chunk
+
+
+def mask_names(source: Source) -> list[str]:
+    """Return the names of the fields of `source` that are masks."""
+    return [name for name, kind in source.field_kinds.items() if kind.kind == "mask"] if has_fields(source) else []
+
+
+def encode_mask_of(source: Source, name: str, sample: int) -> Stored:
+    """Return a mask as a cache stores it: a file as it is, an array as a file. Raises LoaderError."""
+    assert has_fields(source)
+    mask = call_source(source.mask, name, sample)
+    return mask_as_file(mask if isinstance(mask, bytes) else encode_mask(mask))

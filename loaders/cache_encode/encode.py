@@ -334,6 +334,11 @@ def _as_pixels(pixels: Pixels, origin: _Origin) -> Stored:
     return Stored(record, stored)
 
 
+def mask_as_file(data: bytes) -> Stored:
+    """Return the file of a mask as a cache stores it."""
+    return _as_file(data, _Origin(0))
+
+
 def _as_file(data: bytes, origin: _Origin, *, kept: str = "", bad: str = "") -> Stored:
     return Stored(_make_record(FILE, len(data), 0, crc32(data, 0), origin, (0, 0, 0, 0, 0)), data, kept, bad)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.ragged import Ragged, find_elements
 
 
@@ -41,14 +43,11 @@ class BytesColumn(RaggedColumn):
     """Hold one string of bytes per sample in shared memory."""
 
     def __init__(self, values: Sequence[bytes]) -> None:
-        lengths = np.fromiter(map(len, values), np.int64, len(values))
-        super().__init__(Ragged(lengths, (np.frombuffer(b"".join(values), np.uint8),)))
+        super().__init__(ragged_bytes(values))
 
     def take_bytes(self, indices: npt.NDArray[np.int64]) -> list[bytes]:
         """Return the strings of samples `indices`."""
-        lengths, (flat,) = self.take(indices)
-        ends, data = np.cumsum(lengths), flat.tobytes()
-        return [data[begin:end] for begin, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
+        return split_bytes(self.take(indices))
 
 
 class ArrayColumn:
@@ -66,6 +65,40 @@ class ArrayColumn:
         """Return a digest of the content."""
         about = repr((self._shared.dtype.str, self._shared.shape)).encode()
         return hashlib.blake2b(about + hashlib.blake2b(self._shared.array.data).digest(), digest_size=16).digest()
+
+
+def ragged_bytes(values: Sequence[bytes]) -> Ragged:
+    """Return strings of bytes as rows, uint8."""
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    return Ragged(lengths, (np.frombuffer(b"".join(values), np.uint8),))
+
+
+def split_bytes(values: Ragged) -> list[bytes]:
+    """Return the strings that ragged_bytes took."""
+    lengths, (flat,) = values
+    ends, data = np.cumsum(lengths), flat.tobytes()
+    return [data[begin:end] for begin, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
+
+
+def take_values(kind: FieldKind, column: RaggedColumn | ArrayColumn, indices: npt.NDArray[np.int64]) -> Any:
+    """Return the values of samples `indices` as FieldSource.fields does."""
+    values = column.take(indices)
+    if kind.kind not in ENCODED:
+        return values
+    assert isinstance(values, Ragged)
+    decode = ENCODED[kind.kind][1]
+    return [decode(value) for value in split_bytes(values)]
+
+
+# Kinds that are kept as bytes: how they are written and read.
+ENCODED: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
+    "text": (
+        lambda text: text.encode("utf-8", "surrogateescape"),
+        lambda data: data.decode("utf-8", "surrogateescape"),
+    ),
+    "bytes": (bytes, bytes),
+    "json": (lambda value: json.dumps(value).encode(), json.loads),
+}
 
 
 def _share(values: npt.NDArray[Any]) -> SharedArray:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from penstock.loaders.fields.box_values import check_boxes, check_keypoints
 from penstock.loaders.fields.coco import read_coco
-from penstock.loaders.fields.columns import ArrayColumn, BytesColumn, RaggedColumn
+from penstock.loaders.fields.columns import ENCODED, ArrayColumn, BytesColumn, RaggedColumn
 from penstock.loaders.fields.fielded import Field, Fielded
 from penstock.loaders.fields.mask_files import find_masks, match_source, sample_names
 from penstock.loaders.fields.yolo import read_yolo
@@ -211,21 +210,17 @@ def _plain_field(source: Source, value: Any) -> Field:
     if not isinstance(values, (list, tuple)) or len(values) != len(source):
         got = f"{len(values):,}" if isinstance(values, (list, tuple)) else shown(values)
         raise ValueError(f"values must be one per sample ({len(source):,}), got {got}")
-    for kind, of_type, encode in _PLAIN:
+    for kind, of_type in _PLAIN.items():
         if all(isinstance(each, of_type) for each in values):
-            return Field(FieldKind(kind=kind), BytesColumn([encode(each) for each in values]))
+            return Field(FieldKind(kind=kind), BytesColumn([_encode(kind, each) for each in values]))
     raise AssertionError("every value is an object")
 
 
-def _encode_json(value: Any) -> bytes:
+def _encode(kind: str, value: Any) -> bytes:
     try:
-        return json.dumps(value).encode()
+        return ENCODED[kind][0](value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"values must be text, bytes, or what JSON can hold, got {shown(value)} ({error})") from None
 
 
-_PLAIN: tuple[tuple[str, type, Callable[[Any], bytes]], ...] = (
-    ("text", str, lambda text: text.encode("utf-8", "surrogateescape")),
-    ("bytes", bytes, bytes),
-    ("json", object, _encode_json),
-)
+_PLAIN = {"text": str, "bytes": bytes, "json": object}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.fields.columns import ArrayColumn, BytesColumn, RaggedColumn
+from penstock.loaders.fields.columns import ArrayColumn, RaggedColumn, take_values
 from penstock.loaders.fields.mask_files import MaskFiles, MaskSource
 from penstock.loaders.sources.contract import FieldSource, Source, has_fields
 from penstock.loaders.sources.view import View
@@ -46,12 +45,40 @@ class Fielded(View):
     def _show(self, source: Source) -> None:
         super()._show(source)
         self.has_fields = True
+        self._files: bytes | None = None
         self.field_kinds = {**self.field_kinds, **{name: kind for name, (kind, _) in self._of.items()}}
+
+    @property
+    def content(self) -> str:
+        """Hex digest that covers the modification times of images, and of masks as they were at the first call."""
+        if self._files is None:
+            columns = [column for _, column in self._of.values()]
+            self._files = b"".join(
+                column.content() for column in columns if isinstance(column, (MaskFiles, MaskSource))
+            )
+        return hashlib.blake2b(super().content.encode() + self._files, digest_size=32).hexdigest()
+
+    def refreshed(self) -> View:
+        """Return the same of images and masks as they are now."""
+        now = super().refreshed()
+        return self.over(self.source) if now is self else now
+
+    @property
+    def is_cached_whole(self) -> bool:
+        """Whether a cache holds these fields: where all samples are shown, so that other parts can share it."""
+        return not isinstance(self.source, View) or self.source.is_cached_whole
 
     def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
         """Return the fields of images `indices` that are no masks."""
         found = self.source.fields(indices) if has_fields(self.source) else {}
-        return found | {name: _take(field, indices) for name, field in self._of.items() if field.kind.kind != "mask"}
+        return found | self._taken(indices)
+
+    def _taken(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
+        return {
+            name: take_values(kind, column, indices)
+            for name, (kind, column) in self._of.items()
+            if kind.kind != "mask" and isinstance(column, (RaggedColumn, ArrayColumn))
+        }
 
     def mask(self, name: str, index: int) -> bytes | npt.NDArray[Any]:
         """Return mask `name` of image `index`, encoded or as an array [h, w]."""
@@ -65,17 +92,3 @@ class Fielded(View):
     def describe(self) -> str:
         """Describe the data in one line."""
         return f"{self.source.describe()}, with {', '.join(self._of)}"
-
-
-def _take(field: Field, indices: npt.NDArray[np.int64]) -> Any:
-    column = field.column
-    if isinstance(column, BytesColumn):
-        values = column.take_bytes(indices)
-        if field.kind.kind == "bytes":
-            return values
-        return [
-            value.decode("utf-8", "surrogateescape") if field.kind.kind == "text" else json.loads(value)
-            for value in values
-        ]
-    assert isinstance(column, (RaggedColumn, ArrayColumn))
-    return column.take(indices)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,27 @@ import numpy.typing as npt
 
 from penstock.loaders.fields.columns import ArrayColumn, BytesColumn
 from penstock.loaders.sources.contract import Source, sample_name
+from penstock.loaders.system.file_read import mtime_ns
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
+
+_STAT_THREADS = 32  # for network storage
 
 
 class MaskFiles:
     """Read the mask file of each sample."""
 
     def __init__(self, paths: Iterable[bytes]) -> None:
-        self._paths = BytesColumn([os.path.abspath(path) for path in paths])
+        absolute = [os.path.abspath(path) for path in paths]
+        self._paths, self._count = BytesColumn(absolute), len(absolute)
         self.digest = self._paths.digest
+
+    def content(self) -> bytes:
+        """Return a digest of the files' sizes and modification times."""
+        paths = self._paths.take_bytes(np.arange(self._count))
+        with ThreadPoolExecutor(_STAT_THREADS) as pool:
+            stats = np.array(list(pool.map(_stat, paths)), np.int64)
+        return hashlib.blake2b(stats.data, digest_size=16).digest()
 
     def read(self, index: int) -> bytes:
         """Return the content of the mask of sample `index`. Raises OSError."""
@@ -39,6 +51,12 @@ class MaskSource:
     def read(self, index: int) -> bytes | npt.NDArray[Any]:
         """Return the mask of sample `index`."""
         return self._masks.read(int(self._numbers.take(index)))
+
+    def content(self) -> bytes:
+        """Return a digest that covers the modification times of the masks' files."""
+        masks = self._masks.refreshed() if hasattr(self._masks, "refreshed") else self._masks
+        content: str = getattr(masks, "content", masks.fingerprint)
+        return hashlib.blake2b(content.encode(), digest_size=16).digest()
 
     def digest(self) -> bytes:
         """Return a digest of which masks these are."""
@@ -78,6 +96,14 @@ def find_masks(source: Source, where: Any) -> MaskFiles | MaskSource:
 def sample_names(source: Source) -> Iterable[str]:
     """Yield the name of each sample as text."""
     return (os.fsdecode(sample_name(source, index)) for index in range(len(source)))
+
+
+def _stat(path: bytes) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1, 0
+    return status.st_size, mtime_ns(status)
 
 
 def _find_in_folder(source: Source, folder: str) -> Iterable[bytes]:

@@ -40,7 +40,7 @@ class View:
     Attributes:
         source: the source whose samples are served.
         classes, skipped: those of `source`.
-        fingerprint, content: hex digests of those of `source` and of how it is viewed.
+        fingerprint: hex digest of that of `source` and of how it is viewed.
         locates: whether `source` says where its images lie.
         has_windows: whether `source` reads parts of images, as a cache does.
         fetches: whether `source` fetches samples ahead of their use.
@@ -58,11 +58,20 @@ class View:
         self.source = source
         self.classes, self.skipped = source.classes, source.skipped
         self.fingerprint = self._digest(source.fingerprint)
-        self.content = self._digest(getattr(source, "content", source.fingerprint))
         self.locates, self.has_windows, self.fetches = is_located(source), is_cache(source), is_fetching(source)
         self.has_targets, self.has_fields = has_targets(source), has_fields(source)
         self.field_kinds: dict[str, FieldKind] = dict(source.field_kinds) if has_fields(source) else {}
         self.label_classes: dict[str, tuple[bytes, ...]] = getattr(source, "label_classes", {})
+
+    @property
+    def content(self) -> str:
+        """Hex digest that covers modification times as well."""
+        return self._digest(getattr(self.source, "content", self.source.fingerprint))
+
+    @property
+    def is_cached_whole(self) -> bool:
+        """Whether a cache is made of this view, not of the source that it shows."""
+        return False
 
     def _digest(self, of_source: str) -> str:
         return hashlib.blake2b(f"{of_source} {self._viewing}".encode(), digest_size=32).hexdigest()

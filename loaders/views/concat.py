@@ -63,7 +63,6 @@ class Concat:
         self.classes = merge_classes([source.classes for source in self.sources])
         self._new_labels = [_renumber(source.classes, self.classes) for source in self.sources]
         self.fingerprint = _digest([source.fingerprint for source in self.sources])
-        self.content = _digest([getattr(source, "content", source.fingerprint) for source in self.sources])
         self.skipped: dict[str, int] = dict(sum((Counter(source.skipped) for source in self.sources), Counter()))
         self.locates = any(map(is_located, self.sources))
         self.has_windows = all(map(is_cache, self.sources))
@@ -175,6 +174,11 @@ class Concat:
             for name, part in parts_of(found).items():
                 part[here] = own[name]
         return found
+
+    @property
+    def content(self) -> str:
+        """Hex digest that covers modification times as well."""
+        return _digest([getattr(source, "content", source.fingerprint) for source in self.sources])
 
     def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
         """Return the fields of images `indices` that are no masks, by name."""

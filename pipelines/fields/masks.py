@@ -54,6 +54,25 @@ def _sources(begin: int, length: int, count: int) -> npt.NDArray[np.intp]:
     return begin + np.cumsum(steps).astype(np.intp).clip(max=length - 1)
 
 
+def encode_mask(mask: Mask) -> bytes:
+    """Return a mask, integers [h, w], as a file from which decode_mask reads the same values.
+
+    That is a PNG for values of 8 and 16 bits, and a TIFF for others. Raises LoaderError E-UNSUPPORTED for other arrays.
+    """
+    from PIL import Image
+
+    low, high = (int(mask.min()), int(mask.max())) if mask.size and mask.dtype.kind in "biu" else (0, -1)
+    types = [
+        kind for kind in (np.uint8, np.uint16, np.int32) if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max
+    ]
+    if mask.ndim != 2 or high < low or not types:
+        cause = f"a mask must be integers [height, width] of 32 bits at most, got {mask.dtype} {list(mask.shape)}"
+        raise LoaderError("E-UNSUPPORTED", cause, fix="give each image a mask of its size")
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(mask, types[0])).save(file, "TIFF" if types[0] is np.int32 else "PNG")
+    return file.getvalue()
+
+
 def decode_mask(data: bytes | Mask) -> Mask:
     """Return the values of a mask, integers [h, w]: palette indices, grey levels of 8 or 16 bits, or bits.
 

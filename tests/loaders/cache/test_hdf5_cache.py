@@ -173,7 +173,8 @@ def _write(path: Path, datasets: dict[str, Any], about: Any = None) -> Path:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schema": SCHEMA + 1}, "schema is 2"),
+        ({"schema": SCHEMA + 1}, "schema 2 has 0 fields"),
+        ({"schema": SCHEMA + 2}, "schema is 3"),
         ({"samples": 5}, "tables of 6 and 6 rows"),
         ({"payload_bytes": 1 << 30}, "payload is shorter"),
         ({"digests": {}}, "digest of the table samples"),
