@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from penstock.loaders.fields.mask_files import sample_names
 from penstock.loaders.sources.contract import Source
+from penstock.loaders.system.file_read import read_error
 from penstock.pipelines.errors import printable
 from penstock.pipelines.fields.ragged import Ragged, find_elements
 
@@ -31,26 +32,52 @@ class CocoFields(NamedTuple):
     swaps: tuple[tuple[int, int], ...]
 
 
-def read_coco(source: Source, path: Any) -> CocoFields:
-    """Read the annotations of the samples of a source; crowds are left out. Raises ValueError, OSError."""
-    with open(path, "rb") as file:
-        try:
+class CocoDocument(NamedTuple):
+    """Hold the lists of a JSON file of COCO, and the class number of each category id."""
+
+    images: list[dict[str, Any]]
+    categories: list[dict[str, Any]]
+    annotations: list[dict[str, Any]]
+    number_of: dict[Any, int]
+
+
+def read_document(path: Any) -> CocoDocument:
+    """Read a JSON file of COCO. Raises ValueError for another file, LoaderError E-MISSING, E-ACCESS, E-READ."""
+    try:
+        with open(path, "rb") as file:
             document = json.load(file)
-            images, categories = document["images"], sorted(document["categories"], key=lambda each: each["id"])
-            annotations = [each for each in document["annotations"] if not each.get("iscrowd")]
-            image_ids = np.array([each["image_id"] for each in annotations], np.int64)
-            given = np.array([each["bbox"] for each in annotations], np.float64).reshape(-1, 4)
-            category_ids = [each["category_id"] for each in annotations]
-        except (KeyError, TypeError, ValueError) as error:
-            what = f"{type(error).__name__}: {error}"
-            raise ValueError(f"{printable(str(path))} is no JSON file of COCO instances ({what})") from None
-    number_of = {each["id"]: number for number, each in enumerate(categories)}
+        categories = sorted(document["categories"], key=lambda each: each["id"])
+        for each in document["annotations"]:
+            each["image_id"], each["category_id"]
+        number_of = {each["id"]: number for number, each in enumerate(categories)}
+        return CocoDocument([*document["images"]], categories, document["annotations"], number_of)
+    except OSError as error:
+        raise read_error(error, os.fsencode(path)) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise _other_file(path, error) from None
+
+
+def _other_file(path: Any, error: Exception) -> ValueError:
+    what = f"{type(error).__name__}: {error}"
+    return ValueError(f"{printable(str(path))} is no JSON file of COCO instances ({what})")
+
+
+def read_coco(source: Source, path: Any) -> CocoFields:
+    """Read the annotations of the samples of a source; crowds are left out. Raises ValueError, LoaderError."""
+    images, categories, everything, number_of = read_document(path)
+    annotations = [each for each in everything if not each.get("iscrowd")]
+    try:
+        image_ids = np.array([each["image_id"] for each in annotations], np.int64)
+        given = np.array([each["bbox"] for each in annotations], np.float64).reshape(-1, 4)
+        category_ids = [each["category_id"] for each in annotations]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _other_file(path, error) from None
     numbers = np.array([number_of.get(each, -1) for each in category_ids], np.int64)
     for wrong in np.flatnonzero((numbers < 0) | (given[:, 2:] < 0).any(1) | ~np.isfinite(given).all(1))[:1]:
         which = f"annotation {annotations[wrong].get('id')} of image {image_ids[wrong]}"
         wanted = "a category of the file and bbox (x, y, width, height)"
         raise ValueError(f"{which} must have {wanted}, got {category_ids[wrong]} and {given[wrong].tolist()}")
-    ids = _find_images(source, images)
+    ids = find_images(source, images)
     order = np.argsort(image_ids, kind="stable")
     begins, ends = (np.searchsorted(image_ids[order], ids, side) for side in ("left", "right"))
     lengths = ends - begins
@@ -66,7 +93,7 @@ def read_coco(source: Source, path: Any) -> CocoFields:
     return CocoFields(boxes, classes, Ragged(lengths, (points,)), _mirrored(names))
 
 
-def _find_images(source: Source, images: list[dict[str, Any]]) -> npt.NDArray[np.int64]:
+def find_images(source: Source, images: list[dict[str, Any]]) -> npt.NDArray[np.int64]:
     """Return the id of the image of each sample: that of its name, or else of its last part."""
     whole = {str(each["file_name"]): each["id"] for each in images}
     last = {os.path.basename(name): number for name, number in whole.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ import numpy as np
 
 from penstock.loaders.fields.box_values import check_boxes, check_keypoints
 from penstock.loaders.fields.coco import read_coco
+from penstock.loaders.fields.coco_masks import CocoMasks
 from penstock.loaders.fields.columns import ENCODED, ArrayColumn, BytesColumn, RaggedColumn
 from penstock.loaders.fields.fielded import Field, Fielded
 from penstock.loaders.fields.mask_files import find_masks, match_source, sample_names
@@ -31,7 +33,10 @@ class Masks:
         where: a folder, in which each mask has the name of its image, perhaps with another suffix; a pattern such as
             "masks/{name}_seg.png", where {name} is the image's name without suffix; a function of the image's name that
             returns a path; a list of paths; integers [n, height, width]; or open_source(...) of masks that are images,
-            such as open_source("train.tar", image="seg.png").
+            such as open_source("train.tar", image="seg.png"); or a JSON file of COCO, "instances.json", whose
+            segmentations (polygons, run-length codes) are drawn by pycocotools (the extra `coco`).
+        of: of a JSON file, "classes" for class numbers plus 1 (0: nothing), with smaller objects over larger ones and
+            crowds included; "instances" for the number of each object in its image, from 1, without crowds.
         ignore_index: value of pixels outside the image.
         dtype: "uint8", or "int32" for more than 256 values, such as PNGs of 16 bits.
     """
@@ -39,9 +44,11 @@ class Masks:
     where: Any
     ignore_index: int = 255
     dtype: str = "uint8"
+    of: str = "classes"
 
     def __post_init__(self) -> None:
         checked_choice("dtype of masks", self.dtype, tuple(_MASK_TYPES))
+        checked_choice("of", self.of, ("classes", "instances"))
         limits = _MASK_TYPES[self.dtype]
         set_checked(self, ignore_index=checked_int(f"ignore_index of {self.dtype} masks", self.ignore_index, *limits))
 
@@ -187,6 +194,8 @@ def _called(name: str, reader: str) -> str:
 def _mask_field(source: Source, spec: Masks) -> Field:
     kind = FieldKind(kind="mask", dtype=spec.dtype, ignore_index=spec.ignore_index)
     where = spec.where.numpy(force=True) if hasattr(spec.where, "detach") else spec.where
+    if isinstance(where, (str, os.PathLike)) and os.fspath(where).lower().endswith(".json"):
+        return Field(kind, CocoMasks(source, where, spec.of, spec.dtype))
     if not isinstance(where, np.ndarray):
         return Field(kind, find_masks(source, where))
     if where.ndim != 3 or where.dtype.kind not in "biu" or len(where) != len(source):

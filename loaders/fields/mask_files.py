@@ -81,10 +81,10 @@ def find_masks(source: Source, where: Any) -> MaskFiles | MaskSource:
     if not isinstance(where, (str, os.PathLike)):
         raise ValueError(f"masks must be a folder, pattern, function, list, array or Source, got {shown(where)}")
     text = os.fspath(where)
-    if "://" in text or text.lower().endswith(".json"):
+    if "://" in text:
         raise ValueError(
             f"masks cannot be taken from {printable(text)}: pass a local folder, or open_source(...) of masks that are "
-            "images; segmentations of COCO must be drawn to PNGs first (pycocotools)"
+            "images"
         )
     if "{name}" in text:
         return MaskFiles(

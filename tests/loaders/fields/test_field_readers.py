@@ -151,7 +151,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"text": ["a"] * 5}, "field 'text': values must be one per sample (6), got 5"),
     ({"text": [{1, 2}] * N}, "what JSON can hold, got {1, 2}"),
     ({"mask": "s3://masks/"}, "field 'mask': masks cannot be taken from"),
-    ({"mask": "instances.json"}, "segmentations of COCO must be drawn to PNGs"),
     ({"mask": ["a.png"] * 5}, "masks must be one path per sample (6), got 5"),
     ({"mask": "nowhere"}, "no mask for sample 0 ('p0.jpg') in 'nowhere'"),
     ({"mask": np.zeros((N, 4), int)}, "masks must be integers [6, height, width]"),

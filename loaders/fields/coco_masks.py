@@ -1,0 +1,113 @@
+"""Draws the segmentations of a JSON file of COCO as masks."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.fields.coco import find_images, read_document
+from penstock.loaders.fields.columns import BytesColumn
+from penstock.loaders.sources.contract import Source
+from penstock.pipelines.checked import shown
+from penstock.pipelines.errors import LoaderError
+
+
+class CocoMasks:
+    """Draw the mask of each sample when it is read.
+
+    of: "classes" for the class number of each pixel plus 1, and 0 where there is nothing, with smaller objects over
+    larger ones and crowds included; "instances" for the number of the object in its image, from 1, without crowds: that
+    of its box among all boxes of the image.
+
+    Raises ValueError for segmentations that cannot be drawn, LoaderError as read_document, E-DEPENDENCY.
+    """
+
+    def __init__(self, source: Source, path: Any, of: str, dtype: str) -> None:
+        document = read_document(path)
+        images = {each["id"]: each for each in document.images}
+        of_image: dict[Any, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+        for each in document.annotations:
+            if of == "classes" or not each.get("iscrowd"):
+                objects = of_image[each["image_id"]]
+                value = 1 + (document.number_of.get(each["category_id"], -1) if of == "classes" else len(objects))
+                objects.append((value, each))
+        drawn = []
+        for image_id in find_images(source, document.images).tolist():
+            sides, objects = [images[image_id].get(side) for side in ("height", "width")], of_image[image_id]
+            if not all(isinstance(side, int) and side > 0 for side in sides):
+                raise ValueError(f"image {image_id} must have height and width, got {shown(sides)}")
+            for value, each in objects:
+                _check(each, sides, value, int(np.iinfo(dtype).max))
+            if of == "classes":
+                objects = sorted(objects, key=lambda both: -float(both[1].get("area", 0)))
+            drawn.append(json.dumps([*sides, [(value, each["segmentation"]) for value, each in objects]]).encode())
+        self._drawn, self._dtype = BytesColumn(drawn), dtype
+
+    def read(self, index: int) -> npt.NDArray[Any]:
+        """Return the mask of sample `index`, integers [height, width]."""
+        height, width, objects = json.loads(self._drawn.take_bytes(np.array([index]))[0])
+        mask = np.zeros((height, width), self._dtype)
+        for value, outline in objects:
+            if isinstance(outline, list):
+                coco = _import_pycocotools()
+                outline = coco.merge(coco.frPyObjects(outline, height, width))
+            counts = _read_counts(outline["counts"])
+            inside = np.repeat(np.arange(len(counts)) % 2 == 1, counts)  # down the columns
+            mask.T[inside.reshape(width, height)] = value
+        return mask
+
+    def digest(self) -> bytes:
+        """Return a digest of what is drawn."""
+        return self._drawn.digest() + self._dtype.encode()
+
+
+def _check(annotation: dict[str, Any], sides: list[Any], value: int, highest: int) -> None:
+    """Raise ValueError for what pycocotools would take for something else, or could not draw."""
+    outline, which = annotation.get("segmentation"), f"annotation {annotation.get('id')}"
+    if not 0 < value <= highest:
+        raise ValueError(f"{which} would have the value {value}: pass categories of the file, or dtype='int32'")
+    if isinstance(outline, dict):
+        counts = outline.get("counts")
+        runs = _read_counts(counts) if isinstance(counts, (str, list)) else []
+        if outline.get("size") != sides or sum(runs) != sides[0] * sides[1] or min(runs) < 0:
+            raise ValueError(f"{which} must have a run-length code of {sides}, got {shown(outline)}")
+        return
+    _import_pycocotools()
+    for polygon in outline if isinstance(outline, list) else [None]:
+        points = np.array(polygon if isinstance(polygon, list) else [], np.float64)
+        if points.ndim != 1 or len(points) < 6 or len(points) % 2 or not (abs(points) < 10 * max(sides)).all():
+            raise ValueError(f"{which} must have polygons x, y, x, y, ... in its image, got {shown(polygon)}")
+
+
+def _read_counts(counts: str | bytes | list[int]) -> list[int]:
+    """Return lengths of runs; text holds groups of 5 bits, of each length from the third the difference to two before.
+
+    Not pycocotools' decode, which warns with numpy 2.
+    """
+    if isinstance(counts, list):
+        return counts
+    runs: list[int] = []
+    value = shift = 0
+    for char in counts.encode() if isinstance(counts, str) else counts:
+        group = char - 48
+        value |= (group & 31) << shift
+        shift += 5
+        if not group & 32:
+            value -= (1 << shift) if group & 16 else 0
+            runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+            value = shift = 0
+    return runs
+
+
+def _import_pycocotools() -> ModuleType:
+    try:
+        from pycocotools import mask
+    except ImportError as error:
+        cause = f"polygons of COCO need pycocotools ({error})"
+        raise LoaderError("E-DEPENDENCY", cause, fix="pip install pycocotools") from error
+    return mask  # type: ignore[no-any-return]
