@@ -22,6 +22,7 @@ from penstock.loaders.sizes.patch_budget import PatchBudget
 from penstock.loaders.sizes.size_schedule import ByUpdate
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.ledger import EpochLedger
+from penstock.loaders.tables.field_columns import Column
 from penstock.pipelines.errors import LoaderError
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Boxes",
     "ByUpdate",
     "Coco",
+    "Column",
     "DaliOptions",
     "DataLoader",
     "Encoding",

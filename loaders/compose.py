@@ -10,6 +10,7 @@ from penstock.loaders.fields.field_specs import field_source
 from penstock.loaders.labels.labelled import label_source
 from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.sources.contract import Source
+from penstock.loaders.tables.field_columns import fill_columns
 from penstock.loaders.views.concat import concat_sources
 from penstock.loaders.views.mix import Mixture, checked_shares
 from penstock.loaders.views.split import split_source
@@ -75,6 +76,7 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
         with_fields("images", mask="masks")  # {"images": ..., "labels": ..., "mask": uint8 [batch, height, width]}
         with_fields("images", boxes=Boxes(corners, classes, names=["cat", "dog"]), caption=captions)
         with_fields("images", coco="instances.json")
+        with_fields("train.parquet", mask=Column("mask"), boxes=Boxes(Column("boxes"), Column("classes")))
 
     Masks, boxes and keypoints follow the crop, turn and flip of their image, and what auto_augment moves; with several
     views each is a tuple of one per view. mixup and cutmix are refused with them.
@@ -89,11 +91,13 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
             JSON file, yolo: a folder of text files. Under any name one of Masks, Boxes, Keypoints, Coco and Yolo, or a
             list of strings, of bytes, or of objects that JSON can hold, one per sample in the order of the data, or a
             function of a sample's name that returns one, or open_source("a.tar", image="txt") for the texts of tars.
-            These are served as lists.
+            These are served as lists. Column("name") stands for a list: a column of the table, data frame or Parquet
+            and Arrow files that `source` is, or of another table.
 
     Raises ValueError for fields that do not fit the data, and as open_source does.
     """
     options, own = split_options(fields)
+    own = fill_columns(own, source, options.get("root"))
     return field_source(open_source(source, **options), own)
 
 

@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from penstock.loaders.fields.coco_masks import CocoMasks
 from penstock.loaders.fields.columns import ArrayColumn, RaggedColumn, take_values
-from penstock.loaders.fields.mask_files import MaskFiles, MaskSource
+from penstock.loaders.fields.mask_files import MaskBytes, MaskFiles, MaskSource
 from penstock.loaders.sources.contract import FieldSource, Source, has_fields
 from penstock.loaders.sources.view import View
 from penstock.pipelines.fields.field_kinds import FieldKind
 
-Column = RaggedColumn | ArrayColumn | MaskFiles | MaskSource | CocoMasks
+Column = RaggedColumn | ArrayColumn | MaskFiles | MaskBytes | MaskSource | CocoMasks
 
 
 class Field(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -42,6 +42,21 @@ class MaskFiles:
             return file.read()
 
 
+class MaskBytes:
+    """Hold the encoded mask of each sample in shared memory."""
+
+    def __init__(self, masks: Sequence[bytes]) -> None:
+        self._masks, self._count = BytesColumn(masks), len(masks)
+        self.digest = self._masks.digest
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, index: int) -> bytes:
+        """Return the mask of sample `index`."""
+        return self._masks.take_bytes(np.array([index]))[0]
+
+
 class MaskSource:
     """Read the masks of samples as the images of another source, `numbers` (int64 [n]) of which are theirs."""
 
@@ -63,7 +78,7 @@ class MaskSource:
         return hashlib.blake2b(self._masks.fingerprint.encode() + self._numbers.digest(), digest_size=16).digest()
 
 
-def find_masks(source: Source, where: Any) -> MaskFiles | MaskSource:
+def find_masks(source: Source, where: Any) -> MaskFiles | MaskBytes | MaskSource:
     """Return the masks of a source's samples.
 
     where: a folder, in which each has the name of its image, perhaps with another suffix; a pattern of paths, such as
@@ -74,10 +89,10 @@ def find_masks(source: Source, where: Any) -> MaskFiles | MaskSource:
         return match_source(source, where)
     if callable(where):
         return MaskFiles(os.fsencode(where(name)) for name in sample_names(source))
-    if isinstance(where, (list, tuple)):
+    if isinstance(where, (list, tuple, MaskBytes)):
         if len(where) != len(source):
             raise ValueError(f"masks must be one path per sample ({len(source):,}), got {len(where):,}")
-        return MaskFiles(map(os.fsencode, where))
+        return where if isinstance(where, MaskBytes) else MaskFiles(map(os.fsencode, where))
     if not isinstance(where, (str, os.PathLike)):
         raise ValueError(f"masks must be a folder, pattern, function, list, array or Source, got {shown(where)}")
     text = os.fspath(where)

@@ -1,4 +1,4 @@
-"""Reads the rows of Parquet tables whose images are paths."""
+"""Reads the rows of Parquet tables whose images are paths, and columns of files of Arrow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BATCH_ROWS = 1 << 14
 
 def read_parquet(path: bytes, image: Any, label: Any) -> Iterator[Row]:
     """Yield the rows of a Parquet file. Raises LoaderError E-FORMAT, E-DEPENDENCY; ValueError for other columns."""
-    table = _open_parquet(path)
+    table = open_parquet(path)
     schema = table.schema_arrow
     image, label = choose_columns(schema.names, image, label, printable(path))
     if not _is_text(schema.field(image).type):
@@ -45,7 +45,8 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _open_parquet(path: bytes) -> Any:
+def open_parquet(path: bytes) -> Any:
+    """Open a file or URL with pyarrow. Raises LoaderError E-FORMAT, E-DEPENDENCY."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as parquet
@@ -56,3 +57,20 @@ def _open_parquet(path: bytes) -> Any:
         return parquet.ParquetFile(place)
     except pa.ArrowInvalid as error:
         raise LoaderError("E-FORMAT", f"not a Parquet file: {error}", fix="write the table again", path=path) from error
+
+
+def read_arrow(path: bytes) -> Any:
+    """Return the table of a file or stream of Arrow. Raises LoaderError E-FORMAT."""
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(path.decode("utf-8", "surrogateescape")) as file:
+            try:
+                return pa.ipc.open_file(file).read_all()
+            except pa.ArrowInvalid:
+                file.seek(0)
+                return pa.ipc.open_stream(file).read_all()
+    except pa.ArrowInvalid as error:
+        raise LoaderError(
+            "E-FORMAT", f"not a file of Arrow: {error}", fix="write the table again", path=path
+        ) from error

@@ -91,10 +91,10 @@ def _open_images(
     name = _name_index(paths, base, [image, label, classes])
     index, labels = (None, None) if rescan else load_with_labels(name, FolderIndex)
     if index is None or index.header.made_by != made_by or not are_unchanged(index, every_file=False):
-        packer = RowPacker(classes, untyped=all(_reader(path) is read_csv for path in paths))
+        packer = RowPacker(classes, untyped=all(choose_reader(path) is read_csv for path in paths))
         with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
             for path in paths:
-                _pack_table(packer, path, base, _reader(path)(path, image, label), bar)
+                _pack_table(packer, path, base, choose_reader(path)(path, image, label), bar)
             writer = index_rows(packer, bar, made_by)
         index, labels = save_with_labels(name if settled else None, writer.write, FolderIndex, writer.labels)
     remote = check_remote([index.root], max_file_bytes, **remote_options)
@@ -136,7 +136,8 @@ def _pack_table(packer: RowPacker, path: bytes, base: bytes | None, rows: Iterat
         raise LoaderError("E-NODATA", "the table has no rows", fix="pass a table with one row per image", path=path)
 
 
-def _reader(path: bytes) -> Callable[[bytes, Any, Any], Iterator[Row]]:
+def choose_reader(path: bytes) -> Callable[[bytes, Any, Any], Iterator[Row]]:
+    """Return what reads the rows of a table, by its suffix: a function of path, column of images and labels."""
     suffix = os.fsdecode(os.path.splitext(without_query(path))[1]).lower()
     if suffix in CSV_SUFFIXES:
         return read_csv
@@ -144,7 +145,7 @@ def _reader(path: bytes) -> Callable[[bytes, Any, Any], Iterator[Row]]:
 
 
 def _origin(path: bytes) -> RowOrigin:
-    return RowOrigin(path, "row" if _reader(path) is read_parquet else "line")
+    return RowOrigin(path, "row" if choose_reader(path) is read_parquet else "line")
 
 
 def _describe_tables(paths: list[bytes]) -> tuple[str, bool]:

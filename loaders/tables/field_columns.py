@@ -1,0 +1,134 @@
+"""Takes the values of fields from the columns of tables, data frames and files of Arrow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from penstock.loaders.fields.field_specs import Masks
+from penstock.loaders.fields.mask_files import MaskBytes
+from penstock.loaders.remote.places import absolute, folder_of
+from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
+from penstock.loaders.tables.arrow_table import PARQUET_SUFFIXES, open_parquet, read_arrow
+from penstock.loaders.tables.open_tables import TABLE_SUFFIXES, as_root, choose_reader
+from penstock.pipelines.checked import shown
+from penstock.pipelines.errors import printable
+
+_IPC_SUFFIXES = (".arrow", ".feather")
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """Name a column that holds the values of a field, where with_fields takes a list of values.
+
+    Attributes:
+        name: of the column. Of masks it holds paths or encoded files; of boxes, classes and keypoints lists, or their
+            text in JSON.
+        table: a table, file of Arrow, data frame or Dataset with one row per sample; by default the data itself.
+        json: whether text is to be read as JSON.
+    """
+
+    name: str
+    table: Any = None
+    json: bool = False
+
+
+def fill_columns(given: Mapping[str, Any], data: Any, root: Any = None) -> dict[str, Any]:
+    """Return fields as with_fields takes them, with values in place of each Column.
+
+    data: what the source was opened from. root: folder of relative paths, by default that of the table. Raises
+    ValueError, LoaderError as open_tables does.
+    """
+    return {
+        name: _fill(value, name == "mask", name in ("boxes", "keypoints"), data, root) for name, value in given.items()
+    }
+
+
+def _fill(value: Any, are_masks: bool, are_lists: bool, data: Any, root: Any) -> Any:
+    if isinstance(value, Column):
+        table = data if value.table is None else value.table
+        values = _read_column(table, value.name)
+        if are_masks:
+            return _as_masks(values, value.name, _folder(table, root))
+        return [_parse(each, value.name) for each in values] if are_lists or value.json else values
+    if isinstance(value, tuple):
+        return tuple(_fill(each, are_masks, are_lists, data, root) for each in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fill = partial(_fill, are_masks=isinstance(value, Masks), are_lists=True, data=data, root=root)
+        inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        filled = {name: fill(each) for name, each in inner.items() if isinstance(each, Column)}
+        return dataclasses.replace(value, **filled)
+    return value
+
+
+def _read_column(table: Any, name: str) -> list[Any]:
+    if isinstance(table, (str, bytes, os.PathLike)):
+        path = absolute(os.fsencode(table))
+        paths = list(expand_pattern(path)) if is_pattern(path) else [path]
+        return [value for each in paths for value in _read_file(each, name)]
+    if hasattr(table, "with_format"):  # a Dataset of Hugging Face
+        table = table.with_format("arrow")[:]
+    names = getattr(table, "column_names", None)
+    if names is None:
+        names = list(getattr(table, "columns", []))
+    if name not in names:
+        found = f"its columns are {', '.join(map(str, names))}" if len(names) else f"got {shown(table)}"
+        raise ValueError(f"no column {name!r} in the table: {found}")
+    column = table[name]
+    convert = next((c for c in ("to_pylist", "to_list", "tolist") if hasattr(column, c)), None)
+    return list(column) if convert is None else getattr(column, convert)()
+
+
+def _read_file(path: bytes, name: str) -> list[Any]:
+    suffix = os.fsdecode(os.path.splitext(path)[1]).lower()
+    if suffix in PARQUET_SUFFIXES:
+        file = open_parquet(path)
+        return _read_column(
+            file.read([name]) if name in file.schema_arrow.names else file.schema_arrow.empty_table(), name
+        )
+    if suffix in _IPC_SUFFIXES:
+        return _read_column(read_arrow(path), name)
+    if suffix not in TABLE_SUFFIXES:
+        wanted = "a table, a file of Arrow, a data frame or a Dataset"
+        raise ValueError(
+            f"column {name!r} must be of {wanted}, got {printable(path)}: pass Column({name!r}, table=...)"
+        )
+    return [row[name] for _, _, row in choose_reader(path)(path, name, {name: name})]
+
+
+def _as_masks(values: Sequence[Any], name: str, folder: bytes) -> MaskBytes | list[bytes]:
+    """Return paths of masks, or their content."""
+    contents = [value.get("bytes") if isinstance(value, dict) else value for value in values]
+    held = [each for each in contents if isinstance(each, bytes)]
+    if held and len(held) == len(values):
+        return MaskBytes(held)
+    paths: list[bytes] = []
+    for index, value in enumerate(values):
+        path = value.get("path") if isinstance(value, dict) else value
+        if not isinstance(path, str) or not path:
+            raise ValueError(
+                f"column {name!r} must hold a path or a file for each sample, got {shown(path)} of {index}"
+            )
+        paths.append(os.path.join(folder, os.fsencode(path)))
+    return paths
+
+
+def _folder(table: Any, root: Any) -> bytes:
+    if root is not None:
+        return as_root(root)
+    return folder_of(absolute(os.fsencode(table))) if isinstance(table, (str, bytes, os.PathLike)) else os.getcwdb()
+
+
+def _parse(value: Any, name: str) -> Any:
+    if value is None:
+        return []
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"column {name!r} must hold JSON, got {shown(value)} ({error})") from None
