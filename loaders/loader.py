@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import os
 import threading
@@ -23,6 +24,7 @@ from penstock.loaders.fields.served_fields import add_fields
 from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.one_thread import Item, OneThread
 from penstock.loaders.sources.contract import Source, has_fields, is_fetching
+from penstock.loaders.sources.outline import explain_other_data, make_outline
 from penstock.loaders.stream.agreement import RankAgreement
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.engine_contract import Cursor, Engine
@@ -307,7 +309,12 @@ class Loader(DataLoaderAttributes):
         """
         ledger = self._ledgers.get(self._cursor.epoch) or self._ledgers.get(self._cursor.epoch - 1)
         own = [] if ledger is None else [{"rank": self._schedule.rank, **ledger.as_dict()}]
-        return {**self._identity.save(self._cursor), **self._schedule.saved(self._cursor), "ledgers": own}
+        outline = {} if self._outline is None else {"outline": self._outline}
+        return {**self._identity.save(self._cursor), **self._schedule.saved(self._cursor), **outline, "ledgers": own}
+
+    @functools.cached_property
+    def _outline(self) -> str | None:
+        return make_outline(self._source)
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """Continue where `state` was taken; a ledger that this rank has in it goes on, and with it max_bad.
@@ -316,7 +323,10 @@ class Loader(DataLoaderAttributes):
         pipeline, dtype or policy for bad samples.
         """
         strict = checked_bool("strict", strict)
-        cursor = self._identity.restore(state, strict=strict, epoch_samples=self._schedule.n)
+        try:
+            cursor = self._identity.restore(state, strict=strict, epoch_samples=self._schedule.n)
+        except LoaderError as error:
+            raise explain_other_data(error, state, self._source, self._outline) from None
         schedule = self._current_schedule(certain=False)
         schedule.check_saved(state, cursor)
         ledger = saved_ledger(state, schedule.rank, schedule.world_size)

@@ -14,6 +14,7 @@ from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.ledger import EpochLedger
 from penstock.loaders.stream.order import SAMPLER
+from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
 
@@ -45,7 +46,7 @@ class StreamIdentity:
         """
         expected = asdict(self)
         if not isinstance(state, dict) or set(state) | self.later != {*expected, *limits} | self.later:
-            raise LoaderError("E-STATE", f"not a valid state of a {self.kind}", fix=self.fix)
+            raise LoaderError("E-STATE", f"not a valid state of a {self.kind}{_part_of(state)}", fix=self.fix)
         for name, mine in expected.items():
             if name not in self.later and (type(state[name]) is not type(mine) or state[name] != mine):
                 raise LoaderError("E-STATE", _difference(name, state[name], mine), fix=self.fix)
@@ -54,6 +55,14 @@ class StreamIdentity:
                 cause = f"the state has {name}={state[name]!r}, which lies outside [0, {limit})"
                 raise LoaderError("E-STATE", cause, fix=self.fix)
         return [state[name] for name in limits]
+
+
+def _part_of(state: object) -> str:
+    """Say what was given in place of a state."""
+    if not isinstance(state, dict):
+        return f", got {shown(state)}: pass what state_dict() returned"
+    inside = [name for name, part in state.items() if isinstance(part, dict) and "epoch" in part and "version" in part]
+    return f": pass its part {inside[0]!r}" if inside else f", got a dict of {shown(sorted(map(str, state)))}"
 
 
 def _difference(name: str, saved: object, mine: object) -> str:
@@ -107,7 +116,7 @@ class LoaderState(StreamIdentity):
     """
 
     kind: ClassVar[str] = "Penstock loader"
-    later: ClassVar[frozenset[str]] = frozenset({"pipeline", "ledgers", "global_batch"})
+    later: ClassVar[frozenset[str]] = frozenset({"pipeline", "ledgers", "global_batch", "outline"})
     samples: int  # compared first, because a number says more than a digest
     fingerprint: str
     seed: int
