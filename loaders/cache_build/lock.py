@@ -17,6 +17,7 @@ from penstock.loaders.system.durable_file import write_all
 from penstock.pipelines.errors import LoaderError
 
 POLL_S = 0.2
+_MOST_MISSED = 500  # times that there is neither a lock nor a way to take it, in a row of 10 s
 
 
 class BuildLock:
@@ -38,11 +39,16 @@ class BuildLock:
         Raises LoaderError E-CACHE if another builder holds it and `wait` is false, or if something that is not a
         regular file is in its place; OSError where the folder takes no file.
         """
+        missed = 0
         while not self._try_acquire():
             owner = self._read_owner()
             if owner is None:  # it was released in this moment
+                missed += 1
+                if missed > _MOST_MISSED:  # as in /proc, where a new file is "not found"
+                    raise FileNotFoundError(errno.ENOENT, "the folder takes no new file", os.fsdecode(self._path))
                 time.sleep(POLL_S / 10)
                 continue
+            missed = 0
             if not wait:
                 raise LoaderError("E-CACHE", f"{owner} is building it", fix="wait for it to finish", path=self._path)
             if on_wait is not None:
