@@ -17,6 +17,8 @@ from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.engine_contract import Engine
 from penstock.loaders.workers.needs import Needs
+from penstock.pipelines.foreign_names import cure_of_name
+from penstock.pipelines.spec import PIPELINE_SETTINGS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +47,33 @@ class Backend:
         of_source = SOURCE_OPTIONS if self.prepare_source is not None else ()
         of_engine = {name: value for name, value in options.items() if name not in of_source}
         known = [field.name for field in fields(self.options)]
-        unknown = ", ".join(name for name in of_engine if name not in known)
+        unknown = [name for name in of_engine if name not in known]
         if unknown:
-            takes = ", ".join([*known, *of_source])
-            raise ValueError(f"backend {self.name!r} has no option {unknown}: it takes {takes}")
+            cures = dict.fromkeys(filter(None, (self._cure(name, [*known, *of_source]) for name in unknown)))
+            fix = "; ".join(cures) or f"it takes {', '.join([*known, *of_source])}"
+            raise ValueError(f"backend {self.name!r} has no option {', '.join(unknown)}: {fix}")
         return self.options(**of_engine), {name: options[name] for name in of_source if name in options}
 
+    def _cure(self, name: str, options: list[str]) -> str | None:
+        others = [backend for backend in _RECORDS if backend is not self and name in backend.option_names]
+        if others:
+            return f"{name} is an option of {' and '.join(f'backend={backend.name!r}' for backend in others)}"
+        return cure_of_name(name, [*options, *OF_EVERY_BACKEND], PIPELINE_SETTINGS)
 
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """Names of the options of the engine and of prepare_source."""
+        of_source = SOURCE_OPTIONS if self.prepare_source is not None else ()
+        return (*(field.name for field in fields(self.options)), *of_source)
+
+
+# Arguments of create_loader, one of which a misspelled or foreign name may mean.
+OF_EVERY_BACKEND = (
+    *("pipeline", "batch_size", "sizes", "buckets", "device", "dtype", "seed", "shuffle", "weights", "epoch_samples"),
+    *("drop_last", "pad", "rank", "world_size", "decoder", "on_bad_sample", "on_repaired", "max_bad", "with_index"),
+    *("memory_format", "transform", "batch_transform", "profile", "backend", "subset", "max_per_class"),
+    *("image", "label", "root", "classes"),
+)
 _RECORDS = (
     Backend(name="torch", options=ProcessOptions, open_engine=partial(open_engine, "torch"), needs=needs_of),
     Backend(

@@ -135,4 +135,6 @@ def concat(sources: Sequence[SourceLike], **options: Any) -> Source:
     sources: what open_source takes, each with `options`. Equal class tuples are kept. Other classes are sorted by name,
     or by value if all names are numbers. Raises ValueError without a source, and as open_source does.
     """
+    if isinstance(sources, (str, bytes, os.PathLike)):
+        raise ValueError(f"concat takes a list of sources, got {shown(sources)}")
     return concat_sources([open_source(source, **options) for source in sources])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.foreign_names import cure_of_name
 
 _AS_DATASET = "open it with its own library as a map-style data set, for penstock.loaders.DataLoader"
 _AS_ARRAYS = "load it, and pass (images uint8 [n, height, width, 3], labels)"
@@ -24,7 +26,16 @@ _CURES = {
 }
 _NOTES = ("txt", "json")  # which lie next to data of any format
 _FEW = 16  # files of a folder that are looked at
+_OF_LABELS = "with_labels(source, labels) gives data other labels; the classes of a folder are its folders"
+_OF_URLS = "it is for data by URL, such as s3://bucket/train/"
+_OPTION_CURES = {
+    **dict.fromkeys(("label", "image", "classes"), _OF_LABELS),
+    **dict.fromkeys(("requests", "bytes_ahead", "local_cache", "local_bytes"), _OF_URLS),
+    "split": "pass the folder of one split, such as 'data/train'; split(source, 0.9) cuts one",
+    "root": "it is the folder of relative paths in a list or table; pass the folder itself as the first argument",
+}
 _BY_SUFFIX = {suffix: cure for suffixes, cure in _CURES.items() for suffix in suffixes}
+_OF_SOURCE = ("classes", "fingerprint", "skipped", "__len__", "read", "labels", "path", "describe")
 _HOST = re.compile(rb"(localhost|[\w-]+(\.[\w-]+)+)(:\d+)?/", re.ASCII)
 
 
@@ -66,16 +77,37 @@ def _find_slip(path: bytes) -> str:
     return f"check the path; the current folder is {printable(os.getcwdb())}"
 
 
+def cure_of_option(name: str, known: Collection[str]) -> str | None:
+    """Return what to do about an option that data of this kind do not have; None if nothing is known of it."""
+    return _OPTION_CURES.get(name) or cure_of_name(name, known)
+
+
 def cure_of_object(spec: Any) -> str | None:
     """Return what to pass instead of an object that is not data; None if nothing is known of it."""
     if hasattr(spec, "shape") and hasattr(spec, "dtype"):
         return "pass a pair (images, labels) of arrays"
+    if spec is None:
+        return "check the variable that it comes from"
     if isinstance(spec, Iterator):
         return "pass list(...) of it, because samples are read by number"
+    if isinstance(spec, Mapping):
+        return "pass list(data.items()) of {path: label}, a pair (images, labels), or one split, data['train']"
+    if hasattr(spec, "batch_sampler"):  # torch's, ours, and what create_loader returns
+        return "it is a loader: pass the data that it was made from"
+    if hasattr(spec, "read") and not isinstance(spec, type):
+        lacks = ", ".join(name for name in _OF_SOURCE if not hasattr(spec, name))
+        return f"a Source needs {lacks} too" if lacks else None
+    if hasattr(spec, "__getitem__") and not isinstance(spec, (type, list, tuple)):
+        return "use penstock.loaders.DataLoader; of one in memory pass (dataset.data, dataset.targets)"
     if not isinstance(spec, (list, tuple)):
         return None
     if not spec:
         return "the list is empty"
+    if len(spec) == 2 and spec[1] is None:
+        return "give labels, or zeros for images without: (images, np.zeros(len(images), int))"
+    row = spec[0]
+    if isinstance(row, (list, tuple)):
+        return f"rows must be (path, label), got {shown(row)}: pass [(path, label), ...], or arrays (images, labels)"
     if all(hasattr(part, "shape") for part in spec):
         return "stack images of one size, and pass (np.stack(images), labels); write others to a class folder"
     return None

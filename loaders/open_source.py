@@ -17,7 +17,7 @@ from penstock.loaders.arrow.parquet_url import open_parquet
 from penstock.loaders.arrow.saved_dataset import is_saved_dataset, open_saved_dataset
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
-from penstock.loaders.foreign_data import cure_by_name, cure_of_object, missing_path
+from penstock.loaders.foreign_data import cure_by_name, cure_of_object, cure_of_option, missing_path
 from penstock.loaders.labels.labelled import are_targets, label_source
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import is_file, without_query
@@ -212,7 +212,7 @@ def open_source(
     max_per_class: at most so many samples of each class, of the subset if there is one. `options`: those of the kind.
 
     Raises LoaderError E-NODATA for a missing path or an empty part, ValueError for an unsupported file or object,
-    TypeError for an option that the kind does not have.
+    and for an option that the kind does not have; TypeError for options with a Source.
     """
     return take_part(_open_data(spec, options), subset, max_per_class)
 
@@ -230,9 +230,8 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
     if cure := cure_of_object(spec):
         raise ValueError(f"a source cannot be this {type(spec).__name__}: {cure}")
     raise ValueError(
-        f"a source must be {_known_kinds()}, or an object with the methods of Source, got {type(spec).__name__}; "
-        "for a data set in memory pass (dataset.data, dataset.targets), for any other map-style data set use "
-        "penstock.loaders.DataLoader"
+        f"a source must be a path, a URL, a list of (path, label), a pair (images, labels) of arrays, a table, or a "
+        f"Source, got {type(spec).__name__}: see create_loader"
     )
 
 
@@ -245,13 +244,11 @@ def _open_kind(kind: Kind | FileKind, what: Any, options: dict[str, Any]) -> Sou
             raise
         raise LoaderError(error.code, error.cause, fix=cure, path=error.path) from None
     except TypeError as error:
-        unsuited = next(
-            (name for name in options if name in SOURCE_OPTIONS and f"argument '{name}'" in str(error)), None
-        )
+        unsuited = next((name for name in options if f"argument '{name}'" in str(error)), None)
         if unsuited is None:
             raise
-    takes = f"it takes {', '.join(kind.options)}" if kind.options else "it takes none of these"
-    raise ValueError(f"{kind.name} has no option {unsuited}: {takes}")
+    takes = f"it takes {', '.join(kind.options)}" if kind.options else "it takes no options"
+    raise ValueError(f"{kind.name} has no option {unsuited}: {cure_of_option(unsuited, kind.options) or takes}")
 
 
 def _open_path(path: bytes, options: dict[str, Any]) -> Source:
@@ -308,7 +305,7 @@ def _open_files(paths: Collection[bytes], named: bytes, options: dict[str, Any])
         raise ValueError(f"{printable(named)} is of a format that is not read: {cure}")
     if kind is None:
         hint = " (a URL of a folder ends with a slash)" if is_url(named) else ""
-        raise ValueError(f"{printable(named)} is not a source{hint}: pass {_known_kinds()}")
+        raise ValueError(f"{printable(named)} is not a source{hint}: pass a folder of images, or {_known_files()}")
     return _open_kind(kind, paths if kind.open is open_lists.open_images else list(paths), options)
 
 
@@ -321,9 +318,8 @@ def _find_file_kind(paths: list[bytes], image: str | None = None) -> FileKind | 
     return None
 
 
-def _known_kinds() -> str:
-    files = map(_name_files, FILE_KINDS)
-    return ", ".join([*(kind.name for kind in FOLDER_KINDS), *files, *(kind.name for kind in OBJECT_KINDS)])
+def _known_files() -> str:
+    return ", ".join(map(_name_files, FILE_KINDS))
 
 
 def _name_files(kind: FileKind) -> str:

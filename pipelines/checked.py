@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import reprlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from numbers import Real
 from typing import Any, TypeVar
@@ -59,7 +60,7 @@ def checked_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """Return `value`, which must be one of `choices`."""
     if isinstance(value, str) and value in choices:
         return value
-    raise ValueError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}")
+    raise ValueError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}{near_name(value, choices)}")
 
 
 def set_checked(settings: object, **values: object) -> None:
@@ -71,6 +72,12 @@ def set_checked(settings: object, **values: object) -> None:
 def shown(value: object) -> str:
     """Return the value's repr for a message, shortened in the middle if it is long."""
     return reprlib.repr(value)
+
+
+def near_name(name: object, known: Collection[str]) -> str:
+    """Return "; perhaps 'center'" for a value that is nearly one of `known`; else nothing."""
+    near = difflib.get_close_matches(name.lower(), known, 1) if isinstance(name, str) else []
+    return f"; perhaps {near[0]!r}" if near else ""
 
 
 def _check_range(name: str, number: float, low: float | None, high: float | None, above: float | None = None) -> None:

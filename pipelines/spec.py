@@ -17,6 +17,7 @@ from penstock.pipelines.checked import (
     set_checked,
     shown,
 )
+from penstock.pipelines.foreign_names import cure_of_name
 
 MAX_VIEWS = 256  # a number of 8 bits, next to one for the purpose of a draw
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -112,6 +113,9 @@ class Augmentations:
     cutmix: float = 0.0
 
     def __post_init__(self) -> None:
+        if isinstance(self.auto_augment, str) and self.auto_augment.startswith("rand-"):
+            fix = "pass auto_augment='timm' with rand_magnitude=9 (m9) and rand_magnitude_std=0.5 (mstd0.5)"
+            raise ValueError(f"auto_augment must be one name, got timm's {shown(self.auto_augment)}: {fix}")
         if self.auto_augment is not None:
             checked_choice("auto_augment", self.auto_augment, ("rand", "trivial", "timm"))
         jitter: Any = self.color_jitter
@@ -329,6 +333,16 @@ class ImagePipeline:
         return np.uint16 if self.depth == 16 else np.uint8
 
 
+_OF_IMAGES = tuple(field.name for field in fields(ImagePipeline))
+PIPELINE_SETTINGS = (*_OF_IMAGES, *(field.name for field in fields(Augmentations)))
+
+
+def _refuse_unknown(function: str, names: list[str], known: tuple[str, ...]) -> None:
+    for name in names:
+        fix = cure_of_name(name, known) or f"it takes {', '.join(known)}"
+        raise TypeError(f"{function} has no setting {name}: {fix}")
+
+
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
     return size if isinstance(size, (tuple, list)) else (size, size)
 
@@ -344,14 +358,19 @@ def imagenet_train(size: int | tuple[int, int] = 224, **settings: object) -> Ima
         if "augment" in settings:
             raise ValueError(f"give augment, or {', '.join(chosen)}, not both")
         settings["augment"] = Augmentations(**chosen)  # type: ignore[arg-type]
+    _refuse_unknown("imagenet_train", [name for name in settings if name not in _OF_IMAGES], PIPELINE_SETTINGS)
     return ImagePipeline(size=_pair(size), **settings)  # type: ignore[arg-type]
 
 
-def imagenet_eval(size: int | tuple[int, int] = 224, *, center_fraction: float = 0.875) -> ImagePipeline:
+def imagenet_eval(
+    size: int | tuple[int, int] = 224, *, center_fraction: float = 0.875, **unknown: object
+) -> ImagePipeline:
     """Return the usual pipeline for evaluation: a centre crop with the field of view of `Resize(256), CenterCrop(224)`.
 
     `size` is in pixels, one side or (height, width); nothing is flipped.
+    Raises TypeError for any other setting: ImagePipeline(crop="center", ...) has them all.
     """
+    _refuse_unknown("imagenet_eval", list(unknown), ("size", "center_fraction"))
     return ImagePipeline(size=_pair(size), crop="center", flip=0.0, center_fraction=center_fraction)
 
 

@@ -34,7 +34,8 @@ MANY = "all above"
 ROOMS: dict[str, str] = {
     "pipelines/errors": "",
     "pipelines/checked": "",
-    "pipelines/spec": "checked errors",
+    "pipelines/foreign_names": "",
+    "pipelines/spec": "checked errors foreign_names",
     "pipelines/presets": "spec",
     "pipelines/image_types": "",
     "pipelines/native": "image_types",

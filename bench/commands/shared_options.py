@@ -69,10 +69,13 @@ def resolve_device(name: str) -> str:
     """Return `name`, with "auto" resolved. Raises ValueError for cuda where there is none."""
     import torch
 
+    from penstock.loaders.feed.copies import checked_device
+
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device {name!r}: this torch sees no CUDA device (torch {torch.__version__})")
+    checked_device(name)
     return name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +37,7 @@ from penstock.loaders.stream.order import SAMPLER
 from penstock.loaders.stream.state import NUM_EPOCHS, DataLoaderState
 from penstock.loaders.workers.needs import Needs, ensure
 from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, check_watchdog
-from penstock.pipelines.checked import checked_bool, checked_int
+from penstock.pipelines.checked import checked_bool, checked_int, shown
 from penstock.pipelines.errors import LoaderError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -96,10 +97,10 @@ class DataLoader(TorchDataLoader[T_co]):
         tuned: bool = False,
         snapshot_every_n_steps: int | None = 1,
     ) -> None:
+        _refuse_source(dataset)
         check_watchdog(DEFAULT_WATCHDOG_S if watchdog_s is None else watchdog_s)
         self.device = None if device is None else checked_device(device)
-        self.seed, self.watchdog_s = _check_seed(seed), watchdog_s
-        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self.seed, self.watchdog_s, self.snapshot_every_n_steps = _check_seed(seed), watchdog_s, snapshot_every_n_steps
         self.tuned = checked_bool("tuned", tuned) or num_workers == AUTO
         if self.tuned:
             num_workers, pin_memory, prefetch_factor = recommend_settings(
@@ -290,6 +291,12 @@ class DataLoader(TorchDataLoader[T_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _refuse_source(dataset: object) -> None:
+    is_source = hasattr(dataset, "fingerprint") and hasattr(dataset, "read") and not hasattr(dataset, "__getitem__")
+    if isinstance(dataset, (str, os.PathLike)) or is_source:
+        raise ValueError(f"dataset must have __getitem__, got {shown(dataset)}: create_loader takes folders, sources")
 
 
 def _check_seed(seed: Any) -> int | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +34,8 @@ from penstock.loaders.workers.worker_progress import BUSY, MADE, PID, SAMPLE, Wo
 from penstock.pipelines.checked import checked_choice
 from penstock.pipelines.errors import LoaderError
 
-_START_FIX = 'see its traceback above; a script with a source of its own needs `if __name__ == "__main__":`'
+_OWN_CODE = "define your source or transform in a module, or pass workers_are='threads'"
+_START_FIX = f'see its traceback above; {_OWN_CODE}; a script can do with `if __name__ == "__main__":`'
 _START_METHODS = ("forkserver", "spawn", "fork")
 WORKERS_ARE = ("auto", "processes", "threads")
 
@@ -137,6 +140,8 @@ class ProcessEngine(EngineStates):
             self._slots.close()
             self._progress.close()
             found = start_error(error)
+            if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):
+                found = LoaderError("E-MISUSE", f"worker processes cannot be sent this: {error}", fix=_OWN_CODE)
             if isinstance(found, LoaderError):
                 raise found.locate(**self._where()) from error
             raise
@@ -147,7 +152,8 @@ class ProcessEngine(EngineStates):
         """Return the iterator of torch over `dataset`, its workers running."""
         if not self._workers:
             return iter(WatchedLoader(self.worker_died, self.worker_silent, dataset=dataset, sampler=self._dispatch))
-        with without_main(self._settings.source):
+        with without_main(self._settings.source), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Got pickle error")  # the E-MISUSE says it
             context = worker_context(self._options.start_method)
             return iter(
                 WatchedLoader(

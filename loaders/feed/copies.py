@@ -48,7 +48,12 @@ def checked_device(device: str | torch.device) -> torch.device:
     try:
         named = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device must be one of torch's, such as 'cuda:0', got {shown(device)} ({error})") from None
+        fix = f"; perhaps {str(device).lower().replace('gpu', 'cuda')!r}" if "gpu" in str(device).lower() else ""
+        reason = str(error).partition("(")[0].partition(" device type at start")[0]
+        text = "device must be one of torch's, such as 'cpu' or 'cuda:0'"
+        raise ValueError(f"{text}, got {shown(device)}{fix or f' ({reason})'}") from None
+    if named.type in ("mps", "xpu") and not getattr(torch, named.type).is_available():
+        raise LoaderError("E-DEPENDENCY", f"device '{named}': this torch cannot use it", fix="pass device='cpu'")
     count = torch.cuda.device_count() if named.type == "cuda" else 0
     if named.type == "cuda" and (named.index or 0) >= count:
         seen = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"

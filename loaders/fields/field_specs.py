@@ -135,6 +135,7 @@ def _check_serving(spec: Any) -> None:
 
 
 _BY_NAME = {"mask": Masks, "boxes": Boxes, "keypoints": Keypoints, "coco": Coco, "yolo": Yolo}
+_MEANT = {"masks": "mask", "bboxes": "boxes", "bbox": "boxes", "box": "boxes", "keypoint": "keypoints"}
 
 
 def field_source(source: Source, fields: Mapping[str, Any]) -> Fielded:
@@ -176,6 +177,8 @@ def _make_fields(source: Source, name: str, value: Any) -> dict[str, Field]:
             kind = FieldKind(kind="keypoints", of=called, swaps=read.swaps, points=count, padded=spec.padded)
             fields["keypoints" if called == "boxes" else f"{called}_keypoints"] = Field(kind, RaggedColumn(read.points))
         return fields
+    if name in _MEANT:
+        raise ValueError(f"perhaps {_MEANT[name]}= is meant, which follows the crop; otherwise choose another name")
     return {name: _plain_field(source, spec)}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.pipelines.checked import shown
+from penstock.pipelines.checked import near_name, shown
 from penstock.pipelines.errors import printable
 
 # Each class has a name, which every process holds: a larger number is an identifier, not a class number.
@@ -54,7 +54,8 @@ def checked_classes(classes: Any) -> tuple[bytes, ...] | None:
     """Return the option `classes`. Raises ValueError for what is no list of names."""
     if classes is None:
         return None
-    if isinstance(classes, (str, bytes)) or not all(isinstance(name, (str, bytes)) for name in classes):
+    is_list = hasattr(classes, "__iter__") and not isinstance(classes, (str, bytes))
+    if not is_list or not all(isinstance(name, (str, bytes)) for name in classes):
         raise ValueError(f"classes must be a list of class names, got {shown(classes)}")
     names = tuple(map(os.fsencode, classes))
     if not names:
@@ -102,5 +103,7 @@ def _number_names(
     numbers = [number_of.get(os.fsencode(name), -1) for name in names]
     if -1 in numbers:
         at = numbers.index(-1)
-        raise fail(at, f"label {printable(names[at])} is not one of classes", "add it to classes=")
+        label, texts = os.fsdecode(names[at]), list(map(os.fsdecode, known))
+        cause = f"label {printable(names[at])} is not one of classes"
+        raise fail(at, cause, f"correct it, or add it to classes={near_name(label, texts)}")
     return np.array(numbers, np.int32), known

@@ -104,6 +104,8 @@ def read_labels(labels: Any, num_samples: int, classes: Any = None) -> Labels:
     """Return labels as they are kept, one per sample, or several by name where each is a dict. Raises ValueError."""
     if hasattr(labels, "detach"):
         labels = labels.detach().cpu()
+    if isinstance(labels, (str, bytes)):
+        raise ValueError(f"labels must be one per sample, got {shown(labels)}: a table of paths and labels is a source")
     if not hasattr(labels, "__len__") or len(labels) != num_samples:
         count = f"{len(labels):,}" if hasattr(labels, "__len__") else shown(labels)
         raise ValueError(f"labels must be one per sample ({num_samples:,}), got {count}")

@@ -26,6 +26,7 @@ from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.errors import LoaderError, count_text, printable, size_text
 
 SHOW_SCAN_AFTER_S = 1.0  # what takes less is not shown on the terminal
+_SPLITS = frozenset({b"train", b"training", b"val", b"valid", b"validation", b"test", b"testing"})
 _SHOWN = 5  # names in a warning
 
 
@@ -89,6 +90,10 @@ class ImageFolder(ImageFiles):
             for text in (self._describe_left_out_classes(), self._describe_left_out_images()):
                 if text:
                     warnings.warn(f"{printable(self.root)}: {text}", stacklevel=3)
+        if len(self.classes) > 1 and _SPLITS.issuperset(self.classes):
+            names = " and ".join(map(printable, self.classes))
+            fix = "pass the folder of one of them, if these are parts of the data"
+            warnings.warn(f"{printable(self.root)}: its classes are {names}: {fix}", stacklevel=3)
         if self._index.header.flat and self._index.num_folders > 1:
             warnings.warn(
                 f"{printable(self.root)}: its folders hold no image, so the images next to them are all of the data, "

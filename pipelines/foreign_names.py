@@ -1,0 +1,81 @@
+"""Says what to write instead of a setting's name that is misspelled, or that belongs to another library."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+# What torch, timm, torchvision, FFCV, DALI and webdataset call settings that are here under another name.
+_OUR_NAMES = {
+    "workers": ("num_workers", "nworkers", "n_workers", "num_threads", "py_num_workers"),
+    "prefetch": ("prefetch_factor", "prefetch_queue_depth", "batches_ahead"),
+    "batch_size": ("bs", "batch"),
+    "watchdog_s": ("timeout",),
+    "start_method": ("multiprocessing_context",),
+    "batch_transform": ("collate_fn", "collate", "collation_fn"),
+    "transform": ("transforms",),
+    "shuffle": ("order", "random_shuffle", "shuffle_buffer", "shardshuffle", "shuffle_files"),
+    "device": ("device_id", "devices"),
+    "dtype": ("fp16", "half", "amp", "img_dtype"),
+    "memory_format": ("channels_last",),
+    "world_size": ("num_replicas", "num_shards"),
+    "rank": ("shard_id",),
+    "pipeline": ("pipelines",),
+    "label": ("labels", "label_column", "label_col", "target", "targets"),
+    "image": ("image_column", "image_col", "path_column"),
+    "size": ("input_size", "image_size", "img_size", "crop_size", "output_size", "resolution"),
+    "flip": ("hflip", "horizontal_flip"),
+    "vertical_flip": ("vflip",),
+    "rotate90": ("rotate", "rotation", "degrees"),
+    "shorter_side": ("resize", "resize_size"),
+    "center_fraction": ("crop_pct",),
+    "auto_augment": ("aa", "autoaugment", "randaugment", "ra"),
+    "erasing": ("reprob", "re_prob", "random_erasing", "random_erase"),
+    "mixup": ("mixup_alpha",),
+    "cutmix": ("cutmix_alpha",),
+    "rand_ops": ("num_ops",),
+    "rand_magnitude": ("magnitude",),
+}
+_WITHOUT = {
+    "leave it out: batches go to device= through pinned memory and ahead of their use": (
+        *("pin_memory", "pin_memory_device", "non_blocking", "use_prefetcher", "os_cache"),
+    ),
+    "choose samples with shuffle=, weights= or subset=; a sampler of your own needs penstock.loaders.DataLoader": (
+        *("sampler", "batch_sampler", "resampled"),
+    ),
+    "pass seed=: order, crops and augmentations depend on nothing else": (
+        *("generator", "worker_init_fn", "worker_seeding", "base_seed"),
+    ),
+    "leave it out: rank and world size are detected; pass device=f'cuda:{local_rank}', or call torch.cuda.set_device": (
+        *("local_rank", "distributed", "world"),
+    ),
+    "leave it out: workers stay from epoch to epoch, and batches come in order": ("persistent_workers", "in_order"),
+    "pass pipeline=imagenet_train() or pipeline=imagenet_eval()": ("train", "is_training", "training", "no_aug"),
+    "pass augmentations to the pipeline, such as pipeline=imagenet_train(auto_augment='rand')": ("augment",),
+    "leave it out: images are normalised with mean and std of the pipeline, unless dtype=torch.uint8": ("normalize",),
+    "leave it out: images are resized by antialiased bilinear interpolation": ("interpolation", "train_interpolation"),
+    "pass other labels by with_labels(source, labels)": ("target_transform",),
+    "leave it out: each `for` over the loader is one epoch": ("epochs", "num_epochs", "repeat"),
+    "leave it out: the classes are those of the data": ("num_classes",),
+    "leave it to the loss, torch.nn.CrossEntropyLoss(label_smoothing=...)": ("label_smoothing", "smoothing"),
+    "pass the data as the first argument": ("dataset", "data", "data_dir", "file_root", "urls", "path", "fname"),
+    "leave it out: nothing is downloaded": ("download",),
+}
+_NAME_OF = {theirs: ours for ours, names in _OUR_NAMES.items() for theirs in names}
+_ADVICE = {theirs: advice for advice, names in _WITHOUT.items() for theirs in names}
+
+
+def cure_of_name(name: str, known: Collection[str], of_pipeline: Collection[str] = ()) -> str | None:
+    """Return what to write instead of a setting that is not among `known`; None if nothing is known of it.
+
+    of_pipeline: settings that belong to the pipeline, where `known` are those of a loader.
+    """
+    if name in _ADVICE:
+        return _ADVICE[name]
+    ours = _NAME_OF.get(name, name)
+    if ours not in known and ours not in of_pipeline:
+        near = difflib.get_close_matches(name.lower(), [*known, *of_pipeline], 1, cutoff=0.7)
+        if not near:
+            return None
+        ours = near[0]
+    return f"pass {ours}=" if ours in known else f"pass it to the pipeline, pipeline=imagenet_train({ours}=...)"

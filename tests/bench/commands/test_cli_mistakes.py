@@ -1,0 +1,62 @@
+"""Mistakes that users make on the command line: one line, the cure, the right exit code, no traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import penstock_here
+from mistaken_data import write_mistakes
+
+USAGE, DATA, CACHE = 2, 3, 4
+SMALL = "--size 16 --batch-size 2 --workers 0"
+MISTAKES = {
+    f"iterate potos {SMALL}": (DATA, "perhaps 'photos'"),
+    f"iterate ~/photos {SMALL}": (DATA, "the shell replaces ~"),
+    f"iterate s3:/bucket/a.tar {SMALL}": (DATA, "'s3://bucket/a.tar'"),
+    f"iterate empty {SMALL}": (DATA, "pass a folder that contains JPEG"),
+    f"iterate hidden {SMALL}": (DATA, "skipped: 1 hidden"),
+    f"iterate hollow {SMALL}": (DATA, "E-EMPTYCLASS"),
+    f"iterate bad {SMALL}": (DATA, "E-FORMAT"),
+    f"iterate noheader.csv {SMALL}": (USAGE, "the first line of a table"),
+    f"iterate odd.csv --image id --label specie {SMALL}": (USAGE, "pass label='species'"),
+    f"iterate labels.csv --classes a,b {SMALL}": (DATA, "is not one of classes"),
+    f"iterate photos --classes a,b {SMALL}": (USAGE, "has no option classes"),
+    f"iterate photos --subset train {SMALL}": (USAGE, "subset must be indices"),
+    f"iterate photos --backend pytorch {SMALL}": (USAGE, "perhaps 'torch'"),
+    f"iterate photos --decoder PIL {SMALL}": (USAGE, "perhaps 'pillow'"),
+    f"iterate photos --cache c.h5 {SMALL}": (USAGE, "cache is an option of backend='hdf5'"),
+    f"iterate photos --backend hdf5 {SMALL}": (USAGE, "--cache data.h5"),
+    f"iterate photos --backend hdf5 --cache own.h5 {SMALL}": (CACHE, "is not a cache and is left alone"),
+    f"iterate photos --state-in nowhere.json {SMALL}": (USAGE, "E-STATE"),
+    f"iterate photos --state-in labels.csv {SMALL}": (USAGE, "the state cannot be read"),
+    f"iterate photos --rank 0 {SMALL}": (USAGE, "both rank and world_size"),
+    f"iterate a.zip {SMALL}": (USAGE, "unpack it"),
+    f"iterate a.tar {SMALL}": (DATA, "not a tar file"),
+    f"iterate a.h5 {SMALL}": (CACHE, "E-CACHE"),
+    "index potos": (DATA, "perhaps 'photos'"),
+    "cache build potos c.h5 --workers 0": (DATA, "perhaps 'photos'"),
+    "cache build photos nowhere/c.h5 --workers 0": (USAGE, "mkdir -p"),
+    "cache build photos photos/c.h5 --workers 0": (USAGE, "outside"),
+    "cache info labels.csv": (CACHE, "E-CACHE"),
+    "cache verify potos.h5": (DATA, "penstock cache build SOURCE CACHE"),
+    "train potos --device cpu": (DATA, "perhaps 'photos'"),
+    "train photos --device gpu": (USAGE, "perhaps 'cuda'"),
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_mistakes(tmp_path_factory.mktemp("mistakes"))
+
+
+@pytest.mark.parametrize(("command", "expected"), MISTAKES.items(), ids=list(MISTAKES))
+def test_a_mistake_on_the_command_line_ends_in_one_line(
+    root: Path, monkeypatch: pytest.MonkeyPatch, command: str, expected: tuple[int, str]
+) -> None:
+    monkeypatch.chdir(root)
+    done = penstock_here(*command.split())
+    code, words = expected
+    assert "Traceback" not in done.stderr
+    assert words in done.stderr
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr

@@ -1,0 +1,139 @@
+"""Data that users pass by mistake, and what is said when they do."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from photo_folder import photo, write_folder
+from tar_files import write_tar
+from torch.utils.data import RandomSampler, TensorDataset
+
+from penstock import loaders, pipelines
+from penstock.pipelines import imagenet_train, presets
+from penstock.pipelines.errors import LoaderError
+
+SMALL: dict[str, Any] = {"pipeline": imagenet_train(16), "batch_size": 4, "workers": 0}
+ROWS = [f"photos/class{n % 3}/{n:04d}.jpg,class{n % 3}\n" for n in range(12)]
+TABLES = {
+    "labels.csv": ["path,label\n", *ROWS],
+    "noheader.csv": ROWS,
+    "odd.csv": ["id,species\n", *ROWS],
+    "semi.csv": ["path;label\n", *(row.replace(",", ";") for row in ROWS)],
+    "gone.csv": ["path,label\n", "nowhere/0000.jpg,a\n"],
+    "minus.csv": ["path,label\n", "photos/class0/0000.jpg,-1\n"],
+    "unlabelled.csv": ["path,label\n", "photos/class0/0000.jpg,\n"],
+    "header.csv": ["path,label\n"],
+    "zero.csv": [],
+    "half.jsonl": ['{"path": "photos/class0/0000.jpg", "label": 0}\n', '{"path": \n'],
+}
+
+
+def write_mistakes(root: Path) -> Path:
+    """Folders, tables and archives as users have them, right and wrong; returns `root`."""
+    write_folder(root / "photos", 12)
+    write_folder(root / "more", 13)
+    write_folder(root / "few", 2)
+    for path in ("empty", "hollow/b", "masks"):
+        (root / path).mkdir(parents=True)
+    for path in (
+        "flat/1.jpg",
+        "hollow/a/1.jpg",
+        "hidden/.cat/1.jpg",
+        "sets/train/1.jpg",
+        "sets/val/1.jpg",
+        "bad/1.jpg",
+    ):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(photo(1))
+    for path in ("notes/readme.md", "heic/1.heic", "bad/2.jpg", "a.tar", "a.parquet", "a.h5", "a.zip", "a.npz"):
+        (root / path).parent.mkdir(exist_ok=True)
+        (root / path).write_bytes(b"<html>not found</html>")
+    for name, lines in TABLES.items():
+        (root / name).write_text("".join(lines))
+    write_tar(root / "texts.tar", [(f"{n}.txt", b"x") for n in range(6)])
+    pairs = (("jpg", photo(1)), ("cls", b"1"))
+    write_tar(root / "good.tar", [(f"{n}.{what}", data) for n in range(6) for what, data in pairs])
+    with h5py.File(root / "own.h5", "w") as file:
+        file["images"] = np.zeros((4, 8, 8, 3), np.uint8)
+    for name in ("changed", "renamed", "fewer"):
+        shutil.copytree(root / "photos", root / name)
+    (root / "changed/class0/0000.jpg").write_bytes(photo(77))
+    (root / "renamed/class0/0000.jpg").rename(root / "renamed/class0/first.jpg")
+    (root / "fewer/class0/0000.jpg").unlink()
+    return root
+
+
+class Half:
+    """As a class of the user's that is meant as a Source."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def read(self, index: int) -> bytes:
+        return b""
+
+
+class MapStyle:
+    """As a data set of the user's for torch."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def create_loader(*sources: Any, **options: Any) -> Any:
+    """As the package's, with batches that these data fill."""
+    return loaders.create_loader(*sources, **{"batch_size": 2, **options})
+
+
+def serve(source: Any = "photos", **options: Any) -> None:
+    """Serve an epoch."""
+    with loaders.create_loader(source, **{**SMALL, **options}) as loader:
+        list(loader)
+
+
+def state(source: Any = "photos", **options: Any) -> Any:
+    """The state of a loader after its first batch."""
+    with loaders.create_loader(source, **{**SMALL, **options}) as loader:
+        next(iter(loader))
+        return loader.state_dict()
+
+
+def resume(saved: Any, source: Any = "photos", **options: Any) -> None:
+    """Load a state into a loader."""
+    with loaders.create_loader(source, **{**SMALL, **options}) as loader:
+        loader.load_state_dict(saved)
+
+
+def names() -> dict[str, Any]:
+    """What the code of mistakes may name."""
+    mine: list[Any] = [create_loader, serve, state, resume, Half, MapStyle, Path, RandomSampler, TensorDataset]
+    found = {each.__name__: each for each in mine}
+    images, paths = np.zeros((6, 8, 8, 3), np.uint8), sorted(map(str, Path("photos").rglob("*.jpg")))
+    data = {"images": images, "labels": np.arange(6) % 3, "paths": paths, "dataset": TensorDataset(torch.arange(9))}
+    public = {name: getattr(loaders, name) for name in loaders.__all__} | vars(pipelines)
+    return {**public, "np": np, "torch": torch, "presets": presets, **found, **data}
+
+
+def what_is_said(mistake: str) -> str:
+    """The error, or else the warnings, that a line of code gets; "" for nothing."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", UserWarning)
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            run: Callable[..., None] = eval
+            run(mistake, names())
+        except LoaderError as error:
+            return str(error)
+        except (ValueError, TypeError) as error:
+            return f"{type(error).__name__}: {error}"
+    return " ".join(f"{type(each.message).__name__}: {each.message}" for each in warned)
