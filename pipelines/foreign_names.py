@@ -79,3 +79,10 @@ def cure_of_name(name: str, known: Collection[str], of_pipeline: Collection[str]
             return None
         ours = near[0]
     return f"pass {ours}=" if ours in known else f"pass it to the pipeline, pipeline=imagenet_train({ours}=...)"
+
+
+def refuse_unknown(function: str, names: Collection[str], known: Collection[str]) -> None:
+    """Raise TypeError for the first of the names, none of which the function takes, and say what to write instead."""
+    for name in names:
+        fix = cure_of_name(name, known) or f"it takes {', '.join(known)}"
+        raise TypeError(f"{function} has no setting {name}: {fix}")

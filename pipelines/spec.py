@@ -17,7 +17,7 @@ from penstock.pipelines.checked import (
     set_checked,
     shown,
 )
-from penstock.pipelines.foreign_names import cure_of_name
+from penstock.pipelines.foreign_names import refuse_unknown
 
 MAX_VIEWS = 256  # a number of 8 bits, next to one for the purpose of a draw
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -337,12 +337,6 @@ _OF_IMAGES = tuple(field.name for field in fields(ImagePipeline))
 PIPELINE_SETTINGS = (*_OF_IMAGES, *(field.name for field in fields(Augmentations)))
 
 
-def _refuse_unknown(function: str, names: list[str], known: tuple[str, ...]) -> None:
-    for name in names:
-        fix = cure_of_name(name, known) or f"it takes {', '.join(known)}"
-        raise TypeError(f"{function} has no setting {name}: {fix}")
-
-
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
     return size if isinstance(size, (tuple, list)) else (size, size)
 
@@ -358,7 +352,7 @@ def imagenet_train(size: int | tuple[int, int] = 224, **settings: object) -> Ima
         if "augment" in settings:
             raise ValueError(f"give augment, or {', '.join(chosen)}, not both")
         settings["augment"] = Augmentations(**chosen)  # type: ignore[arg-type]
-    _refuse_unknown("imagenet_train", [name for name in settings if name not in _OF_IMAGES], PIPELINE_SETTINGS)
+    refuse_unknown("imagenet_train", [name for name in settings if name not in _OF_IMAGES], PIPELINE_SETTINGS)
     return ImagePipeline(size=_pair(size), **settings)  # type: ignore[arg-type]
 
 
@@ -370,7 +364,7 @@ def imagenet_eval(
     `size` is in pixels, one side or (height, width); nothing is flipped.
     Raises TypeError for any other setting: ImagePipeline(crop="center", ...) has them all.
     """
-    _refuse_unknown("imagenet_eval", list(unknown), ("size", "center_fraction"))
+    refuse_unknown("imagenet_eval", list(unknown), ("size", "center_fraction"))
     return ImagePipeline(size=_pair(size), crop="center", flip=0.0, center_fraction=center_fraction)
 
 
