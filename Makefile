@@ -17,9 +17,12 @@ BENCH_DEMO := build/bench-demo-2
 # The picture of the report page: of this record, drawn by a browser.
 REPORT_RECORD ?= $(RESULTS)/native-cache-2-cores.json
 REPORT_PICTURE ?= $(RESULTS)/report.png
+# The chart of the first page.
+PEERS_RECORD ?= $(RESULTS)/peers-native-2-cores.json
 BROWSER ?= $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
 
 STAMP := $(VENV)/.penstock-setup
+DOCS_STAMP := $(VENV)/.penstock-docs
 # The package laid out as it is imported: `penstock/loaders -> loaders`. mypy needs it, because it does not follow
 # setuptools' editable finder; bench-gpu needs it where nothing can be installed.
 LINKED := build/path
@@ -40,7 +43,7 @@ quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.lo
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup system nginx link wheel lint typecheck test test-matrix slurm-test format bench bench-gpu report-picture image image-test clean distclean FORCE
+.PHONY: help setup system nginx link wheel lint typecheck test docs test-matrix slurm-test format bench bench-gpu report-picture peers-chart image image-test clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -115,6 +118,17 @@ typecheck: setup link ## mypy, strict
 
 test: lint typecheck ## the gate: lint, typecheck, every test that needs no GPU
 	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0
+
+docs: setup link $(DOCS_STAMP) ## the documentation, build/docs/index.html; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(WITH_LINKED) $(BIN)/python -m mkdocs build --quiet --strict
+
+$(DOCS_STAMP): $(STAMP) pyproject.toml constraints.txt
+	@echo 'docs: its tools'
+	@$(call quietly,$(BIN)/python -m pip install --progress-bar off --no-build-isolation -c constraints.txt -e '.[docs]')
+	@touch $@
+
+peers-chart: link ## draw docs/images/peers-*.svg of PEERS_RECORD
+	$(WITH_LINKED) $(PY) tests/studies/peers_chart.py $(PEERS_RECORD) docs/images
 
 test-matrix: setup link ## a fast part of the suite with the oldest and newest versions declared (MATRIX='oldest simd')
 	$(BIN)/python tests/studies/version_matrix.py $(MATRIX)

@@ -31,9 +31,13 @@ ROOMS_BLOCK = re.compile(r"<!-- rooms -->\n```text\n(.*?)```\n<!-- /rooms -->", 
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
     *(f"{folder}/README.md" for folder in ("pipelines", "loaders", "bench", "bench/results", "docker")),
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
 )
-MAX_README_LINES, MAX_COLUMNS = 210, 110
+GENERATED = tuple(f"reference/{name}.md" for name in ("loaders", "pipelines", "commands"))  # by docs/hooks/site.py
+MAX_README_LINES, MAX_COLUMNS = 150, 110
 
 
 def repository_files(root: Path = ROOT) -> list[str]:
@@ -80,10 +84,10 @@ def room_captions(root: Path = ROOT) -> dict[str, str]:
     return {room + "/" * ("/" not in room): (text.splitlines() or [""])[0] for room, text in captions.items()}
 
 
-def listed_rooms(readme: str) -> dict[str, str]:
-    """Return what the README says between `<!-- rooms -->` and `<!-- /rooms -->`: room, spaces, caption."""
-    found = ROOMS_BLOCK.search(readme)
-    assert found, "README.md has no block between <!-- rooms --> and <!-- /rooms -->"
+def listed_rooms(page: str) -> dict[str, str]:
+    """Return what a page says between `<!-- rooms -->` and `<!-- /rooms -->`: room, spaces, caption."""
+    found = ROOMS_BLOCK.search(page)
+    assert found, "docs/design/index.md has no block between <!-- rooms --> and <!-- /rooms -->"
     rows = [line.partition(" ") for line in found.group(1).splitlines()]
     return {room: text.strip() for room, _, text in rows}
 
@@ -98,7 +102,8 @@ def too_wide(path: str, text: str) -> list[str]:
 def broken_links(path: str, text: str, root: Path = ROOT) -> list[str]:
     """Return the relative links of a page that lead to no file."""
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
-    return [f"{path}: {x}" for x in links if "://" not in x and not (root / path).parent.joinpath(x).exists()]
+    files = {x: os.path.normpath(os.path.join(os.path.dirname(path), x)) for x in links if "://" not in x}
+    return [f"{path}: {x}" for x, file in files.items() if not file.endswith(GENERATED) and not (root / file).exists()]
 
 
 # Built from pieces, so that this file does not hold what it looks for.
@@ -120,8 +125,9 @@ def private_lines(path: str, text: str) -> list[str]:
 def unpinned(project: dict[str, Any], constraints: str) -> list[str]:
     """Return the dependencies that constraints.txt does not pin, for each Python, to one version in their range."""
     pins = [Requirement(line) for line in constraints.splitlines() if line and not line.startswith("#")]
+    extras = project["optional-dependencies"]
     findings = [f"{pin} is no exact pin" for pin in pins if [s.operator for s in pin.specifier] != ["=="]]
-    for line in (*project["dependencies"], *project["optional-dependencies"]["dev"]):
+    for line in (*project["dependencies"], *(x for name in ("dev", "docs") for x in extras.get(name, ()))):
         wanted = Requirement(line)
         for python in ("3.10", "3.11", "3.13"):
             versions = [
@@ -157,9 +163,9 @@ def build_wheel(tree: Path, out: Path, compiler: str | None = None) -> Path:
     return wheel
 
 
-def test_readme_lists_the_rooms() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert listed_rooms(readme) == room_captions()
+def test_design_page_lists_the_rooms() -> None:
+    page = (ROOT / "docs" / "design" / "index.md").read_text("utf-8")
+    assert listed_rooms(page) == room_captions()
     assert len(room_captions()) > 25
     assert all(room_captions().values())
 
@@ -220,6 +226,15 @@ def test_a_private_line_goes_red(line: str) -> None:
     ]
 
 
+def test_one_version_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    assert re.findall(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)[0] == version
+    assert set(re.findall(r"^ARG VERSION=(.*)", (ROOT / "docker/Dockerfile").read_text("utf-8"), re.MULTILINE)) == {
+        version
+    }
+
+
 def test_licence_is_the_whole_text() -> None:
     text = (ROOT / "LICENSE").read_text("utf-8")
     assert "Apache License\n" in text
@@ -255,6 +270,7 @@ def test_the_gate_is_strict() -> None:
     lines = gate.read_text("utf-8").splitlines()
     assert [line.strip() for line in lines if "make" in line] == [
         "make test",
+        "make docs",
         "make test-matrix MATRIX='--if-installable oldest newest-3.13'",
         "make slurm-test",
         "exec make image-test",

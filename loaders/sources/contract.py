@@ -23,7 +23,7 @@ class Source(Protocol):
     starts, so large data should be shared memory or a file that is opened again.
 
     Workers are threads unless the source has a true attribute `holds_interpreter_lock`: its read() computes in Python,
-    or in a package that keeps the lock. The README's part on a source of your own has the rule and examples.
+    or in a package that keeps the lock. docs/guides/own-source.md has the rule and examples.
 
     What read(), stored_size() and read_window() raise becomes a LoaderError of that sample, which on_bad_sample="raise"
     raises and "replace" replaces. OSErrors and HTTP errors that can heal are retried first; see source_faults.

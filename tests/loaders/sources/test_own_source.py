@@ -1,4 +1,4 @@
-"""A source of the user's own: the examples of the README, and what becomes of the errors that a source raises."""
+"""A source of the user's own: the examples of the guide, and what becomes of the errors that a source raises."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.loaders.sources.source_faults import name_sample
 from penstock.loaders.system import file_read
 from penstock.pipelines import imagenet_eval
 
-README = Path(__file__).resolve().parents[3] / "loaders" / "README.md"
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "own-source.md"
 COUNT = 24
 THREADS, PROCESSES = {"workers": 2}, {"workers": 2, "workers_are": "processes"}
 HERE: dict[str, Any] = {"workers": 0}
@@ -39,8 +39,8 @@ TOKEN = "?X-Amz-Signature=deadbeef"
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """The code of the README's chapter, as a module that workers can import."""
-    chapter = README.read_text("utf-8").partition("## A source of your own\n")[2].partition("\n## ")[0]
+    """The code of the guide, as a module that workers can import."""
+    chapter = GUIDE.read_text("utf-8")
     folder = tmp_path_factory.mktemp("example")
     code = "\n".join(re.findall(r"```python\n(.*?)```", chapter, re.DOTALL))
     (folder / "readme_sources.py").write_text(code)

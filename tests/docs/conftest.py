@@ -1,0 +1,68 @@
+"""The data that the pages and examples of the documentation name."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.bench.data.demo_set import synthesise
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the data that the pages name."""
+    folder = tmp_path_factory.mktemp("docs")
+    synthesise(folder / "imagenet", images=10, validation=4, classes=2, workers=0)
+    shutil.copytree(folder / "imagenet" / "train", folder / "photos")
+    images = sorted((folder / "photos").rglob("*.jpg"))
+    _write_table(folder, images)
+    _write_tars(folder, images)
+    _write_fields(folder, images)
+    return folder
+
+
+def _write_table(folder: Path, images: list[Path]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with open(folder / "train.csv", "w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["path", "kind", "price"])
+        table.writerows([p.relative_to(folder), p.parent.name, n + 0.5] for n, p in enumerate(images))
+    columns = {"image": [p.read_bytes() for p in images], "label": [n % 2 for n in range(len(images))]}
+    pq.write_table(pa.table(columns), folder / "data.parquet")
+
+
+def _write_tars(folder: Path, images: list[Path]) -> None:
+    for number in range(2):
+        with tarfile.open(folder / f"train-{number:04d}.tar", "w") as tar:
+            for n, image in enumerate(images[number::2]):
+                (folder / "x.cls").write_text(str(n % 2))
+                (folder / "x.json").write_text(json.dumps({"price": n + 0.5}))
+                tar.add(image, f"{number}{n:03d}.jpg")
+                tar.add(folder / "x.cls", f"{number}{n:03d}.cls")
+                tar.add(folder / "x.json", f"{number}{n:03d}.json")
+
+
+def _write_fields(folder: Path, images: list[Path]) -> None:
+    from PIL import Image
+
+    listed, boxes = [], []
+    for n, path in enumerate(images):
+        name = path.relative_to(folder / "photos")
+        mask = folder / "masks" / name.with_suffix(".png")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as image:
+            width, height = image.size
+        Image.fromarray(np.full((height, width), n % 3, np.uint8)).save(mask)
+        listed.append({"id": n, "file_name": name.as_posix(), "width": width, "height": height})
+        box = [width // 4, height // 4, width // 2, height // 2]
+        boxes.append({"id": n, "image_id": n, "category_id": 1, "bbox": box, "area": box[2] * box[3], "iscrowd": 0})
+    coco = {"images": listed, "annotations": boxes, "categories": [{"id": 1, "name": "thing"}]}
+    (folder / "instances.json").write_text(json.dumps(coco))

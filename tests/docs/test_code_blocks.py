@@ -1,0 +1,145 @@
+"""The code of the documentation: each Python block of each page runs, each command that is shown exists."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shlex
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import typer
+
+from penstock.bench import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# A block; the comment before it says why it cannot run here, or that it only shows another project's code.
+_BLOCK = re.compile(r"(?:<!-- no-run: ([^\n]*) -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# What is smaller or slower here than in a training run.
+_SMALLER = (
+    (re.compile(r"\bbatch_size=\d+"), "batch_size=4"),
+    (re.compile(r"\brange\(\d+\)"), "range(1)"),
+    (re.compile(r"\bepoch_samples=[\d_]+"), "epoch_samples=8"),
+    (re.compile(r'"cuda"'), '"cpu"'),
+)
+
+
+class Block(NamedTuple):
+    """Hold a block of a page, and why it is not run, if it is not."""
+
+    page: str
+    language: str
+    code: str
+    reason: str
+
+
+def blocks_of(page: str, text: str) -> list[Block]:
+    """Return the blocks of a page, without the indent of those in lists and tabs."""
+    text = re.sub(r"^ +(?=```)", "", text, flags=re.MULTILINE)
+    return [Block(page, language, code, reason) for reason, language, code in _BLOCK.findall(text)]
+
+
+BLOCKS = {
+    page.relative_to(ROOT).as_posix(): blocks_of(page.relative_to(ROOT).as_posix(), page.read_text("utf-8"))
+    for page in PAGES
+}
+
+
+def missing_names(code: str) -> list[str]:
+    """Return what a block imports from penstock that is not there. Raises SyntaxError for what is no Python."""
+    tree = ast.parse(code)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("penstock"):
+            module = importlib.import_module(str(node.module))
+            found += [f"{node.module}.{name.name}" for name in node.names if not hasattr(module, name.name)]
+    return found
+
+
+def made_smaller(code: str) -> str:
+    """Return a block as it runs here: small batches, one epoch, on the CPU."""
+    for pattern, text in _SMALLER:
+        code = pattern.sub(text, code)
+    return code
+
+
+@pytest.fixture
+def kept_globals() -> Iterator[None]:
+    """Put back what the code of a page may set for the whole process."""
+    state = torch.random.get_rng_state()
+    yield
+    torch.random.set_rng_state(state)
+
+
+@pytest.mark.usefixtures("kept_globals")
+@pytest.mark.parametrize(
+    "page", [page for page, blocks in BLOCKS.items() if any(b.language == "python" for b in blocks)]
+)
+def test_python_blocks_run(page: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(photos, tmp_path / "here", symlinks=True)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    namespace: dict[str, Any] = {"__name__": "page"}
+    for block in BLOCKS[page]:
+        if block.language != "python":
+            continue
+        assert missing_names(block.code) == []
+        if not block.reason:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # such as: the cache is built on first use
+                exec(compile(made_smaller(block.code), page, "exec"), namespace)
+
+
+def commands() -> dict[str, set[str]]:
+    """Return the options of each command, by its words."""
+    cli._register()
+    found: dict[str, set[str]] = {}
+
+    def walk(command: Any, name: str) -> None:
+        if hasattr(command, "commands"):
+            for part, below in command.commands.items():
+                walk(below, f"{name} {part}")
+        else:
+            found[name] = {"--help", *(o for p in command.params for o in (*p.opts, *p.secondary_opts))}
+
+    walk(typer.main.get_command(cli.app), "penstock")
+    return found
+
+
+def wrong_commands(block: Block, known: dict[str, set[str]]) -> list[str]:
+    """Return the lines that call a command or an option of `penstock` that is not there."""
+    wrong = []
+    for line in block.code.replace("\\\n", " ").splitlines():
+        words = shlex.split(re.sub(r"(^|\s)#.*", "", line.removeprefix("$ ")).replace("'", ""))
+        if not words or Path(words[0]).name != "penstock":
+            continue
+        name = " ".join(["penstock", *words[1:3]] if words[1:2] == ["cache"] else ["penstock", *words[1:2]])
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
+        if name not in known or not options <= known[name]:
+            wrong.append(line)
+    return wrong
+
+
+def test_commands_that_are_shown_exist() -> None:
+    known = commands()
+    shown = [block for blocks in BLOCKS.values() for block in blocks if block.language in ("sh", "text")]
+    assert [line for block in shown for line in wrong_commands(block, known)] == []
+    assert sum("penstock " in block.code for block in shown) > 5
+
+
+def test_wrong_code_goes_red() -> None:
+    known = {"penstock bench": {"--baseline"}, "penstock cache build": set()}
+    text = "```sh\npenstock bench x --baseline\npenstock cache build a b\npenstock bench x --gone\npenstock go\n```\n"
+    (block,) = blocks_of("a.md", text)
+    assert wrong_commands(block, known) == ["penstock bench x --gone", "penstock go"]
+    (block,) = blocks_of("a.md", "<!-- no-run: a GPU -->\n```python\nfrom penstock.loaders import Gone\n```\n")
+    assert (block.reason, missing_names(block.code)) == ("a GPU", ["penstock.loaders.Gone"])
+    assert made_smaller('f(batch_size=256, device="cuda")') == 'f(batch_size=4, device="cpu")'
