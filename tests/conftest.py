@@ -45,6 +45,14 @@ def _end_unless_something_happens() -> None:
         faulthandler.dump_traceback_later(_limit_s, exit=True, file=_stderr)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import only files that hold GPU tests under `-m gpu`: a GPU machine may lack packages that other tests import."""
+    if config.option.markexpr != "gpu" or collection_path.name in ("conftest.py", "__init__.py"):
+        return None
+    files = [collection_path] if collection_path.is_file() else collection_path.rglob("test_*.py")
+    return None if any("mark.gpu" in file.read_text("utf-8") for file in files) else True
+
+
 def pytest_runtest_logstart() -> None:
     """Begin a test."""
     _end_unless_something_happens()

@@ -358,3 +358,16 @@ def test_every_section_of_figures_names_its_processor() -> None:
     assert len(sections) > 10
     silent = [name for name, _, body in sections if not re.search(r"\*\*.*(EPYC|Xeon|Core|Ryzen|Neoverse).*\*\*", body)]
     assert silent == ["The picture"]
+
+
+def test_gpu_tests_are_collected_without_the_packages_of_other_tests() -> None:
+    """A GPU machine may have no more than PyTorch and pytest: one import that fails would end the whole run."""
+    packages = [
+        *("kubernetes_validate", "turbojpeg", "yaml", "nvidia", "lightning", "accelerate", "datasets", "pyarrow"),
+        *("h5py", "isal", "prometheus_client", "moto", "flask", "obstore", "triton", "timm"),
+    ]
+    blocked = f"import sys, pytest; sys.modules.update(dict.fromkeys({packages})); sys.exit(pytest.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", blocked, "-q", "-p", "no:cacheprovider", "-m", "gpu", "--collect-only", "tests"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "test_batch_feed.py" in done.stdout

@@ -69,9 +69,15 @@ class ReplayedBatches:
             batches = self._make()
             if self._resident:
                 batches = [dataclasses.replace(b, images=b.images.to(self._target), resident=True) for b in batches]
+            elif self._target.type != "cpu":  # as the slots of an engine are
+                batches = [dataclasses.replace(b, images=b.images.pin_memory(), pinned=True) for b in batches]
             endless = cycle(batches)
             self._feed = DeviceFeed(lambda: next(endless), lambda: 1, self._stage)
         return self._feed
+
+    def one(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return one of the batches, as the model takes it."""
+        return next(iter(self))
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         feed = self.prepare()

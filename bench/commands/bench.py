@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,6 +43,9 @@ def bench(
         typer.Option(help="resnet18, resnet50, a timm name, or none.", show_default="resnet18 on a GPU, else none"),
     ] = None,
     amp: Annotated[str, typer.Option(help="Mixed precision of the model: off, bf16 or fp16.")] = "off",
+    compile: Annotated[
+        str, typer.Option(help="torch.compile of the model: off, default, reduce-overhead or max-autotune.")
+    ] = "off",
     budget: Annotated[float, typer.Option(min=1, help="Seconds that the whole run may take.")] = 120.0,
     thorough: Annotated[
         bool, typer.Option("--thorough", help="No budget: a search of 60 s, then 3 rounds of everything.")
@@ -107,12 +111,17 @@ def bench(
     asked["model"] = None if wanted == "none" else wanted
     if thorough:
         asked["budget"] = None
-    record = _measure(data, BenchSettings(**asked), cache_tradeoff, with_caches=thorough and report is not None)
+
+    def keep(record: BenchRecord) -> None:
+        if json_file:
+            write_json(json_file, without_paths(record).as_dict())
+
+    with_caches = thorough and report is not None
+    record = _measure(data, BenchSettings(**asked), cache_tradeoff, keep, with_caches=with_caches)
     (print_record if verbose else print_summary)(record)
     if record.cache and verbose:
         print_advice(record.cache)
-    if json_file:
-        write_json(json_file, without_paths(record).as_dict())
+    keep(record)
     if report:
         write_page(without_paths(record), report)
         print(f"report written to {report}")
@@ -120,8 +129,18 @@ def bench(
         _save_choice(record, save)
 
 
-def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with_caches: bool) -> BenchRecord:
-    """Run the benchmark and show how it goes on; try the kinds of caches if that is wanted."""
+def _measure(
+    data: Path,
+    settings: BenchSettings,
+    tradeoff: bool | None,
+    keep: Callable[[BenchRecord], None],
+    *,
+    with_caches: bool,
+) -> BenchRecord:
+    """Run the benchmark and show how it goes on; try the kinds of caches if that is wanted.
+
+    keep: called with the record so far after each round.
+    """
     from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
     from penstock.bench.report.live_table import LiveTable
@@ -141,7 +160,7 @@ def _measure(data: Path, settings: BenchSettings, tradeoff: bool | None, *, with
         if settings.tunes:
             what = "the backends" if settings.backend == "all" else f"settings of {settings.backend}"
             table.print(f"comparing {what} first, for at most {settings.search_seconds:.0f} s (--no-tune: defaults)")
-        display = Display(begin=table.begin, measured=table.measured)
+        display = Display(begin=table.begin, measured=table.measured, recorded=keep)
         record = run_benchmark(found, str(data), settings, budget, display)
         return with_cache_kinds(found.source, record, table.begin) if try_caches else record
 
@@ -155,7 +174,7 @@ def _check(settings: BenchSettings) -> None:
 
     backend = "torch" if settings.backend == ALL_BACKENDS else settings.backend
     check_arguments(backend=backend, decoder=settings.decoder)
-    TrainSettings(device=settings.device, amp=settings.amp)
+    TrainSettings(device=settings.device, amp=settings.amp, compile=settings.compile)
     if settings.model is not None:
         check_model(settings.model)
 

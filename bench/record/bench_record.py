@@ -44,6 +44,7 @@ class BenchSettings:
         cache: a cache of the data, for the backends "hdf5" and "dali".
         entries: serve the data as so many images, again and again.
         model: what to train on the batches; None leaves the model out.
+        compile: how torch.compile compiles it; "off" leaves it as it is.
         budget: seconds that the whole run may take; None measures `rounds` rounds of `seconds`, however long they take.
         seconds: length of each measurement in each round; with a budget at most.
         rounds: number of rounds; None makes 3, with a budget as many as there is time for until the spread is small.
@@ -67,6 +68,7 @@ class BenchSettings:
     dtype: str = "float32"
     model: str | None = "resnet18"
     amp: Literal["off", "bf16", "fp16"] = "off"
+    compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = "off"
     budget: float | None = None
     seconds: float = 4.0
     rounds: int | None = None

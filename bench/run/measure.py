@@ -55,20 +55,28 @@ def measure_all(subject: Subject, found: SearchResult, display: Display) -> Benc
             display=display,
             failed=partial(_note_failure, notes),
         )
-        rounds.run(keep=_time_for_advice(subject))
+
+        def measured() -> tuple[Measured, ...]:
+            return tuple(
+                probes.resources.added_to(_summarise(key, results, rounds.turns(key), probes.how.get(key[1], "")))
+                for key, results in rounds.results.items()
+            )
+
+        def note_round() -> None:
+            if own not in rounds.late:
+                found_so_far = replace(_record(subject, turns.about, measured()), candidates=found.tried)
+                display.recorded(replace(found_so_far, notes=tuple(notes)))
+
+        rounds.run(keep=_time_for_advice(subject), after=note_round)
         if own in rounds.late:
             raise budget.too_short()
         if rounds.late:
             names = ", ".join(name for _, name in rounds.late)
             notes.append(f"not measured in {budget.seconds:g} s (--budget): {names}")
         store = probes.describe_store()
-        measured = tuple(
-            probes.resources.added_to(_summarise(key, results, rounds.turns(key), probes.how.get(key[1], "")))
-            for key, results in rounds.results.items()
-        )
-        chosen = _final_choice(subject, probes, measured, notes)
+        chosen = _final_choice(subject, probes, measured(), notes)
         return replace(
-            _record(subject, turns.about, measured),
+            _record(subject, turns.about, measured()),
             candidates=found.tried,
             chosen=chosen,
             store=store,

@@ -11,7 +11,7 @@ from itertools import count
 from penstock.bench.ceilings.probes import Prepared, Probe
 from penstock.bench.measure.clock import Rate, StepTimes, Stopwatch
 from penstock.bench.measure.resources import wait_until_idle
-from penstock.bench.record.bench_record import FETCH, BenchSettings
+from penstock.bench.record.bench_record import FETCH, BenchRecord, BenchSettings
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.run.watched import Key
 
@@ -38,10 +38,12 @@ class Display:
     Attributes:
         begin: called with (done, total, what) before each measurement; total is 0 if it is not known.
         measured: called with (kind, name, images/s of each round) after each measurement.
+        recorded: called with the record so far after each round.
     """
 
     begin: OnBegin = lambda done, total, what: None
     measured: OnMeasured = lambda kind, name, rates: None
+    recorded: Callable[[BenchRecord], None] = lambda record: None
 
 
 class Rounds:
@@ -91,13 +93,14 @@ class Rounds:
         """Return the measurements that there was no time for."""
         return [key for key, found in self._results.items() if not found]
 
-    def run(self, *, keep: float = 0.0) -> None:
+    def run(self, *, keep: float = 0.0, after: Callable[[], None] = lambda: None) -> None:
         """Make rounds for as long as that helps.
 
-        keep: seconds of the budget that all but the first round leave.
+        keep: seconds of the budget that all but the first round leave. after(): called after each round.
         """
         while self._number < self._settings.most_rounds and self._round(keep if self._number else 0.0):
             self._number += 1
+            after()
 
     def _round(self, keep: float) -> bool:
         """Make each measurement once more that is not settled and fits the time; return whether one was made."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, DecodeCeilings
 from penstock.bench.ceilings.probes import (
     Prepared,
@@ -247,29 +245,30 @@ class RunProbes:
         wanted = self._settings
         patience = math.inf if self._subject.budget.seconds is None else _PATIENCE
         num_classes = max(2, len(self._subject.data.source.classes))
-        settings = TrainSettings(model=name, device=wanted.device, amp=wanted.amp, seed=wanted.seed)
-        model = create_model(name, num_classes, seed=wanted.seed)
-        on_resident_batch = partial(
-            resident_batch_rate,
-            model,
-            shape=(wanted.batch_size, 3, wanted.size, wanted.size),
-            num_classes=num_classes,
-            dtype=torch.float32 if wanted.dtype == "uint8" else DTYPES[wanted.dtype],
-            patience=patience,
+        settings = TrainSettings(
+            model=name, device=wanted.device, amp=wanted.amp, compile=wanted.compile, seed=wanted.seed
         )
-        probes: Probes = {
-            ("model", f"{name} on a resident batch"): partial(on_resident_batch, settings, seconds=wanted.seconds)
-        }
+        model = create_model(name, num_classes, seed=wanted.seed)
+        if again is None or wanted.dtype == "uint8":  # which no model takes
+            floats = replace(wanted, dtype="float32")
+            again = prepare_replay(self._subject.served, self._subject.data.pipeline, floats, self._about)
+        assert again is not None
+        batches = again
+
+        def on_resident_batch(settings: TrainSettings, seconds: float) -> Prepared:
+            rate = partial(resident_batch_rate, model, settings, seconds=seconds, patience=patience)
+            return Prepared(lambda: partial(rate, batch=batches.one()))
+
+        probes: Probes = {("model", f"{name} on a resident batch"): on_resident_batch(settings, wanted.seconds)}
         if wanted.amp == "off":
             bf16 = replace(settings, amp="bf16")
-            probes["ceiling", bf16_name(name)] = partial(on_resident_batch, bf16, seconds=wanted.seconds / 2)
+            probes["ceiling", bf16_name(name)] = on_resident_batch(bf16, wanted.seconds / 2)
         if wanted.dtype == "uint8":
             return probes
         train = partial(training_times, model, settings, patience=patience)
         key = ("both", f"penstock + {name}")
         probes[key] = self._watch(key, lambda batches: train(loader=batches, seconds=wanted.seconds))
-        if again is not None:
-            probes["ceiling", replayed_model_name(name)] = partial(train, loader=again, seconds=wanted.seconds / 2)
+        probes["ceiling", replayed_model_name(name)] = partial(train, loader=again, seconds=wanted.seconds / 2)
         return probes
 
 

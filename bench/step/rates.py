@@ -21,21 +21,16 @@ def resident_batch_rate(
     model: nn.Module,
     settings: TrainSettings,
     *,
-    shape: Sequence[int],
-    num_classes: int,
+    batch: tuple[torch.Tensor, torch.Tensor],
     seconds: float,
-    dtype: torch.dtype = torch.float32,
     patience: float = math.inf,
 ) -> Rate:
-    """Train on one random batch of `shape` (N, 3, H, W) that lies on the device: the model's ceiling.
+    """Train on one batch (images, labels) that lies on the device: the model's ceiling. Updates the weights.
 
-    `dtype` is that of the images as a loader would hand them out; without AMP they become float32. Updates the weights.
-    patience: as measure_rate takes it.
+    batch: one that the loader hands out, where its rate is compared with the loader's: a GPU draws more power on random
+    pixels, and lowers its clock. patience: as measure_rate takes it.
     """
-    generator = torch.Generator().manual_seed(settings.seed)
-    images = torch.randn(*shape, generator=generator).to(dtype)
-    labels = torch.randint(num_classes, (shape[0],), generator=generator)
-    [(images, labels)] = on_device([(images, labels)], settings)
+    [(images, labels)] = on_device([batch], settings)
     step = _bench_step(model, settings)
 
     def work() -> int:
@@ -44,6 +39,12 @@ def resident_batch_rate(
 
     with torch_switches(settings):
         return measure_rate(work, seconds=seconds, device=settings.device, patience=patience)
+
+
+def random_batch(shape: Sequence[int], num_classes: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random float32 images of `shape` (N, 3, H, W) and labels, for runs without data."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator), torch.randint(num_classes, (shape[0],), generator=generator)
 
 
 def training_times(

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from penstock.bench.step.models import build_model
-from penstock.bench.step.rates import resident_batch_rate
+from penstock.bench.step.rates import random_batch, resident_batch_rate
 from penstock.bench.step.settings import TrainSettings
 from penstock.loaders.system.json_file import decode_json
 from penstock.pipelines.errors import CANNOT_ALLOCATE, LoaderError
@@ -78,7 +78,9 @@ def measure_here(run: ResidentRun) -> ResidentResult:
         if run.data_parallel:
             model = nn.DataParallel(model)
         shape = (run.batch_size // settings.accumulate, 3, run.size, run.size)
-        rate = resident_batch_rate(model, settings, shape=shape, num_classes=run.num_classes, seconds=run.seconds)
+        rate = resident_batch_rate(
+            model, settings, batch=random_batch(shape, run.num_classes, settings.seed), seconds=run.seconds
+        )
     except LoaderError as error:
         raise CannotRun(error.cause) from error
     except ValueError as error:

@@ -18,7 +18,7 @@ from penstock.pipelines.errors import one_line
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Mixing, Op
 
 SWITCH = "PENSTOCK_TRITON"  # 0 switches the kernels off
-_SIZE = (23, 31)  # more than one program per image, and not a multiple of a program's pixels
+_SIZE = (71, 90)  # several programs per image, and two blocks of a histogram; a multiple of neither
 _IMAGES = 2 * len(OPS)  # each operation twice per round
 _FACTORS = (0.3, 1.7)  # of blends
 _VALUES = {Op.POSTERIZE: (2.0, 4.0), Op.SOLARIZE: (77.5, 255.0), Op.HUE: (-0.31, 0.1), Op.ROTATE: (-20.0, 110.0)}

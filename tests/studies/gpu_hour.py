@@ -1,7 +1,8 @@
 """Runs what a GPU machine is to show, the most telling first: smoke, the GPU tests, then one record after the other.
 
 `make bench-gpu` calls it. Each step is a process of its own, so that one that crashes loses itself alone. It stops when
-its time is up; called again it goes on: what succeeded is not run again, what failed is tried once more.
+its time is up; called again it goes on: what succeeded is not run again, and what failed only with --retry. What needs
+a package that is not installed is skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from records_table import records_table
 
 MODELS = ("resnet50", "resnet18")
 SOURCES = ("torch", "dali-cache", "hdf5", "dali")  # a record is of a backend on the files, or on the cache
+# For a ratio of 0.99: windows of 10 s, twice, after a search of 40 s; and time to try the advice.
+_WINDOWS = ("--seconds", "10", "--tune-seconds", "40", "--budget", "380")
+_RECORD_S = 400.0
 _LEAVE_S = 10.0  # for a process that is told to end
+_TIME_UP = "ended: its time was up"
+_DALI = ("nvidia.dali",)
 _REGIONS = (
     "the GPU decoder of DALI crashes here, as nvImageCodec 0.9.0 is known for: pip install nvidia-dali-cuda130==2.2.0 "
     "(or -cuda120), which brings 0.8"
@@ -30,13 +36,14 @@ _REGIONS = (
 
 
 class Step(NamedTuple):
-    """Name a command, how many seconds it takes at least, the record that it writes, and what a crash of it means."""
+    """Name a command: seconds it takes at least, the record it writes, what a crash means, the modules it needs."""
 
     name: str
     command: tuple[str, ...]
     seconds: float = 60.0
     record: Path | None = None
     crash: str = ""
+    needs: tuple[str, ...] = ()
 
 
 def steps(data: str, cache: str, demo: str, results: Path, options: Sequence[str]) -> list[Step]:
@@ -44,7 +51,7 @@ def steps(data: str, cache: str, demo: str, results: Path, options: Sequence[str
     penstock = (sys.executable, "-m", "penstock.bench.cli")
     tests = (sys.executable, "-m", "pytest", "-q", "-m", "gpu")
     found = [
-        Step("regions", (*tests, "tests/pipelines/sample/test_dali_graph.py"), 30, crash=_REGIONS),
+        Step("regions", (*tests, "tests/pipelines/sample/test_dali_graph.py"), 30, crash=_REGIONS, needs=_DALI),
         Step("selftest", (*penstock, "selftest", "--device", "cuda"), 30),
         Step("demo", (*penstock, "synth", demo), 10),
         Step("parity", (*penstock, "parity", f"{demo}/train", "--images", "64"), 30, crash=_REGIONS),
@@ -54,13 +61,14 @@ def steps(data: str, cache: str, demo: str, results: Path, options: Sequence[str
         cached = ("--cache", cache) if source in ("hdf5", "dali-cache") else ()
         for model in MODELS:
             record = results / f"gpu-{model}-{source}.json"
-            what = ("bench", data, "--backend", source.partition("-")[0], *cached, "--model", model, *options)
+            needs = (_DALI if "dali" in source else ()) + (("h5py",) if cached else ())
+            what = ("bench", data, "--backend", source.partition("-")[0], *cached, "--model", model)
             name = record.stem.removeprefix("gpu-")
-            found.append(Step(name, (*penstock, *what, "--baseline", "--json", str(record)), 150, record))
-    if find_spec("turboloader") is not None:
-        record = results / "gpu-turboloader.json"
-        peer = (sys.executable, str(Path(__file__).with_name("turboloader_gpu.py")), data, "--json", str(record))
-        found.append(Step("turboloader", peer, 60, record))
+            command = (*penstock, *what, *_WINDOWS, *options, "--baseline", "--json", str(record))
+            found.append(Step(name, command, _RECORD_S, record, needs=needs))
+    record = results / "gpu-turboloader.json"
+    peer = (sys.executable, str(Path(__file__).with_name("turboloader_gpu.py")), data, "--json", str(record))
+    found.append(Step("turboloader", peer, 60, record, needs=("turboloader",)))
     return found
 
 
@@ -89,18 +97,25 @@ def run_steps(
     state: Path,
     budget: float,
     *,
+    retry: bool = False,
     run: Run = run_process,
     clock: Callable[[], float] = time.monotonic,
     say: Callable[[str], None] = print,
 ) -> dict[str, str]:
-    """Run the steps that `state` does not know as done, for `budget` seconds; return what became of each."""
+    """Run the steps that `state` does not know, for `budget` seconds; return what became of each.
+
+    retry: run what failed once more. A step whose time was up is run again anyway.
+    """
     known: dict[str, str] = json.loads(state.read_text()) if state.exists() else {}
     begin = clock()
     outcome: dict[str, str] = {}
     for step in wanted:
         left = budget - (clock() - begin)
-        if known.get(step.name) == "done" and (step.record is None or step.record.exists()):
-            outcome[step.name] = "done before"
+        before = known.get(step.name, _TIME_UP)
+        if before == "done" or not (retry or before == _TIME_UP):
+            outcome[step.name] = f"{before} before" + " (--retry)" * (before != "done")
+        elif missing := [name for name in step.needs if not _has_module(name)]:
+            outcome[step.name] = f"skipped: {', '.join(missing)} is not installed"
         elif left < step.seconds:
             outcome[step.name] = f"left out: it takes {step.seconds:.0f} s, and {max(0.0, left):.0f} s are left"
         else:
@@ -112,11 +127,18 @@ def run_steps(
     return outcome
 
 
+def _has_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # the package around it is missing
+        return False
+
+
 def _verdict(step: Step, code: int | None) -> str:
     if code == 0:
         return "done"
     if code is None:
-        return "ended: its time was up"
+        return _TIME_UP
     ending = f"failed with {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
     return f"{ending}: {step.crash}" if code < 0 and step.crash else ending
 
@@ -131,14 +153,15 @@ def main(arguments: Sequence[str] | None = None, **control: Any) -> int:
     parser.add_argument("--state", type=Path, default=Path("build/gpu-hour.json"))
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds")
     parser.add_argument("options", nargs="*", help="of `penstock bench`, after --")
+    parser.add_argument("--retry", action="store_true", help="run what failed once more")
     given = parser.parse_args(arguments)
     given.results.mkdir(parents=True, exist_ok=True)
     wanted = steps(given.data, given.cache, given.demo, given.results, given.options)
-    outcome = run_steps(wanted, given.state, given.budget, **control)
+    outcome = run_steps(wanted, given.state, given.budget, retry=given.retry, **control)
     records = [step.record for step in wanted if step.record is not None and step.record.exists()]
     if records:
         print(records_table(records))
-    return int(any(not result.startswith("done") for result in outcome.values()))
+    return int(any(not result.startswith(("done", "skipped")) for result in outcome.values()))
 
 
 if __name__ == "__main__":

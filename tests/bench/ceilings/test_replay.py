@@ -10,6 +10,7 @@ import pytest
 import torch
 from photo_folder import write_folder
 
+from penstock.bench.ceilings import replay
 from penstock.bench.ceilings.decode import DecodeCeiling
 from penstock.bench.ceilings.probes import list_ceiling_probes, prepare_replay
 from penstock.bench.ceilings.replay import NUM_BATCHES, ReplayedBatches, host_batches
@@ -49,6 +50,18 @@ def test_nothing_is_read_while_they_are_replayed(photos: Path, monkeypatch: pyte
     again.prepare()
     monkeypatch.setattr(ImageFolder, "read", lambda *_: pytest.fail("a file was read"))
     assert len(list(islice(again, 20))) == 20
+
+
+def test_for_a_device_they_lie_in_page_locked_memory_as_slots_do(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each would be copied once more on the host, which a loader's batch is not."""
+    pipeline, fed = imagenet_train(32), []
+    monkeypatch.setattr(replay, "DeviceFeed", lambda source, *rest: fed.append(source()))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
+    batches = host_batches(open_source(photos), pipeline, 8, 5)
+    ReplayedBatches(lambda: batches, pipeline, torch.float32, "meta", resident=False).prepare()
+    [batch] = fed
+    assert batch.pinned
+    assert torch.equal(batch.images, batches[0].images + 1)
 
 
 def test_uint8_on_a_cpu_is_handed_out_without_work(photos: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from photo_folder import write_folder
 
 from penstock.bench.ceilings import probes as ceiling_probes
 from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
+from penstock.bench.ceilings.replay import NUM_BATCHES
 from penstock.bench.commands.bench import _save_choice
 from penstock.bench.measure.clock import Rate
 from penstock.bench.record.bench_record import (
@@ -46,6 +48,7 @@ from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search import trials
 from penstock.bench.search.candidate import BenchData
 from penstock.bench.search.settings_search import given_settings
+from penstock.bench.step.settings import TrainSettings
 from penstock.bench.verdict.judge import without_paths
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.loader import Loader
@@ -182,6 +185,29 @@ def small(**more: Any) -> BenchSettings:
     return BenchSettings(
         **{"batch_size": 8, "size": 32, "seconds": 0.1, "rounds": 1, "model": None, "tune_seconds": 600, **more}
     )
+
+
+def test_the_resident_batch_is_the_loaders_and_each_round_is_recorded(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random pixels draw more power; and a run that is ended keeps the rounds that it has made."""
+    trained: list[tuple[TrainSettings, torch.Tensor, torch.Tensor]] = []
+
+    def rate(model: object, settings: TrainSettings, *, batch: tuple[torch.Tensor, torch.Tensor], **_: object) -> Rate:
+        trained.append((settings, *batch))
+        return Rate(median=5.0, q25=4.0, q75=6.0, windows=1, images=5, seconds=1.0)
+
+    monkeypatch.setattr(run_probes, "resident_batch_rate", rate)
+    settings = small(backend="torch", model="resnet18", workers=0, rounds=2, dtype="uint8", compile="default")
+    so_far: list[BenchRecord] = []
+    run_benchmark(BenchData(photos, settings), "photos", settings, display=Display(recorded=so_far.append))
+    with create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=0) as loader:
+        own = list(islice(loader, NUM_BATCHES))
+    assert [used.amp for used, _, _ in trained] == ["off", "bf16"] * 2
+    for used, pixels, targets in trained:
+        assert used.compile == "default"
+        assert any(torch.equal(pixels, images) and torch.equal(targets, labels) for images, labels in own)
+    assert [len(record.all_of("loader")[0].rounds) for record in so_far] == [1, 2]
 
 
 def test_auto_opens_what_the_comparison_chose(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.step.rates import resident_batch_rate, training_times
+from penstock.bench.step.rates import random_batch, resident_batch_rate, training_times
 from penstock.bench.step.settings import TrainSettings
 
 SETTINGS = TrainSettings()
@@ -58,8 +58,8 @@ def test_an_empty_loader_is_an_error():
 def test_resident_batch_rate_trains_the_model(settings):
     model = CountingModel()
     weights = model.head.weight.detach().clone()
-    shape, dtype = (2, 3, 8, 8), torch.bfloat16
-    rate = resident_batch_rate(model, settings, shape=shape, num_classes=5, seconds=0.05, dtype=dtype)
+    images, labels = random_batch((2, 3, 8, 8), 5, 0)
+    rate = resident_batch_rate(model, settings, batch=(images.to(torch.bfloat16), labels), seconds=0.05)
     assert 0 < rate.images < model.images
     assert not torch.equal(model.head.weight, weights)
 

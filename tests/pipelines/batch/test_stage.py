@@ -175,17 +175,19 @@ def test_impossible_settings_are_rejected() -> None:
         augmenting(OPS, torch.float32)(batch_of(2))
 
 
-@pytest.mark.gpu
+TOLERANCES = {torch.uint8: 0.0, torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+
+
+@pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)], ids=str)
 @pytest.mark.parametrize("augment", [Augmentations(), FULL], ids=["plain", "augmented"])
 @pytest.mark.parametrize("dtype", [torch.uint8, *FLOATS])
-def test_a_device_returns_what_the_cpu_does(dtype: torch.dtype, augment: Augmentations) -> None:
+def test_a_device_returns_what_the_cpu_does(dtype: torch.dtype, augment: Augmentations, device: torch.device) -> None:
     images, chosen = batch_of(8), augment if dtype != torch.uint8 else replace(augment, mixup=0.0, cutmix=0.0)
     plan = augmenting(chosen, dtype).plan(key_of(8))
     here = augmenting(chosen, dtype)(images, None, plan)
-    there = augmenting(chosen, dtype, torch.device("cuda"))(images.cuda(), None, plan)
-    assert (there.device.type, there.dtype, there.stride()) == ("cuda", dtype, here.stride())
-    tolerance = {torch.uint8: 0.0, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}[dtype]
-    assert (there.cpu().to(torch.float64) - here.to(torch.float64)).abs().max() <= tolerance
+    there = augmenting(chosen, dtype, device)(images.to(device), None, plan)
+    assert (there.device.type, there.dtype, there.stride()) == (device.type, dtype, here.stride())
+    assert (there.cpu().to(torch.float64) - here.to(torch.float64)).abs().max() <= TOLERANCES[dtype]
 
 
 # ---- gradients ----

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op
 from penstock.pipelines.spec import Augmentations, ImagePipeline
 
 CPU = torch.device("cpu")
+CHECKED_SIZE = fused_check._SIZE
 FULL = Augmentations(auto_augment="rand", color_jitter=(0.4, 0.4, 0.4, 0.1), erasing=0.5, mixup=0.4, cutmix=1.0)
 RECIPES = {
     "full, float32": (FULL, torch.float32),
@@ -100,6 +102,24 @@ def wrong_operation() -> str:
     return "" if "values of a test batch are wrong" in said else f"not noticed: {said}"
 
 
+def lost_block() -> str:
+    """The check notices a fault behind the first block of a histogram: here, pixels there are not counted."""
+    launch, size = fused.launch, fused_check._SIZE
+
+    def losing(name: str, work: tuple[int, int], images: torch.Tensor, *rest: Any, **constants: bool) -> None:
+        if name == "make_tables":
+            images = images.clone()
+            images.view(len(images), -1, 3)[:, fused.BLOCKS[name][0] :] = 0
+        launch(name, work, images, *rest, **constants)
+
+    fused.launch, fused_check._SIZE = losing, CHECKED_SIZE
+    try:
+        said = fused_check._find_fault.__wrapped__(CPU, torch.uint8)
+    finally:
+        fused.launch, fused_check._SIZE = launch, size
+    return "" if "values of a test batch are wrong" in said else f"not noticed: {said}"
+
+
 @triton.jit
 def _distance(memory, found, image, pixels):  # type: ignore[no-untyped-def]
     start = fused_kernels.image_start(memory, image, pixels)
@@ -128,7 +148,8 @@ CASES: dict[str, Callable[[], str]] = {op.name: partial(rounds, (23, 31), [op], 
 CASES |= {str(size): partial(rounds, size, list(fused.OPS), images=16, seed=1) for size in ((1, 1), (2, 5), (3, 3))}
 CASES |= {name: partial(recipe, name) for name in RECIPES}
 CASES["more than 256 images"] = partial(rounds, (1, 2), [Op.SOLARIZE, Op.POSTERIZE], images=258)
-CASES |= {"check": check, "wrong operation": wrong_operation, "far images": far_images, "refused": refused}
+CASES |= {"check": check, "wrong operation": wrong_operation, "lost block": lost_block}
+CASES |= {"far images": far_images, "refused": refused}
 
 
 def mend_interpreter() -> None:
