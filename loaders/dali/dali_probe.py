@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ _BATCH, _ROUNDS, _TIMEOUT_S = 16, 3, 300.0
 _STOPPED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}  # somebody else's doing
 _COMMAND = (sys.executable, "-m", "penstock.loaders.dali.dali_probe")
 _FILE = "dali-decoders.json"
+_UNTRIED = "a process of its own cannot use the GPU"
 
 
 class Verdict(NamedTuple):
@@ -84,6 +86,7 @@ def wrong_images(way: str, device_id: int | None) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run wrong_images for `arguments`, (way, number of the GPU or ""), and print what it says."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # it may crash
     try:
         wrong = wrong_images(arguments[0], int(arguments[1]) if arguments[1] else None)
     except LoaderError as error:
@@ -137,7 +140,7 @@ def _version(*names: str) -> str:
 def working_way(device: torch.device, *, again: bool = False) -> Verdict:
     """Return which way of decoding works on `device`, as it is kept for these versions, or is found out now.
 
-    again: find out in any case. Raises LoaderError as try_way does.
+    again: find out in any case. Raises LoaderError as try_way does, on a CPU; on a GPU whole images are decoded then.
     """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     key = f"{versions()} on {name}"
@@ -146,7 +149,16 @@ def working_way(device: torch.device, *, again: bool = False) -> Verdict:
         return known[key]
     reasons, lasting = [], True
     for way in (REGIONS, WHOLE):
-        wrong, own_fault = try_way(way, device)
+        try:
+            wrong, own_fault = try_way(way, device)
+        except LoaderError as error:
+            if device.type != "cuda":
+                raise
+            # No answer is no verdict: in EXCLUSIVE_PROCESS mode and on a full GPU no second process gets a context. If
+            # DALI does not run in this one either, its first batch says so.
+            way, lasting = WHOLE, False
+            reasons.append(f"{_UNTRIED}: {error.cause}")
+            break
         lasting = lasting and own_fault
         if not wrong:
             break
@@ -162,7 +174,10 @@ def working_way(device: torch.device, *, again: bool = False) -> Verdict:
 
 def describe_verdict(verdict: Verdict) -> tuple[str, str]:
     """Return what is wrong here and what is done instead, and the cure."""
-    said = f"{versions()} decodes regions wrongly here ({verdict.why}): {_INSTEAD[verdict.way]}"
+    what = "could not be tried here" if verdict.why.startswith(_UNTRIED) else "decodes regions wrongly here"
+    said = f"{versions()} {what} ({verdict.why}): {_INSTEAD[verdict.way]}"
+    if verdict.why.startswith(_UNTRIED):
+        return said, "free memory on the GPU, set its compute mode to DEFAULT, or pass decode='regions'"
     earlier = f"use nvidia-dali-cuda130=={DALI_OF_EARLIER_CODEC} (or -cuda120), with nvImageCodec 0.8"
     return said, earlier if codec_version().startswith(CRASHING_CODEC) else "use another version of DALI"
 

@@ -30,6 +30,7 @@ _MAX_MISREAD = 16  # of so many wrong samples, the decoder is to blame for more 
 # What the memory of a batch on a GPU holds when it goes back to DALI: a line of an image that still holds nothing else
 # was never written.
 CANARY = 197
+_MEASURED = (ON_CPU,)  # the limits that were measured; the first sample beyond another one must not end a run
 _STRIDE = 149  # prime: the rows that are compared are others in each batch
 
 
@@ -52,6 +53,7 @@ class Verifier:
         compared: number of samples that were compared.
         passed_over: number of batches without a compared sample, because too many waited.
         moved: samples that DALI decoded wrongly, and that our decoder makes from then on.
+        doubtful: number of samples beyond a limit that was never measured on such a device: counted, and served.
     """
 
     def __init__(self, settings: ProducerSettings, per_batch: int) -> None:
@@ -62,6 +64,7 @@ class Verifier:
         self._wrong: deque[BadSample] = deque()
         self._batches, self.compared, self.passed_over = 0, 0, 0
         self.moved: set[int] = set()
+        self.doubtful, self._doubt = 0, ""
 
     # ---- in the thread that drives DALI
 
@@ -113,6 +116,9 @@ class Verifier:
             sample = self._waiting.popleft()
             try:
                 what, moves = self._judge(sample), True
+                if what and self._limit not in _MEASURED and not sample.unwritten:
+                    self._doubt = self._doubt if self.doubtful else f"sample {sample.sample}: {what}"
+                    self.doubtful, what = self.doubtful + 1, ""
             except LoaderError as error:
                 what, moves = f"and libjpeg refuses the file ({error.cause})", False
             self.compared += 1
@@ -141,7 +147,16 @@ class Verifier:
     # ---- in the consumer
 
     def take_wrong(self) -> tuple[BadSample, ...]:
-        """Return what was found since the last call. Raises LoaderError E-DECODER once too much was found wrong."""
+        """Return what was found since the last call. Raises LoaderError E-DECODER once too much was found wrong.
+
+        Warns of the first sample beyond a limit that was never measured.
+        """
+        if doubt := self._doubt:
+            self._doubt = ""
+            text = (
+                f"{versions()} is further from libjpeg than stated, and the limit was never measured on a GPU: {doubt}"
+            )
+            warnings.warn(f"{text}; describe()['doubtful'] counts such samples", RuntimeWarning, stacklevel=2)
         found = tuple(self._wrong.popleft() for _ in range(len(self._wrong)))
         if found and len(self.moved) >= _MAX_MISREAD:
             cause = f"{len(self.moved)} of {self.compared:,} samples that were compared are wrong, the latest: "
@@ -151,7 +166,12 @@ class Verifier:
 
     def describe(self) -> dict[str, object]:
         """Return what was looked at so far."""
-        counts = {"compared": self.compared, "misread": len(self.moved), "not_compared": self.passed_over}
+        counts = {
+            "compared": self.compared,
+            "misread": len(self.moved),
+            "doubtful": self.doubtful,
+            "not_compared": self.passed_over,
+        }
         return {"verified_per_batch": self._per_batch, **counts}
 
     def warn_of_the_rest(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import sys
 import warnings
@@ -173,6 +174,26 @@ def test_a_verdict_that_may_be_the_machines_fault_is_not_kept(
     monkeypatch.setattr(dali_probe, "_found", {})
     working_way(CPU)
     assert len(child.begun) == 4
+
+
+def test_no_answer_from_a_gpu_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In EXCLUSIVE_PROCESS mode a second process gets no context, and DALI works in this one."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    line = str(LoaderError("E-DEPENDENCY", "DALI cannot run on GPU 0: all CUDA-capable devices are busy"))
+    child = Child(monkeypatch, tmp_path, regions=f"print({line!r}); sys.exit(7)")
+    with pytest.warns(RuntimeWarning, match=r"could not be tried here .*are busy\): whole images .*compute mode"):
+        assert chosen_way(torch.device("cuda", 0)) == WHOLE
+    monkeypatch.setattr(dali_probe, "_found", {})  # another process
+    working_way(torch.device("cuda", 0))
+    assert child.begun == [REGIONS, REGIONS]
+
+
+def test_a_probe_that_crashes_leaves_no_core_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limit: limits.append((which, limit[0])))
+    monkeypatch.setattr(dali_probe, "wrong_images", lambda *_: "".join(f"{limit}" for limit in limits[1:]))
+    assert dali_probe.main([REGIONS, ""]) == EXIT_OK
+    assert limits == [(resource.RLIMIT_CORE, 0)]
 
 
 def test_dali_that_does_not_run_at_all_is_its_own_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -216,6 +216,20 @@ def test_a_decoder_that_is_wrong_throughout_raises_under_any_policy(monkeypatch:
         list(loader)
 
 
+def test_beyond_a_limit_that_was_never_measured_it_warns_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dali_verify, "_MEASURED", ())
+    Planted(monkeypatch, set(range(COUNT)))
+    with (
+        pytest.warns(RuntimeWarning, match=r"sample 0: .*levels from libjpeg's pixels.*describe") as warned,
+        open_loader(MemorySource(PHOTOS), **settings_of(workers=0)) as loader,
+    ):
+        list(itertools.chain(loader, loader))
+        about = loader.describe()
+    assert len(warned) == 1
+    assert (about["misread"], about["doubtful"]) == (0, about["compared"])
+    assert about["compared"] > COUNT
+
+
 def test_what_dali_decodes_and_libjpeg_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [undecodable(PHOTOS[0], KINDS[0]), *PHOTOS[1:4]]
     monkeypatch.setattr(DaliGraph, "feed", lambda graph, tasks: graph._fed.append(tasks))
