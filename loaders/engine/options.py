@@ -14,8 +14,8 @@ class WorkerOptions:
     """Say how the workers of an engine run; none of it changes the stream.
 
     Attributes:
-        workers: number of workers, 0 to work in the consumer; None for one a processor, which the ranks of torchrun on
-            this machine share.
+        workers: number of workers, 0 to work in the consumer; None for one a processor, which the ranks on this
+            machine share.
         prefetch: batches made ahead for each worker.
         watchdog_s: seconds without any progress before a batch that is waited for is given up.
     """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,11 @@ _MEMORY_FILES = {  # whether of version 2 -> limit, usage, prefix of the statist
     True: ("memory.max", "memory.current", "", "file_mapped"),
     False: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_", "total_mapped_file"),
 }
+
+_RANKS_HERE = (  # of torchrun, Open MPI, Intel MPI and MPICH, MVAPICH, SLURM
+    *("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    "SLURM_STEP_TASKS_PER_NODE",
+)
 
 
 class ControlGroup(NamedTuple):
@@ -83,10 +90,37 @@ def cgroup_cpu_quota() -> float | None:
 def default_workers() -> int:
     """Return the default number of workers: one per processor, because the main process needs little time.
 
-    The ranks that torchrun starts on a machine share its processors; LOCAL_WORLD_SIZE is their number.
+    The ranks of a job share the processors of a machine, or of the control group around them all. A launcher may have
+    divided them already (`--numa-binding`, `--cpus-per-task`): no rank takes more than its own, nor more than its part.
     """
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, available_cpus() // max(1, int(ranks) if ranks.isdecimal() else 1))
+    return max(1, min(available_cpus(), _shared_cpus() // local_ranks()))
+
+
+def _shared_cpus() -> int:
+    """Return how many processors the ranks of a job share here: the machine's, or those of a control group."""
+    quota, counts = cgroup_cpu_quota(), [os.cpu_count() or 1]
+    for folder, unified in control_groups("cpuset"):
+        with contextlib.suppress(OSError, ValueError):
+            text = (folder / ("cpuset.cpus.effective" if unified else "cpuset.effective_cpus")).read_text().strip()
+            ranges = [part.partition("-")[::2] for part in text.split(",") if text]
+            counts.append(sum(int(last or first) - int(first) + 1 for first, last in ranges) or counts[0])
+    return min(*counts, math.ceil(quota) if quota else counts[0])
+
+
+def local_ranks() -> int:
+    """Return how many ranks of this job run on this machine, by the launcher's variables; 1 without one.
+
+    A launcher that says no more than LOCAL_RANK (Lightning's) has one for each GPU.
+    """
+    for name in _RANKS_HERE:  # SLURM's reads "4", or "4(x2),3": machines, this one the first as a rule
+        if (found := re.match(r"\d+", os.environ.get(name, ""))) and int(found[0]):
+            return int(found[0])
+    rank = os.environ.get("LOCAL_RANK", "")
+    if not rank.isdecimal():
+        return 1
+    import torch
+
+    return max(1, int(rank) + 1, torch.cuda.device_count())
 
 
 def many_workers(cpus: int) -> int:

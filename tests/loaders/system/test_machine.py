@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.system import machine
@@ -103,10 +104,48 @@ def test_without_control_groups_the_machines_memory_counts(root: Path) -> None:
     assert 1000 < machine.memory_headroom() < 1 << 50
 
 
-@pytest.mark.parametrize(("ranks", "workers"), [("", 6), ("1", 6), ("2", 3), ("4", 1), ("8", 1), ("0", 6), ("x", 6)])
-def test_the_ranks_of_torchrun_on_a_machine_share_its_processors(
-    monkeypatch: pytest.MonkeyPatch, ranks: str, workers: int
+LAUNCHERS = [
+    ({}, 96, 96),
+    *(({"LOCAL_WORLD_SIZE": ranks}, 96, workers) for ranks, workers in (("8", 12), ("200", 1), ("0", 96), ("x", 96))),
+    ({"LOCAL_WORLD_SIZE": "8"}, 48, 12),  # torchrun --numa-binding=node: four ranks share 48
+    ({"LOCAL_WORLD_SIZE": "8"}, 12, 12),  # --numa-binding=exclusive
+    ({"SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, 11, 11),  # srun --cpus-per-task=11
+    ({"SLURM_STEP_TASKS_PER_NODE": "8,4"}, 96, 12),
+    ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, 96, 24),
+    ({"MPI_LOCALNRANKS": "4"}, 96, 24),
+    ({"LOCAL_RANK": "1"}, 96, 12),  # Lightning's launcher: a rank for each of 8 GPUs
+    ({"LOCAL_RANK": "11"}, 96, 8),
+]
+
+
+@pytest.mark.parametrize(("names", "own", "workers"), LAUNCHERS, ids=str)
+def test_ranks_share_the_processors_of_a_machine_and_take_no_more_than_their_own(
+    root: Path, monkeypatch: pytest.MonkeyPatch, names: dict[str, str], own: int, workers: int
 ) -> None:
-    monkeypatch.setattr(machine, "available_cpus", lambda: 6)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    for name in (*machine._RANKS_HERE, "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "cpu_count", lambda: 96)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(own)))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     assert machine.default_workers() == WorkerOptions().num_workers == workers
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"cpuset.cpus.effective": "0-11,48-51"},
+        {"cpuset/cpuset.effective_cpus": "3,8-22"},
+        {"cpu.max": "1550000 100000", "cpuset.cpus.effective": ""},
+    ],
+    ids=str,
+)
+def test_ranks_share_what_their_control_group_has(
+    root: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]
+) -> None:
+    write(root, files)
+    monkeypatch.setattr(os, "cpu_count", lambda: 96)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert machine.default_workers() == 4
