@@ -78,7 +78,7 @@ class BatchMaker(Dataset[Produced]):
             memory, rows = self._slots.memory[item.slot], self._slots.rows[item.slot]
             producer = self._producer
             watched = self._progress.addresses(self._worker, item.generation)
-            bad, seconds = producer.produce(item.cursor, memory, rows, working_on, watched)
+            bad, seconds = producer.produce(item.cursor, memory, rows, working_on, watched, (item.part, item.parts))
             if self._process is not None:
                 bad = tuple(map(_sendable, bad))
             mine[MADE] += 1

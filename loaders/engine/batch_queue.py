@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots
-from penstock.loaders.engine.work import Produced, WorkItem
+from penstock.loaders.engine.work import Produced, WorkItem, join_parts
 from penstock.loaders.rows.producer import Producer
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.stream.engine_contract import Cursor
@@ -33,13 +33,20 @@ class BatchQueue:
     """
 
     def __init__(
-        self, settings: ProducerSettings, workers: int, ahead: int, cursor: Cursor, *, pinned: bool = False
+        self,
+        settings: ProducerSettings,
+        workers: int,
+        ahead: int,
+        cursor: Cursor,
+        *,
+        pinned: bool = False,
+        parts: int = 1,
     ) -> None:
         """Start at `cursor`, with at most `ahead` batches under way: handed out to be made and not yet delivered.
 
-        pinned: whether a GPU may copy out of the slots.
+        pinned: whether a GPU may copy out of the slots. parts: of a batch, each handed out by itself.
         """
-        self._settings, self._ahead = settings, ahead
+        self._settings, self._ahead, self._parts = settings, ahead, parts
         self.slots = BatchSlots(ahead + SPARE_SLOTS, settings.largest_layout, shared=pinned)
         if pinned:
             self.slots.pin(settings.device)
@@ -47,6 +54,9 @@ class BatchQueue:
         self.progress = WorkerProgress(workers + 1, shared=False)
         self.changed = SignalSafeCondition()
         self.cursor, self._handed_out, self._taken, self._delivered = cursor, 0, 0, 0
+        self._rest: WorkItem | None = None  # the next part of a batch that is not handed out in whole
+        self._reports: dict[int, list[Produced]] = {}  # by slot, of batches that threads are at
+        self._cut: dict[int, int] = {}  # by slot, how many parts of a batch were handed out before a seek()
         self.made: dict[int, Produced] = {}
         self.closed = False
 
@@ -55,30 +65,44 @@ class BatchQueue:
         return BatchMaker(self._settings, self.slots, self.progress, worker, make_producer)
 
     def wait_for_work(self) -> tuple[int, WorkItem] | None:
-        """Hand out the next batch to make and its number, once there is room for it; None at the end."""
+        """Hand out the next part to make and its batch's number, once there is room for it; None at the end."""
         with self.changed:
-            while not self.closed and (self._handed_out - self._delivered >= self._ahead or not len(self.recycler)):
+            while not self.closed and not self._has_work():
                 self.changed.wait(POLL_S)  # with a limit: a slot comes back by a finalizer, which notifies nobody
             return None if self.closed else self.next_work()
 
+    def _has_work(self) -> bool:
+        has_room = self._handed_out - self._delivered < self._ahead and len(self.recycler) > 0
+        return self._rest is not None or has_room
+
     def next_work(self) -> tuple[int, WorkItem]:
-        """Hand out the next batch to make and its number; takes a slot."""
-        number, item = self._handed_out, WorkItem(self.progress.generation, self.cursor, self.recycler.take())
-        self._handed_out += 1
-        self.cursor = self._settings.schedule.after(self.cursor)
-        return number, item
+        """Hand out the next part to make and its batch's number; the first part takes a slot."""
+        item = self._rest
+        if item is None:
+            item = WorkItem(self.progress.generation, self.cursor, self.recycler.take(), 0, self._parts)
+            self._handed_out += 1
+            self.cursor = self._settings.schedule.after(self.cursor)
+        self._rest = item._replace(part=item.part + 1) if item.part + 1 < item.parts else None
+        return self._handed_out - 1, item
 
     def is_wanted(self, item: WorkItem) -> bool:
         """Say whether `item` is still wanted: no seek() or close() since it was handed out."""
         return item.generation == self.progress.generation and not self.closed
 
     def put(self, number: int, produced: Produced) -> None:
-        """Store a batch that is made; one that is no longer wanted gives its slot back."""
+        """Store what is made: with its last part a batch, or one that is no longer wanted gives its slot back."""
+        slot = produced.item.slot
         with self.changed:
+            reports = self._reports.setdefault(slot, [])
+            reports.append(produced)
+            if len(reports) < self._cut.get(slot, produced.item.parts):
+                return
+            del self._reports[slot]
+            self._cut.pop(slot, None)
             if self.is_wanted(produced.item):
-                self.made[number] = produced
+                self.made[number] = join_parts(reports) if produced.item.parts > 1 else produced
             else:
-                self.recycler.give_back(produced.item.slot)
+                self.recycler.give_back(slot)
             self.changed.notify_all()
 
     def take(self, *, wait: bool = False) -> Produced | None:
@@ -111,6 +135,12 @@ class BatchQueue:
             self.progress.next_generation()
             while self.made:  # one at a time: after Ctrl-C in the middle no slot is given back twice
                 self.recycler.give_back(self.made.popitem()[1].item.slot)
+            rest, self._rest = self._rest, None
+            if rest is not None:  # the threads that have its other parts still write to the slot
+                self._cut[rest.slot] = rest.part
+                if len(self._reports.get(rest.slot, ())) == rest.part:
+                    del self._reports[rest.slot], self._cut[rest.slot]
+                    self.recycler.give_back(rest.slot)
             self.cursor, self._handed_out, self._taken, self._delivered = cursor, 0, 0, 0
             self.changed.notify_all()
 

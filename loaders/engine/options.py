@@ -16,7 +16,7 @@ class WorkerOptions:
     Attributes:
         workers: number of workers, 0 to work in the consumer; None for one a processor, which the ranks on this
             machine share.
-        prefetch: batches made ahead for each worker.
+        prefetch: batches made ahead for each worker process; of threads, which share batches, by all together.
         watchdog_s: seconds without any progress before a batch that is waited for is given up.
     """
 

@@ -9,6 +9,17 @@ from penstock.loaders.engine.work import batch_row
 from penstock.loaders.rows.layout import BatchLayout
 from penstock.loaders.workers.needs import Needs
 
+_LEAST_ROWS = 16  # of a part: fewer cost more in Python, for each call, than they save
+
+
+def share_batches(workers: int, prefetch: int, batch_size: int) -> tuple[int, int]:
+    """Return in how many parts threads share a batch, and how many batches they have under way.
+
+    All threads work on one batch where that has rows enough, so that the first one is soon there, and few are locked.
+    """
+    parts = max(1, min(workers, batch_size // _LEAST_ROWS))
+    return parts, (-(-workers // parts) + max(1, prefetch - 1) if workers else 1)
+
 
 def thread_needs(ahead: int, layout: BatchLayout, library_bytes: int = 0) -> Needs:
     """Return the needs of an engine of threads that has `ahead` batches of `layout` under way.

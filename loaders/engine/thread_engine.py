@@ -18,7 +18,7 @@ from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.batch_queue import BatchQueue, make_batches
 from penstock.loaders.engine.engine_states import EngineStates
 from penstock.loaders.engine.options import WorkerOptions
-from penstock.loaders.engine.slot_needs import thread_needs
+from penstock.loaders.engine.slot_needs import share_batches, thread_needs
 from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.rows.producer import Producer
 from penstock.loaders.rows.producer_settings import ProducerSettings
@@ -49,7 +49,7 @@ class ThreadEngine(EngineStates):
 
     Args:
         options: number of threads, batches ahead for each, and the watchdog's time.
-        ahead: batches under way, where it is not workers times prefetch.
+        ahead: batches under way, where it is not what share_batches says.
         make_producer: makes what fills the slots; another one than Producer leaves most of them to another decoder.
 
     Attributes:
@@ -68,7 +68,10 @@ class ThreadEngine(EngineStates):
         super().__init__(name, settings)
         self._make_producer = make_producer
         self._options, self._workers = options, options.num_workers
-        self._ahead = ahead or max(1, self._workers * options.prefetch)
+        shares = make_producer is Producer and not settings.transforms  # which need the whole batch
+        size = settings.largest_layout.batch_size if shares else 1
+        self._parts, few = share_batches(self._workers, options.prefetch, size)
+        self._ahead = ahead or few
         self.queue: BatchQueue | None = None
         self._threads: list[threading.Thread] = []
         self._maker: BatchMaker | None = None
@@ -88,7 +91,7 @@ class ThreadEngine(EngineStates):
         layout = self._settings.largest_layout
         ensure(thread_needs(self._ahead, layout, self._settings.consumer_bytes), **self._where())
         pinned = self._make_producer is Producer and torch.device(self._settings.device).type == "cuda"
-        queue = BatchQueue(self._settings, self._workers, self._ahead, cursor, pinned=pinned)
+        queue = BatchQueue(self._settings, self._workers, self._ahead, cursor, pinned=pinned, parts=self._parts)
         # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.
         self._retire = weakref.finalize(self, _retire, os.getpid(), queue, self._threads)
         self._owner = os.getpid()

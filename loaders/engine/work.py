@@ -34,21 +34,25 @@ BATCH_ROW = batch_row()
 
 
 class WorkItem(NamedTuple):
-    """Order one batch.
+    """Order one batch, or one of the equal parts that threads share it in.
 
     Attributes:
         generation: the generation of work that it belongs to; the item is stale once that has moved on.
         cursor: its place in the stream.
         slot: number of the slot to fill.
+        part: which of the `parts` to make.
+        parts: number of parts of the batch.
     """
 
     generation: int
     cursor: Cursor
     slot: int
+    part: int = 0
+    parts: int = 1
 
 
 class Produced(NamedTuple):
-    """Report on a work item; the batch itself lies in the slot.
+    """Report on a work item, or on all parts of a batch; the batch itself lies in the slot.
 
     Attributes:
         item: the order.
@@ -71,3 +75,18 @@ class Produced(NamedTuple):
     tasks: tuple[tuple[int, Any], ...] = ()
     read_s: float = 0.0
     repaired: tuple[BadSample, ...] = ()
+
+
+def join_parts(parts: list[Produced]) -> Produced:
+    """Return the report on a batch from those on all its parts; the error is that of the first part with one."""
+    parts = sorted(parts, key=lambda part: part.item.part)
+    failed = next((part for part in parts if part.error is not None), parts[0])
+    return parts[0]._replace(
+        bad=tuple(bad for part in parts for bad in part.bad),
+        produce_s=sum(part.produce_s for part in parts),
+        done=all(part.done for part in parts),
+        error=failed.error,
+        trace=failed.trace,
+        read_s=sum(part.read_s for part in parts),
+        repaired=tuple(entry for part in parts for entry in part.repaired),
+    )

@@ -50,6 +50,7 @@ class Producer:
         rows: npt.NDArray[np.void],
         working_on: Callable[[int], None],
         progress: Progress | None = None,
+        part: tuple[int, int] = (0, 1),
     ) -> tuple[tuple[BadSample, ...], float]:
         """Write the batch at `cursor` to `memory`, uint8 [bytes] as the layout says, and `rows` (batch_row) [batch].
 
@@ -58,6 +59,7 @@ class Producer:
 
         working_on: called with each sample that Python is about to read or decode (a heartbeat; it may raise Aborted).
         progress: where the native library does the same.
+        part: (number, count): of so many equal parts of the rows, write that one alone. A transform needs the whole.
         """
         started = time.perf_counter()
         self.tasks.clear()
@@ -67,8 +69,9 @@ class Producer:
         slot = Slot(self._settings.layout(cursor), memory, rows[: len(index)])
         batch = slot if self._transform is None else self._transform.begin(cursor, slot)
         plan = self._settings.plan(cursor)
-        pad_rows(np.flatnonzero(index < 0), batch)
-        left, native_s = np.flatnonzero(index >= 0), 0.0
+        first, last = (len(index) * number // part[1] for number in (part[0], part[0] + 1))
+        pad_rows(first + np.flatnonzero(index[first:last] < 0), batch)
+        left, native_s = first + np.flatnonzero(index[first:last] >= 0), 0.0
         refused: dict[int, LoaderError] = {}
         if self._native is not None:
             filled = self._fill_natively(self._native, index, left, plan, batch, progress, keys)
@@ -88,8 +91,8 @@ class Producer:
         if self._transform is not None:
             self._transform.finish(cursor, batch, slot, working_on, keys)
         if slot.layout.patch:
-            cut_rows(slot.images[0], slot.rows["place"], slot.layout.patch)
-        self._label(batch.rows)
+            cut_rows(slot.images[0][first:last], slot.rows["place"][first:last], slot.layout.patch)
+        self._label(batch.rows[first:last])
         for row in sorted(self.tasks):  # the tasks of substitutes came last
             self.tasks[row] = self.tasks.pop(row)
         return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started

@@ -296,7 +296,7 @@ def test_a_batch_that_is_made_out_of_turn_is_not_ready() -> None:
         assert eventually(lambda: len(queue.made) > 0)
         assert engine.ready() == 0
         go_on.set()
-        assert eventually(lambda: engine.ready() == 4)  # all that may be under way
+        assert eventually(lambda: engine.ready() == 3)  # all that may be under way
     finally:
         go_on.set()
         engine.close()
