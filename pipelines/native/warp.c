@@ -2,7 +2,6 @@
  * grey as in batch/color.py; all results are the same as there. */
 #include "native.h"
 
-#include <math.h>
 #include <string.h>
 
 #define CHANNELS 3
@@ -54,8 +53,9 @@ typedef struct {
 static inline taps_of place_taps(double position, int32_t length, int taps, int32_t own) {
   taps_of found = {.at = {own}, .weights = {1.0f}, .is_outside = 0};
   if (taps == 1) return found;
-  position = fmin(fmax(position, -16.0), (double)length + 16.0);
-  double lower = floor(position - 0.5);
+  position = position > -16.0 ? position : -16.0; /* farther out all taps are the border's */
+  position = position < length + 16.0 ? position : length + 16.0;
+  double lower = (double)(int32_t)(position - 0.5 + 32) - 32; /* rounded down: the sum is above zero */
   float share = (float)(position - 0.5 - lower);
   found.is_outside = position < 0 || position >= length;
   for (int k = 0; k < taps; k++) {

@@ -365,7 +365,8 @@ def test_model_ceiling_takes_the_loaders_dtype(photos: Path, dtype: str, expecte
     with ExitStack() as stack:
         turns = LoaderTurns(data.opener, subject.chosen, stack)
         probes: dict[Any, Any] = RunProbes(subject, turns, stack, []).all()
-    assert probes["model", "resnet18 on a resident batch"].keywords["dtype"] == expected
+        images, _ = probes["model", "resnet18 on a resident batch"]._made().keywords["batch"]
+    assert images.dtype == expected
 
 
 def test_too_few_images_for_a_batch_are_said(photos: Path) -> None:

@@ -18,6 +18,7 @@ from penstock.loaders.engine.options import WorkerOptions
 from penstock.loaders.engine.slot_needs import share_batches, slot_bytes
 from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.engine.work import Produced, WorkItem
+from penstock.loaders.sizes.patch_budget import PatchBudget
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines import imagenet_train
 
@@ -29,7 +30,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_needs, "_LEAST_ROWS", 2)
 
 
-def test_rows_errors_and_repairs_are_those_of_one_thread(tmp_path: Path) -> None:
+@pytest.mark.parametrize("patches", [None, PatchBudget(size=8, sequence_lengths=20)], ids=["images", "patches"])
+def test_rows_errors_and_repairs_are_those_of_one_thread(tmp_path: Path, patches: PatchBudget | None) -> None:
     """With bad samples in several parts of a batch, and a short last batch."""
     folder = write_folder(tmp_path, 43)
     for path in sorted(folder.rglob("*.jpg"))[::5]:
@@ -37,6 +39,7 @@ def test_rows_errors_and_repairs_are_those_of_one_thread(tmp_path: Path) -> None
     streams = []
     for workers in (0, 1, 3, 4):
         options: dict[str, Any] = {"pipeline": imagenet_train(32), "batch_size": 8, "on_bad_sample": "replace"}
+        options["patches"] = patches
         with create_loader(folder, workers=workers, workers_are="threads", drop_last=False, **options) as loader:
             seen = []
             for batch in loader.batches():
