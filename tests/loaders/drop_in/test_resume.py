@@ -70,6 +70,15 @@ def test_set_epoch_keeps_a_place_that_was_loaded() -> None:
     assert len(list(loader)) == 4
 
 
+def test_set_epoch_goes_back_to_the_first_and_no_further() -> None:
+    loader = DataLoader(Numbered(8), 2, num_workers=0)
+    loader.set_epoch(3)
+    loader.set_epoch(0)
+    assert loader.state_dict()["epoch"] == 0
+    with pytest.raises(ValueError, match="epoch must be"):
+        loader.set_epoch(-1)
+
+
 @pytest.mark.filterwarnings("ignore:seed=0 has no effect:UserWarning")
 def test_a_state_of_another_stream_is_refused() -> None:
     def loader(**arguments: Any) -> DataLoader[Any]:

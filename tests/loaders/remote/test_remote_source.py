@@ -109,6 +109,14 @@ def test_what_cannot_heal_is_one_line(server: RangeServer, photos: ImageFolder, 
     assert "\n" not in str(caught.value)
 
 
+def test_a_large_image_is_refused_before_it_is_fetched(server: RangeServer, photos: ImageFolder) -> None:
+    source = open_remote(server, photos, max_file_bytes=100)
+    asked = server.requests["all"]
+    with pytest.raises(LoaderError, match="E-BOMB"):
+        source.read(0)
+    assert server.requests["all"] == asked
+
+
 def test_an_object_that_is_replaced_is_refused(server: RangeServer, photos: ImageFolder) -> None:
     source = open_remote(server, photos)
     server.etags["/2.bin"] = "another"

@@ -224,6 +224,12 @@ def test_a_class_that_is_not_named_is_refused(tmp_path: Path) -> None:
         assert error.path == os.fsencode(path) + b":./b/2.jpg"
 
 
+@pytest.mark.parametrize("label", [[], ["cls", "cls"], ["cls", "folder"]])
+def test_several_labels_must_be_different_members(tmp_path: Path, label: list[str]) -> None:
+    with pytest.raises(ValueError, match="several labels must be a list of different 'json:FIELD' and 'cls', got"):
+        open_source(plant(tmp_path / "x.tar", SAMPLES), label=label)
+
+
 @pytest.mark.parametrize("label", ["clss", 7, "absent.csv"])
 def test_other_labels_are_refused(tmp_path: Path, label: Any) -> None:
     with pytest.raises(
