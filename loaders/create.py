@@ -162,9 +162,9 @@ def create_loader(
             `max_per_class`; `image`, `label`, `root` and `classes` say how a table, tars or Arrow files hold images and
             labels; `split` names one of a Hugging Face data set; `cache_bytes` bounds what Parquet keeps decoded;
             `root` may be a URL. `requests`, `bytes_ahead`, `local_cache` and `local_bytes` are for URLs; failures that
-            can heal are retried, for 60 s per sample at most. See loaders/README.md.
-            Of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes", or
-            "auto": see the README), start_method. hdf5: these, and for a source that is no cache yet `cache`, where it
+            can heal are retried, for 60 s per sample at most. See docs/guides/remote.md.
+            Of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes" or "auto", see
+            docs/design/workers.md), start_method. hdf5: these, and for a source that is no cache yet `cache`, where it
             lies or is built on first use, and `encoding`, an Encoding. dali: workers, prefetch, watchdog_s, readers,
             cache, encoding, and the others of DaliOptions.
     """
