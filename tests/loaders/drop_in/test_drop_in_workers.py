@@ -216,6 +216,8 @@ def test_a_dead_pinning_thread_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
     assert caught.value.code == "E-WORKER"
 
 
+# torch's thread may be waiting for a descriptor of the worker when that is killed.
+@pytest.mark.filterwarnings("ignore:Exception in thread:pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("pin_memory", [False, True])
 @pytest.mark.parametrize("state", ["stopped (SIGSTOP)", "busy or blocked"])
 def test_a_worker_that_keeps_the_memory_of_its_batches_is_named(
