@@ -44,34 +44,36 @@ class Backend:
 
     def parse(self, options: Mapping[str, Any]) -> tuple[WorkerOptions, dict[str, Any]]:
         """Return the options of the engine, checked, and those of prepare_source. Raises ValueError."""
-        of_source = SOURCE_OPTIONS if self.prepare_source is not None else ()
-        of_engine = {name: value for name, value in options.items() if name not in of_source}
-        known = [field.name for field in fields(self.options)]
-        unknown = [name for name in of_engine if name not in known]
+        unknown = [name for name in options if name not in self.option_names]
         if unknown:
-            cures = dict.fromkeys(filter(None, (self._cure(name, [*known, *of_source]) for name in unknown)))
-            fix = "; ".join(cures) or f"it takes {', '.join([*known, *of_source])}"
+            cures = dict.fromkeys(filter(None, map(self._cure, unknown)))
+            fix = "; ".join(cures) or f"it takes {', '.join(self.option_names)}"
             raise ValueError(f"backend {self.name!r} has no option {', '.join(unknown)}: {fix}")
-        return self.options(**of_engine), {name: options[name] for name in of_source if name in options}
+        of_source = {name: value for name, value in options.items() if name in self._source_options}
+        of_engine = {name: value for name, value in options.items() if name not in of_source}
+        return self.options(**of_engine), of_source
 
-    def _cure(self, name: str, options: list[str]) -> str | None:
+    def _cure(self, name: str) -> str | None:
         others = [backend for backend in _RECORDS if backend is not self and name in backend.option_names]
         if others:
             return f"{name} is an option of {' and '.join(f'backend={backend.name!r}' for backend in others)}"
-        return cure_of_name(name, [*options, *OF_EVERY_BACKEND], PIPELINE_SETTINGS)
+        return cure_of_name(name, [*self.option_names, *OF_EVERY_BACKEND], PIPELINE_SETTINGS)
 
     @property
     def option_names(self) -> tuple[str, ...]:
         """Names of the options of the engine and of prepare_source."""
-        of_source = SOURCE_OPTIONS if self.prepare_source is not None else ()
-        return (*(field.name for field in fields(self.options)), *of_source)
+        return (*(field.name for field in fields(self.options)), *self._source_options)
+
+    @property
+    def _source_options(self) -> tuple[str, ...]:
+        return SOURCE_OPTIONS if self.prepare_source is not None else ()
 
 
 # Arguments of create_loader, one of which a misspelled or foreign name may mean.
 OF_EVERY_BACKEND = (
-    *("pipeline", "batch_size", "sizes", "buckets", "device", "dtype", "seed", "shuffle", "weights", "epoch_samples"),
-    *("drop_last", "pad", "rank", "world_size", "decoder", "on_bad_sample", "on_repaired", "max_bad", "with_index"),
-    *("memory_format", "transform", "batch_transform", "profile", "backend", "subset", "max_per_class"),
+    *("pipeline", "batch_size", "sizes", "buckets", "patches", "device", "dtype", "seed", "shuffle", "weights"),
+    *("epoch_samples", "drop_last", "pad", "rank", "world_size", "decoder", "on_bad_sample", "on_repaired", "max_bad"),
+    *("with_index", "memory_format", "transform", "batch_transform", "profile", "backend", "subset", "max_per_class"),
     *("image", "label", "root", "classes"),
 )
 _RECORDS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from penstock.loaders import DataLoader, LoaderError, create_loader, open_source
+from penstock.loaders.backends import OF_EVERY_BACKEND
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.build_ranks import Ranks
@@ -154,6 +156,12 @@ def test_an_argument_of_another_kind_is_refused_by_name(
     more = {"world_size": 1} if name == "rank" and call is small else {}
     with pytest.raises(ValueError, match=words):
         call(photos, **{name: value}, **more)
+
+
+def test_every_argument_may_be_meant_by_a_misspelled_one(photos: Path) -> None:
+    assert set(inspect.signature(create_loader).parameters) - {"source", "options"} <= set(OF_EVERY_BACKEND)
+    with pytest.raises(ValueError, match="has no option patch: pass patches="):
+        create_loader(photos, patch=16)
 
 
 def test_a_pipeline_that_was_not_called_is_told_how(photos: Path) -> None:
