@@ -107,12 +107,7 @@ class CacheFile:
             return {}
         with self._damage_as_error():
             data = np.empty(self._fields.num_bytes, np.uint8)
-            done = 0
-            while done < len(data):
-                got = os.preadv(self._fd(), [data[done:].data], self._fields.offset + done)
-                if not got:
-                    raise DamagedCacheError("the file ends inside its fields")
-                done += got
+            self._fill(data.data, self._fields.offset, "fields")
             try:
                 return unpack_fields(self.about.fields, data, self.about.samples)
             except ValueError as error:
@@ -120,18 +115,19 @@ class CacheFile:
 
     def load_records(self, out: npt.NDArray[np.void], first: int = 0) -> None:
         """Fill `out` (RECORD [n]) with records from `first` on, and check them. Raises LoaderError E-CACHE."""
-        view = out.data.cast("B")
-        done = 0
-        while done < len(view):
-            got = os.preadv(
-                self._fd(), [view[done : done + _CHUNK_BYTES]], self._samples.offset + first * RECORD.itemsize + done
-            )
-            if not got:
-                raise self.damaged("the file ends inside its tables")
-            done += got
+        self._fill(out.data.cast("B"), self._samples.offset + first * RECORD.itemsize, "tables")
         with self._damage_as_error():
             for start in range(0, len(out), _CHECKED_ROWS):
                 _check_records(out[start : start + _CHECKED_ROWS], self.about.payload_bytes, len(self.about.classes))
+
+    def _fill(self, view: memoryview, offset: int, what: str) -> None:
+        """Fill `view` with the bytes from `offset` of the file on, in which its `what` lie."""
+        done = 0
+        while done < len(view):
+            got = os.preadv(self._fd(), [view[done : done + _CHUNK_BYTES]], offset + done)
+            if not got:
+                raise self.damaged(f"the file ends inside its {what}")
+            done += got
 
     @property
     def payload(self) -> tuple[int, int]:
