@@ -74,9 +74,10 @@ def measure_all(subject: Subject, found: SearchResult, display: Display) -> Benc
             names = ", ".join(name for _, name in rounds.late)
             notes.append(f"not measured in {budget.seconds:g} s (--budget): {names}")
         store = probes.describe_store()
-        chosen = _final_choice(subject, probes, measured(), notes)
+        made = measured()
+        chosen = _final_choice(subject, probes, made, notes)
         return replace(
-            _record(subject, turns.about, measured()),
+            _record(subject, turns.about, made),
             candidates=found.tried,
             chosen=chosen,
             store=store,

@@ -48,7 +48,7 @@ class ThreadEngine(EngineStates):
     hands them out.
 
     Args:
-        options: number of threads, batches ahead for each, and the watchdog's time.
+        options: number of threads, batches ahead of all together, and the watchdog's time.
         ahead: batches under way, where it is not what share_batches says.
         make_producer: makes what fills the slots; another one than Producer leaves most of them to another decoder.
 

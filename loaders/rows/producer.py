@@ -14,6 +14,7 @@ from penstock.loaders.rows.native_rows import Keys, NativeRows, Plan, native_row
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.rows.python_rows import PythonRows, pad_rows
 from penstock.loaders.rows.transform_step import TransformStep
+from penstock.loaders.sources.contract import is_fetching
 from penstock.loaders.sources.source_faults import naming_method
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.pipelines.errors import LoaderError
@@ -39,6 +40,7 @@ class Producer:
         self._native = native_rows(settings.source, settings.pipeline, settings.decoder)
         self._python = python or PythonRows(settings)
         self._transform = TransformStep(settings) if settings.transforms else None
+        self._fetches = is_fetching(settings.source)  # asked once: it takes 50 us
         self.tasks: dict[int, Any] = {}
         self.repaired: dict[int, BadSample] = {}
         self.read_s = 0.0
@@ -63,7 +65,8 @@ class Producer:
         """
         started = time.perf_counter()
         self.tasks.clear()
-        self._settings.read_ahead.advance(self._settings.source, self._settings.schedule, cursor)
+        if self._fetches:
+            self._settings.read_ahead.advance(self._settings.source, self._settings.schedule, cursor)
         index = self._settings.schedule.batch(cursor.epoch, cursor.position)
         keys = self._settings.schedule.draw_keys(cursor)
         slot = Slot(self._settings.layout(cursor), memory, rows[: len(index)])
