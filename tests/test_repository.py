@@ -199,6 +199,11 @@ def test_walk_without_git_finds_what_git_finds() -> None:
     assert sorted(_walk(ROOT)) == repository_files()
 
 
+def test_nothing_built_or_downloaded() -> None:
+    built = {".whl", ".gz", ".zip", ".so", ".o", ".pyc", ".h5", ".pt"}
+    assert [path for path in repository_files() if Path(path).suffix in built] == []
+
+
 def test_nothing_of_one_machine() -> None:
     findings = []
     for path in repository_files():
