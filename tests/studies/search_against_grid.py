@@ -99,7 +99,14 @@ def grid_of(settings: BenchSettings, backends: Sequence[tuple[str, bool]], cpus:
             for values in product(*options_of.values()):
                 options = {"workers": workers, **dict(zip(options_of, values, strict=True))}
                 dtype = settings.dtype
-                yield Candidate(backend=backend, decoder=decoder, dtype=dtype, cached=cached, options=options)
+                candidate = Candidate(backend=backend, decoder=decoder, dtype=dtype, cached=cached, options=options)
+                yield _without_default(candidate)
+
+
+def _without_default(candidate: Candidate) -> Candidate:
+    """Return the candidate without `workers_are` where that is the default, which the search does not name."""
+    plain = replace(candidate, options={k: v for k, v in candidate.options.items() if k != "workers_are"})
+    return plain if plain.has_processes == candidate.has_processes else candidate
 
 
 def measure_grid(
