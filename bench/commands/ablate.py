@@ -56,22 +56,25 @@ def ablate(
 
 
 def _print(found: Ablation) -> None:
+    from penstock.bench.report.console import plain_console, print_table
+    from penstock.bench.report.sections import Table
+
     base = found.base
     print(
         f"{base.settings.model}, batch {base.batch_size} of {base.size}x{base.size} pixels on {base.settings.device}, "
         f"resident (no loader), median of {found.rounds} rounds: {found.base_images_per_s:,.1f} images/s, "
         f"{_mib(found.base_peak_bytes)} MiB"
     )
-    print(f"{'technique':<34}{'with':>9}{'without':>10}  images/s{'with':>8}{'without':>10}  MiB")
+    rows = []
     for row in found.rows:
         if row.images_per_s is None or row.peak_bytes is None:
-            print(f"{row.name:<34}not measured: {row.reason}")
+            rows.append((row.name, *[""] * 5, f"not measured: {row.reason}"))
             continue
         on, off = row.images_per_s
-        print(
-            f"{row.name:<34}{on:>9,.1f}{off:>10,.1f}  {f'x {on / off:.2f}':<8}"
-            f"{_mib(row.peak_bytes[0]):>8}{_mib(row.peak_bytes[1]):>10}"
-        )
+        rows.append((row.name, f"{on:,.1f}", f"{off:,.1f}", f"{on / off:.2f}", *map(_mib, row.peak_bytes), ""))
+    names = ("images/s with", "without", "times", "MiB with", "without")
+    columns = [("technique", "text"), *((name, "number") for name in names), ("", "text")]
+    print_table(Table(caption="", columns=columns, rows=rows), plain_console())
 
 
 def _mib(count: int | None) -> str:

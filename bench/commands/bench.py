@@ -96,7 +96,6 @@ def bench(
     options: dict[str, Any] = dict(locals())  # each field of BenchSettings is an option
 
     from penstock.bench.record.bench_record import BenchSettings
-    from penstock.bench.report.cache_text import print_advice
     from penstock.bench.report.page import write_page
     from penstock.bench.report.summary import print_summary
     from penstock.bench.report.terminal import print_record
@@ -119,8 +118,6 @@ def bench(
     with_caches = thorough and report is not None
     record = _measure(data, BenchSettings(**asked), cache_tradeoff, keep, with_caches=with_caches)
     (print_record if verbose else print_summary)(record)
-    if record.cache and verbose:
-        print_advice(record.cache)
     keep(record)
     if report:
         write_page(without_paths(record), report)

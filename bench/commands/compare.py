@@ -52,25 +52,20 @@ def compare(
 
 
 def _print(found: Comparison) -> None:
-    from rich.table import Table
+    from penstock.bench.report.console import plain_console, print_table
+    from penstock.bench.report.sections import Table
 
-    from penstock.bench.report.console import plain_console
-
-    table = Table()
-    for column in ("what", "measured"):
-        table.add_column(column)
-    for column in ("A, images/s", "B, images/s", "B to A"):
-        table.add_column(column, justify="right")
-    table.add_column("")
+    rows = []
     for c in found.changes:
         before, after = (
             f"{rate:,.0f} ({low:,.0f} to {high:,.0f})"
             for rate, (low, high) in ((c.before, c.before_spread), (c.after, c.after_spread))
         )
         verdict = "within the noise" if c.within_noise else "faster" if c.ratio > 1 else "slower"
-        table.add_row(c.kind, c.name, before, after, f"{c.ratio:.3f}", verdict)
+        rows.append((c.kind, c.name, before, after, f"{c.ratio:.3f}", verdict))
+    columns = [("what", "short"), ("measured", "short"), ("A, images/s", "number"), ("B, images/s", "number")]
     console = plain_console()
-    console.print(table)
+    print_table(Table(caption="", columns=[*columns, ("B to A", "number"), ("", "short")], rows=rows), console)
     for difference in found.differs:
         console.print(f"Not the same: {difference}")
     for version in found.versions:

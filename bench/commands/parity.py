@@ -13,8 +13,6 @@ from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.data.training_folder import training_folder
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from penstock.bench.checks.parity import ParityRecord
 
 
@@ -58,45 +56,29 @@ def parity(
 
 
 def _print(record: ParityRecord) -> None:
-    from penstock.bench.report.console import plain_console
+    from penstock.bench.report.console import plain_console, print_table
+    from penstock.bench.report.sections import Table
 
-    plain_console().print(_table(record))
+    rows = []
+    for pair in record.pairs:
+        found = pair.distance.as_dict()
+        differing = ", ".join(what for what, count in pair.differing.items() if count)
+        worst = "" if found["worst_image"] is None else f"{found['worst_image']}: {found['worst_image_mean']:.3f}"
+        mean = f"{found['mean']:.3f}" if found["max"] else "0"
+        stream, outside = f"{differing} differ" if differing else "equal", "OUTSIDE" if pair.outside() else ""
+        distances = (mean, str(found["p99_9"]), str(found["max"]), worst)
+        rows.append((pair.first, pair.second, stream, *distances, outside))
+    numbers = [(name, "number") for name in ("mean", "99.9 %", "max", "worst image")]
+    columns = [("engine", "text"), ("engine", "short"), ("stream", "short"), *numbers, ("", "short")]
+    caption = f"{record.data.describe()}\n{record.images:,} images compared; distances in levels, 0 to 255"
+    print_table(Table(caption=caption, columns=columns, rows=rows), plain_console())
+    for line in _tolerances(record):
+        typer.echo(line)
     for left in record.left_out:
         typer.echo(f"left out: {left.name}: {left.cause} ({left.fix})")
     for pair in record.outside:
         typer.echo(f"outside: {pair.first} and {pair.second}: {'; '.join(pair.outside())}")
     typer.echo(_verdict_line(record))
-
-
-def _table(record: ParityRecord) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    title = f"{record.data.describe()}\n{record.images:,} images compared; distances in levels, 0 to 255"
-    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, show_edge=False)
-    table.pad_edge, table.collapse_padding = False, True
-    table.caption, table.caption_justify = "\n".join(_tolerances(record)), "left"
-    for name in ("engine", "engine"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("stream")
-    for name in ("mean", "99.9 %", "max", "worst image"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for pair in record.pairs:
-        found = pair.distance.as_dict()
-        differing = ", ".join(what for what, count in pair.differing.items() if count)
-        worst = found["worst_image"]
-        table.add_row(
-            pair.first,
-            pair.second,
-            f"{differing} differ" if differing else "equal",
-            f"{found['mean']:.3f}" if found["max"] else "0",
-            str(found["p99_9"]),
-            str(found["max"]),
-            "" if worst is None else f"{worst}: {found['worst_image_mean']:.3f}",
-            "OUTSIDE" if pair.outside() else "",
-        )
-    return table
 
 
 def _tolerances(record: ParityRecord) -> Iterator[str]:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.record.cache_advice import CacheAdvice
-from penstock.bench.report.text import spread_text
 from penstock.loaders.cache.format import About
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.cache_build.build import BuiltCache
@@ -109,36 +107,6 @@ def findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
         "damaged": list_findings(finding for report in reports for finding in report.damaged),
         "differing": list_findings(finding for report in reports for finding in report.differing),
     }
-
-
-def print_advice(advice: CacheAdvice) -> None:
-    """Print a table of the ways to store the data to standard output."""
-    from rich.table import Table
-
-    from penstock.bench.report.console import plain_console
-
-    first = advice.offers[0]
-    run = f"{advice.workers} workers, uint8 batches of {advice.settings.batch_size}"
-    about = f"a sample of {advice.data['sample']:,} images; {run}"
-    title = f"{advice.data['summary']}\n{about}"
-    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("stored as", no_wrap=True)  # options that one types: never cut, and in one line
-    for column in ("whole data", "images/s", "spread", "x files", "PSNR"):
-        table.add_column(column, justify="right")
-    for stored in advice.offers:
-        table.add_row(
-            stored.name,
-            size_text(round(stored.whole_bytes)),
-            f"{stored.images_per_s:,.0f}",
-            spread_text(stored.rounds),
-            f"{stored.images_per_s / first.images_per_s:.2f}",
-            stored.quality,
-        )
-    console = plain_console()
-    console.print(table)
-    console.print("To build one: penstock cache build DATA CACHE.h5, with the options of its row")
-    for note in advice.notes:
-        console.print(note)
 
 
 def _counts_text(counts: dict[str, int]) -> str:

@@ -42,10 +42,9 @@ def page(record: BenchRecord) -> str:
         kicker="Penstock benchmark report",
         title=_title(record),
         sentence=verdict.sentence if verdict else "",
-        about=f"{record.data.get('summary', 'data without a summary')}. {_machine(record)}. {_run(record)}. "
-        + hindrance_text(record),
+        about=about_text(record),
         tiles=_tiles(record),
-        sections=_sections(record),
+        sections=record_sections(record),
     )
 
 
@@ -71,7 +70,7 @@ def _finish(value: Any) -> Any:
     return value if hasattr(value, "__html__") else shown(value)
 
 
-def _sections(record: BenchRecord) -> list[Section]:
+def record_sections(record: BenchRecord) -> list[Section]:
     """Return the page's sections; the last one lists those that the record holds nothing for."""
     sections = [
         changes_section(record),
@@ -94,18 +93,16 @@ def _title(record: BenchRecord) -> str:
     return f"{rate_text(record.rate('loader') or 0.0)} images/s from the loader{limits}"
 
 
-def _machine(record: BenchRecord) -> str:
-    environment = record.environment
+def about_text(record: BenchRecord) -> str:
+    """Say what was measured: the data, the machine, the loader, and whether other programs hindered it."""
+    environment, wanted = record.environment, record.settings
     gpu = f", {environment['gpu']}" if environment.get("gpu") else ""
-    return f"{environment.get('cpus')} × {environment.get('cpu')}{gpu}"
-
-
-def _run(record: BenchRecord) -> str:
-    wanted = record.settings
     return (
+        f"{record.data.get('summary', 'data without a summary')}. "
+        f"{environment.get('cpus')} × {environment.get('cpu')}{gpu}. "
         f"Backend {record.loader.get('backend', wanted.backend)}, {record.workers} workers, decoder {record.decoder}, "
         f"batches of {wanted.batch_size:,} at {wanted.size} × {wanted.size}, {wanted.dtype}; medians of "
-        f"{rounds_text(record)}\N{NO-BREAK SPACE}s"
+        f"{rounds_text(record)}\N{NO-BREAK SPACE}s. {hindrance_text(record)}"
     )
 
 

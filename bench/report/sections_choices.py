@@ -100,7 +100,7 @@ def tradeoff_section(cache: CacheAdvice | None) -> Section:
         return Section(title=title, missing="penstock bench --cache-tradeoff DATA measures it, of files")
     settings, files = cache.settings, cache.offers[0].images_per_s
     rows = [_storage_row(each, files) for each in cache.offers]
-    columns = [("stored as", "text"), ("bytes per image", "number"), ("whole data", "number"), ("images/s", "number")]
+    columns = [("stored as", "text"), ("whole data", "number"), ("images/s", "number")]
     columns += [("lowest to highest round", "number"), ("times the files", "number"), ("pixels", "number")]
     caption = "Names are options of penstock cache build; dB: PSNR of what is served against the source."
     about = (
@@ -123,7 +123,6 @@ def tradeoff_section(cache: CacheAdvice | None) -> Section:
 def _storage_row(stored: StorageKind, files: float) -> tuple[str, ...]:
     return (
         stored.name,
-        f"{stored.bytes_an_image:,.0f}",
         size_text(round(stored.whole_bytes)),
         rate_text(stored.images_per_s),
         spread_text(stored.rounds),

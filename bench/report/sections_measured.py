@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.bench.record.bench_record import KIND_NAMES, OVER_TIME, BenchRecord, Measured
 from penstock.bench.report.charts import Bar, BarChart, Line, LineChart, ticks
@@ -47,7 +48,7 @@ def rates_chart(record: BenchRecord) -> BarChart:
     """Return the chart of all rates; ceilings far above what was reached are broken off."""
     rows: list[Bar | str] = ["What was reached"]
     rows += [_bar(measured) for kind in (*_OURS, "model") for measured in record.all_of(kind)]
-    figures = Figures.of(record)
+    figures = Figures(record)
     whole = figures.decode_ceiling if record.loader.get("decodes_on") is None else 0.0
     ceilings = sorted(record.all_of("ceiling"), key=lambda each: each.images_per_s)
     if ceilings:
@@ -95,12 +96,8 @@ def lanes_chart(lanes: Sequence[Lane], batch_size: int) -> BarChart:
         rows.append(lane.title + ("" if lane.measured or len(lane.stages) < 2 else f": {ms_text(lane.ms)} in all"))
         begin = 0.0
         for stage in lane.stages:
-            waits = f" ({stage.waiting / stage.ms:.0%} of it waits for data)" if stage.waiting else ""
-            end = begin + stage.ms
-            label, value = stage.name + waits, ms_text(stage.ms)
-            bar = Bar(label=label, value=value, kind=stage.kind, begin=begin, end=end, waiting=stage.waiting)
-            rows.append(bar)
-            begin += 0.0 if lane.measured else stage.ms
+            rows.append(replace(stage, begin=begin, end=begin + stage.end))
+            begin += 0.0 if lane.measured else stage.end
     longest = max(lane.ms for lane in lanes)
     return BarChart(rows=rows, axis=f"milliseconds of a batch of {batch_size:,}", limit=longest or 1.0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.bench.record.bench_record import (
     COPY,
@@ -14,23 +14,9 @@ from penstock.bench.record.bench_record import (
     RESIZE,
     BenchRecord,
 )
+from penstock.bench.report.charts import Bar
+from penstock.bench.report.text import ms_text
 from penstock.bench.verdict.figures import Figures
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """Hold one stage of a batch.
-
-    Attributes:
-        ms: milliseconds of one batch.
-        kind: "work", "model", "loader" or "both".
-        waiting: those of `ms` that are spent waiting for data.
-    """
-
-    name: str
-    ms: float
-    kind: str = "work"
-    waiting: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +24,18 @@ class Lane:
     """Hold the stages of one batch, one after another; other lanes are at work on other batches meanwhile.
 
     Attributes:
+        stages: bars as long as their milliseconds.
         measured: whether the stages were timed as they ran; they are then alternatives, not a sequence of parts.
     """
 
     title: str
-    stages: tuple[Stage, ...]
+    stages: tuple[Bar, ...]
     measured: bool = False
 
     @property
     def ms(self) -> float:
         """Sum of the stages; of a measured lane, whose stages are alternatives, the longest."""
-        return (max if self.measured else sum)(stage.ms for stage in self.stages)
+        return (max if self.measured else sum)(stage.end for stage in self.stages)
 
 
 def step_lanes(record: BenchRecord) -> tuple[Lane, ...]:
@@ -57,7 +44,7 @@ def step_lanes(record: BenchRecord) -> tuple[Lane, ...]:
     If nothing runs at the same time (no workers, all on the CPU) the parts form one lane. DALI decodes by other
     means than the ceilings were measured with: the workers' lane is left out then.
     """
-    figures = Figures.of(record)
+    figures = Figures(record)
     working, feeding, training = _working(record, figures), _feeding(record), _training(record)
     parts: list[Lane]
     if record.workers == 0 and record.settings.device == "cpu":
@@ -77,37 +64,44 @@ def step_lanes(record: BenchRecord) -> tuple[Lane, ...]:
     return tuple(lane for lane in parts if lane.stages)
 
 
-def _stage(record: BenchRecord, name: str, rate: float | None, kind: str = "work", at_once: int = 1) -> list[Stage]:
-    return [Stage(name=name, ms=1e3 * record.settings.batch_size / rate / at_once, kind=kind)] if rate else []
+def _stage(
+    record: BenchRecord, name: str, rate: float | None, kind: str = "work", at_once: int = 1, waits: float = 0.0
+) -> list[Bar]:
+    """Return the bar of a stage that has a rate; `waits` is the share of it that waits for data."""
+    if not rate:
+        return []
+    ms = 1e3 * record.settings.batch_size / rate / at_once
+    label = name + (f" ({waits:.0%} of it waits for data)" if waits else "")
+    return [Bar(label=label, value=ms_text(ms), kind=kind, end=ms, waiting=waits * ms)]
 
 
-def _working(record: BenchRecord, figures: Figures) -> tuple[Stage, ...]:
+def _working(record: BenchRecord, figures: Figures) -> tuple[Bar, ...]:
     if record.loader.get("decodes_on") is not None:
         return ()
     reading = READ_COLD if figures.from_storage else READ_WARM
-    stages: list[Stage] = []
+    stages: list[Bar] = []
     for name, ceiling in (("read", reading), ("decode", DECODE), ("resize", RESIZE)):
         stages += _stage(record, name, record.rate("ceiling", ceiling), at_once=figures.processors_used)
     return tuple(stages)
 
 
-def _feeding(record: BenchRecord) -> tuple[Stage, ...]:
+def _feeding(record: BenchRecord) -> tuple[Bar, ...]:
     copy = _stage(record, "copy to device", record.rate("ceiling", COPY))
     both = _stage(record, "copy + normalise", record.rate("ceiling", COPY_AND_NORMALISE))
     if copy and both:
-        rest = both[0].ms - copy[0].ms
-        return (*copy, Stage(name="normalise", ms=rest)) if rest > 0 else tuple(both)
+        rest = both[0].end - copy[0].end
+        return (*copy, replace(both[0], label="normalise", value=ms_text(rest), end=rest)) if rest > 0 else tuple(both)
     return tuple(copy or both or _stage(record, "normalise", record.rate("ceiling", NORMALISE)))
 
 
-def _training(record: BenchRecord) -> tuple[Stage, ...]:
+def _training(record: BenchRecord) -> tuple[Bar, ...]:
     return tuple(_stage(record, f"{record.settings.model}: forward, backward, update", record.rate("model"), "model"))
 
 
-def _as_it_ran(record: BenchRecord) -> tuple[Stage, ...]:
-    stages = _stage(record, "loader alone", record.rate("loader"), "loader")
+def _as_it_ran(record: BenchRecord) -> tuple[Bar, ...]:
     both = record.find("both")
-    for step in _stage(record, "loader + model", both.images_per_s if both else None, "both"):
-        waiting = step.ms * (both.wait_share or 0.0) if both else 0.0
-        stages.append(Stage(name=step.name, ms=step.ms, kind=step.kind, waiting=waiting))
-    return tuple(stages)
+    waits = (both.wait_share or 0.0) if both else 0.0
+    return (
+        *_stage(record, "loader alone", record.rate("loader"), "loader"),
+        *_stage(record, "loader + model", record.rate("both"), "both", waits=waits),
+    )

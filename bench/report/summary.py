@@ -22,8 +22,11 @@ def print_summary(record: BenchRecord) -> None:
     plain_console().print(summary(record), soft_wrap=False)
 
 
-def summary(record: BenchRecord) -> Group:
-    """Return the verdict in a sentence, the main rates, the advice, and the call to paste."""
+def summary(record: BenchRecord, *, whole: bool = False) -> Group:
+    """Return the verdict in a sentence, the main rates, the advice, and the call to paste.
+
+    whole: all that the record holds stands above, the call too.
+    """
     parts: list[RenderableType] = []
     if record.verdict:
         parts.append(Text(str(shown(record.verdict.sentence)), style="bold"))
@@ -36,9 +39,10 @@ def summary(record: BenchRecord) -> Group:
     parts += [Text(str(shown(line))) for line in ledger_texts(record.ledger)]
     late = [note for note in record.notes if note.startswith("not ")]  # lists of names, which --verbose prints whole
     parts += [Text(str(shown(note)), overflow="ellipsis", no_wrap=True) for note in late]
-    if record.verdict:
+    if record.verdict and not whole:
         parts.append(Syntax(record.verdict.call, "python", background_color="default", word_wrap=True))
-    parts.append(Text("All figures: --verbose, or --report FILE.html", style="dim"))
+    if not whole:
+        parts.append(Text("All figures: --verbose, or --report FILE.html", style="dim"))
     return Group(*parts)
 
 
@@ -70,7 +74,7 @@ def _rates(record: BenchRecord) -> Table:
     rows = [each for kind in _KINDS for each in record.all_of(kind)][:_MAX_ROWS]
     for each in rows:
         table.add_row(_label(each), *_figures(each, record))
-    ceiling = Figures.of(record).decode_ceiling
+    ceiling = Figures(record).decode_ceiling
     if ceiling and loader:
         share = f"{loader / ceiling:.0%} reached"
         table.add_row(f"ceiling: decode + resize, {record.decoder}", rate_text(ceiling), "", share)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from penstock.bench.measure.network_time import StoreTime
-from penstock.bench.measure.worker_time import WorkerTime
 from penstock.bench.record.bench_record import (
     COPY,
     COPY_AND_NORMALISE,
@@ -29,98 +25,49 @@ _MOSTLY = 0.5  # share of bytes, or of a worker's time, that counts as most of t
 _IDLE = 0.75  # workers that are busy for a smaller share of their time wait for the consuming process
 
 
-@dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Hold a run's figures; rates are images/s, None is what was not measured.
+    """The figures of a run that its verdict follows from; rates are images/s, None is what was not measured."""
 
-    Attributes:
-        model, both: rate of the model alone, and of loader + model.
-        decode_resize, decode, resize, read_cold: ceilings of one thread.
-        read_many: ceiling of many threads that read at once.
-        fetched, fetched_more: ceilings of remote storage, with the loader's number of requests and with more of them.
-        copy, transfer: ceilings of the copy to the device, and of copy and batch stage together.
-        replayed, replayed_model: ceilings of batches from memory: the loader removed, and the model on such batches.
-        model_bf16: ceiling of the model in mixed precision.
-        cpus: processors of the machine.
-        cpu_share, both_cpu_share: share of the processors that the loader, and loader + model, keep busy.
-        others_share: share of the processors that other programs keep busy.
-        storage_share: share of the loader's bytes that came from storage, not from the page cache.
-        arriving: images/s that came over the network while the loader was measured.
-        store: what remote storage gives; None for data on this machine.
-        wait_share: share of a step of loader + model that waits for data.
-        time: what the loader's workers did with their time.
-    """
-
-    loader: float
-    model: float | None
-    both: float | None
-    decode_resize: float | None
-    decode: float | None
-    resize: float | None
-    read_cold: float | None
-    read_many: float | None
-    fetched: float | None
-    fetched_more: float | None
-    copy: float | None
-    transfer: float | None
-    replayed: float | None
-    replayed_model: float | None
-    model_bf16: float | None
-    workers: int
-    cpus: int
-    cpu_share: float | None
-    both_cpu_share: float | None
-    others_share: float | None
-    storage_share: float | None
-    arriving: float | None
-    store: StoreTime | None
-    wait_share: float | None
-    time: WorkerTime | None
-
-    @classmethod
-    def of(cls, record: BenchRecord) -> Figures:
-        """Return the figures of a record."""
+    def __init__(self, record: BenchRecord) -> None:
         loader, both = record.find("loader"), record.find("both")
         alone, together = (m.resources if m else None for m in (loader, both))
+        store, size = record.store, record.data.get("bytes_an_image")
+        bytes_an_image = size if isinstance(size, int) else 0
 
         def ceiling(name: str) -> float | None:
             return record.rate("ceiling", name) or None
 
-        rate, size = loader.images_per_s if loader else 0.0, record.data.get("bytes_an_image")
-        read = alone.storage_mb_s if alone else None
-        share = arriving = None
-        if read is not None and isinstance(size, int) and size and rate:
-            share = read * 1e6 / (rate * size)
-        if loader and loader.traffic and isinstance(size, int) and size:
-            arriving = loader.traffic.bytes_per_s / size
-        store = record.store
-        return cls(
-            loader=rate,
-            model=record.rate("model"),
-            both=both.images_per_s if both else None,
-            decode_resize=ceiling(decode_name(record.decoder)),
-            decode=ceiling(DECODE),
-            resize=ceiling(RESIZE),
-            read_cold=ceiling(READ_COLD),
-            read_many=ceiling(READ_MANY),
-            fetched=ceiling(fetch_name(store.requests)) if store else None,
-            fetched_more=ceiling(fetch_name(store.more_requests)) if store and store.more_requests else None,
-            copy=ceiling(COPY),
-            transfer=ceiling(COPY_AND_NORMALISE) or ceiling(NORMALISE),
-            replayed=ceiling(REPLAYED),
-            replayed_model=ceiling(replayed_model_name(str(record.settings.model))),
-            model_bf16=ceiling(bf16_name(str(record.settings.model))),
-            workers=record.workers,
-            cpus=int(str(record.environment["cpus"])),
-            cpu_share=alone.cpu_share if alone else None,
-            both_cpu_share=together.cpu_share if together else None,
-            others_share=alone.others_share if alone else None,
-            storage_share=share,
-            arriving=arriving,
-            store=store,
-            wait_share=both.wait_share if both else None,
-            time=loader.workers if loader else None,
-        )
+        self.loader = loader.images_per_s if loader else 0.0
+        self.model = record.rate("model")
+        self.both = both.images_per_s if both else None
+        # One thread alone; then many threads that read at once.
+        self.decode_resize = ceiling(decode_name(record.decoder))
+        self.decode, self.resize, self.read_cold = ceiling(DECODE), ceiling(RESIZE), ceiling(READ_COLD)
+        self.read_many = ceiling(READ_MANY)
+        # Remote storage, with the loader's number of requests and with more of them.
+        self.store = store
+        self.fetched = ceiling(fetch_name(store.requests)) if store else None
+        self.fetched_more = ceiling(fetch_name(store.more_requests)) if store and store.more_requests else None
+        # The copy to the device, and copy and batch stage together.
+        self.copy, self.transfer = ceiling(COPY), ceiling(COPY_AND_NORMALISE) or ceiling(NORMALISE)
+        # Batches from memory: the loader removed, and the model on such batches.
+        self.replayed = ceiling(REPLAYED)
+        self.replayed_model = ceiling(replayed_model_name(str(record.settings.model)))
+        self.model_bf16 = ceiling(bf16_name(str(record.settings.model)))
+        self.workers, self.cpus = record.workers, int(str(record.environment["cpus"]))
+        # Shares of the processors that loader, loader + model, and other programs keep busy.
+        self.cpu_share = alone.cpu_share if alone else None
+        self.both_cpu_share = together.cpu_share if together else None
+        self.others_share = alone.others_share if alone else None
+        # Share of the loader's bytes that came from storage, not from the page cache.
+        read, needed = alone.storage_mb_s if alone else None, self.loader * bytes_an_image
+        self.storage_share = read * 1e6 / needed if read is not None and needed else None
+        # Images/s that came over the network while the loader was measured.
+        traffic = loader.traffic if loader else None
+        self.arriving = traffic.bytes_per_s / bytes_an_image if traffic and bytes_an_image else None
+        # Share of a step of loader + model that waits for data; what the loader's workers did with their time.
+        self.wait_share = both.wait_share if both else None
+        self.time = loader.workers if loader else None
 
     @property
     def processors_used(self) -> int:

@@ -18,7 +18,7 @@ _HINDERING = 0.1  # of the processors: what other programs take before they are 
 
 def judge(record: BenchRecord, data: str) -> Verdict:
     """Return what limits this run, from its own measurements; `data` is the folder as the user named it."""
-    figures = Figures.of(record)
+    figures = Figures(record)
     limit, sentence = _find_limit(record, figures)
     if figures.model is None:
         sentence += f" A model that takes more than {figures.loader:,.0f} images/s would wait for data."

@@ -25,7 +25,7 @@ Rule = Callable[[BenchRecord, Figures], "Advice | None"]
 
 def advise(record: BenchRecord, limit: str) -> tuple[Advice, ...]:
     """Return the advice for `limit`, the greatest gain first; predictions are capped by the ceilings a rule knows."""
-    figures = Figures.of(record)
+    figures = Figures(record)
     gains: list[tuple[float, Advice]] = []
     for rule in _RULES[limit]:
         advice = rule(record, figures)

@@ -1,84 +1,56 @@
-"""What a benchmark prints: measurements, what was searched, verdict and advice."""
+"""What `penstock bench --verbose` prints: every figure of the page, whole at any width, and the summary."""
 
 from __future__ import annotations
 
-import io
-from dataclasses import replace
+import re
 
 import pytest
-from bench_records import of_cpu, record, tried
-from rich.console import Console
+from bench_documents import document, restored
 
-from penstock.bench.measure.resources import Resources
-from penstock.bench.record.advice import BOTH
-from penstock.bench.record.bench_record import BenchRecord, Measured, TriedAdvice
-from penstock.bench.report.terminal import render
-from penstock.bench.verdict.judge import judge
+from penstock.bench.report.console import plain_console, print_table
+from penstock.bench.report.sections import Table
+from penstock.bench.report.terminal import print_record
 
-PLAIN = record(loader=2000, decode=1050)
-COMPARED = record(loader=2000, baseline=1000, decode=1050, model=5000, both=1990)
-CACHED = record(loader=2000, decode=1050, cache=1365, taken={"loader": of_cpu(0.75, memory_mb=1234.0)})
-ON_GPU = record(loader=2000, decode=1050, taken={"loader": of_cpu(0.75, gpu_share=0.4, gpu_memory_mb=5000.0)})
-BEFORE = record(loader=1000, baseline=400, decode=1050)
-READERS = {n: tried(f"dali of the files, workers 2, readers {n}", 900.4, workers=2, readers=n) for n in (1, 2, 4)}
-SEARCHED = replace(
-    BEFORE,
-    measured=(*BEFORE.measured, Measured.of("DALI's own", "baseline", [500.0], note="2 threads")),
-    candidates=(
-        READERS[1],
-        replace(READERS[2], images_per_s=1000.0),
-        replace(READERS[4], images_per_s=None, why="out of memory"),
-    ),
-    chosen=tried("dali of the files", 1000.0, workers=2, readers=2, prefetch=2),
-    notes=("a peer was left out: it has no files",),
+WORDS = (
+    "200 images, 4 classes. 2 × some CPU. Backend torch, 2 workers, decoder simplejpeg",
+    "--workers 4 loader 1,700 3,000 1.76 × 2,720 1.60 ×",  # predicted next to measured
+    "--workers 4: there are processors left",
+    "more memory: not tried: there is none",
+    "penstock, torch backend loader 1,779 1,690 to 1,868 36.0 ms",
+    "penstock, torch backend: 75% CPU, 812 MB",
+    "penstock + resnet18: 25% of the step waits for data",
+    "decode: 26.7 ms; resize: 6.7 ms",
+    "hdf5 of the cache 2,400 1.8 850 MB",
+    "dali of the files: DALI is not installed",
+    "--resize 400 --quality 90 8.0 MB 3,000 2,700 to 3,300 1.68 × 34.6 dB",
+    "Machine: processors 2, processor some CPU, GPU none",
+    "a peer was left out: it has no files",
+    "penstock bench DATA --backend torch --device cpu --model resnet18 --rounds 2 --thorough\n",
+    "The model limits: 81 images/s.",
 )
-GOOD = TriedAdvice(what="--workers 4", quantity="loader", predicted=220.0, before=110.0, measured=180.0, note="of 9")
-FAILED = TriedAdvice(what="x", quantity=BOTH, predicted=None, failed="y")
 
 
-def applied(*advice: TriedAdvice, others: float = 0.1) -> BenchRecord:
-    resources = {"loader": Resources(cpu_cores=1.0, cpu_share=0.5, others_share=others)}
-    return replace(record(loader=100, taken=resources), applied=advice)
+@pytest.mark.parametrize("width", [80, 200])
+def test_everything_of_a_record_is_printed(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_record(restored(document()))
+    printed = capsys.readouterr().out
+    text = " ".join(printed.split())
+    wanted = WORDS if width > 80 else [words for words in WORDS if " backend loader " not in words]
+    assert [words for words in wanted if words not in f"{text}\n{printed}"] == []
+    assert max(len(line) for line in printed.splitlines() if not line.startswith("penstock bench")) <= width
+    assert "…" not in printed
 
 
-@pytest.mark.parametrize(
-    ("made", "words", "absent"),
-    [
-        (
-            COMPARED,
-            "2,000|1,000|1,050|2,100|5,000|2.00 times the images/s of torch DataLoader + Pillow, 2.00 to 2.00 in 3 "
-            "paired rounds.|25% of the step|some CPU|2,400|loader = create_loader(",
-            "",
-        ),
-        (CACHED, "75% CPU|1,234 MB|To change: a lossless cache|predicted 2,600 images/s, 1.30 times", "GPU"),
-        (PLAIN, "2,000", "took"),
-        (ON_GPU, "40% GPU|5,000 MB GPU", ""),
-        (
-            SEARCHED,
-            "Tried dali of the files, workers 2, readers 1, images/s by short measurements: readers 2: 1,000, as it is"
-            "|as it is: 900; readers 4: out of memory.|a peer was left out: it has no files"
-            "|2.50 times the images/s of torch DataLoader + Pillow, |1.80 times the images/s of DALI's own, 2 threads, "
-            "|Recommended: backend 'dali', 2 workers, readers 2,",
-            "",
-        ),
-        # predicted beside measured, and what did not hold
-        (
-            applied(GOOD, replace(GOOD, quantity=BOTH, measured=99.0), FAILED),
-            "220|180|2.00|1.64|loader, of 9|loader + model|did not hold here: 0.90 |x could not be tried: y",
-            "",
-        ),
-        (applied(GOOD), "180", "did not hold|Do not keep"),
-        (
-            applied(GOOD, others=0.4),
-            "run: other programs kept 40% of the processors busy.",
-            "",
-        ),
-        (applied(), "100", "advice taken"),
-    ],
-)
-def test_terminal_output(made: BenchRecord, words: str, absent: str) -> None:
-    console, verdict = Console(width=200, record=True, file=io.StringIO()), judge(made, "photos")
-    console.print(render(replace(made, verdict=verdict)))
-    text = " ".join(console.export_text().split())
-    assert [word for word in (verdict.sentence, *words.split("|")) if word not in text] == []
-    assert [word for word in absent.split("|") if word and word in text] == []
+def test_figures_stay_whole_on_a_narrow_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "42")
+    columns = [("name", "text"), ("lowest to highest round", "number"), ("why", "text")]
+    row = ("a long name of some words", "12,345 to 12,678", "[red] \x1b[31m")
+    print_table(Table(caption="", columns=columns, rows=[row]), plain_console())
+    printed = capsys.readouterr().out
+    assert re.search(r"12,345 to 12,678$", printed, re.M)
+    assert printed.endswith("a long name of some words: [red] \\x1b[31m\n")

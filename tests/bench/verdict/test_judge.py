@@ -115,7 +115,7 @@ def test_the_call_to_paste_opens_the_same_part_of_the_data() -> None:
 
 
 def test_the_decode_ceiling_counts_processors_not_workers() -> None:
-    ceilings = [Figures.of(record(decode=1000, workers=workers)).decode_ceiling for workers in (0, 1, 2, 8)]
+    ceilings = [Figures(record(decode=1000, workers=workers)).decode_ceiling for workers in (0, 1, 2, 8)]
     assert ceilings == [1000, 1000, 2000, 2000]
 
 
