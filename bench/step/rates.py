@@ -33,9 +33,10 @@ def resident_batch_rate(
     [(images, labels)] = on_device([batch], settings)
     step = _bench_step(model, settings)
 
-    def work() -> int:
-        step(images, labels)
-        return images.shape[0]
+    def work() -> int:  # one update
+        for _ in range(settings.accumulate):
+            step(images, labels)
+        return images.shape[0] * settings.accumulate
 
     with torch_switches(settings):
         return measure_rate(work, seconds=seconds, device=settings.device, patience=patience)

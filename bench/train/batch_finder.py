@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
-from penstock.bench.step.train_step import TrainStep, on_device
-from penstock.bench.train.resident_run import ResidentRun, measure_in_child
-from penstock.bench.train.restored_step import restoring
+from penstock.bench.train.resident_run import ResidentRun, measure_here, measure_in_child
 
 BatchProbe = Callable[[int], int | None]
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
@@ -76,49 +73,18 @@ def find_batch_size(
     return BatchSearch(largest=good or None, trials=tuple(trials))
 
 
-def step_probe(step: TrainStep, *, size: int, num_classes: int, budget_bytes: int | None = None) -> BatchProbe:
-    """Return a probe that makes two updates on random images of `size` pixels, and leaves `step` as it was.
+def probe_of(run: ResidentRun, *, budget_bytes: int | None = None) -> BatchProbe:
+    """Return a probe that does a run with a batch of the given size; its peak is that beyond the process without it.
 
-    On a CUDA device the peak is what was allocated, and above `budget_bytes` counts as out of memory.
+    On a CPU each size has a process of its own, the only way to see what it takes. A peak above `budget_bytes` counts
+    as out of memory.
     """
-    device = torch.device(step.settings.device)
+    measure = measure_in_child if run.settings.device == "cpu" else measure_here
 
     def probe(batch_size: int) -> int | None:
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(device)
-        with restoring(step):
-            _two_updates(step, batch_size, size, num_classes)
-        gc.collect()
-        if device.type != "cuda":
-            return None
-        peak = torch.cuda.max_memory_allocated(device)
-        check_budget(peak, budget_bytes)
+        peak = measure(replace(run, batch_size=batch_size * run.settings.accumulate)).peak_bytes
+        if peak is not None and budget_bytes is not None and peak > budget_bytes:
+            raise MemoryError(f"{peak:,} bytes are above the budget of {budget_bytes:,}")
         return peak
 
     return probe
-
-
-def child_probe(run: ResidentRun, *, budget_bytes: int | None = None) -> BatchProbe:
-    """Return a probe that runs each size in a process of its own, the only way to see what a run on a CPU takes."""
-
-    def probe(batch_size: int) -> int | None:
-        peak = measure_in_child(replace(run, batch_size=batch_size * run.settings.accumulate)).peak_bytes
-        check_budget(peak, budget_bytes)
-        return peak
-
-    return probe
-
-
-def check_budget(peak: int | None, budget_bytes: int | None) -> None:
-    """Raise MemoryError if the peak is above the budget."""
-    if peak is not None and budget_bytes is not None and peak > budget_bytes:
-        raise MemoryError(f"{peak:,} bytes are above the budget of {budget_bytes:,}")
-
-
-def _two_updates(step: TrainStep, batch_size: int, size: int, num_classes: int) -> None:
-    # Two, because the optimiser allocates its own memory in the first.
-    batch = (torch.randn(batch_size, 3, size, size), torch.randint(num_classes, (batch_size,)))
-    for _ in range(2 * step.settings.accumulate):
-        for images, labels in on_device([batch], step.settings):
-            step(images, labels)

@@ -16,14 +16,7 @@ from penstock.bench.step.models import build_model, check_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.torch_switches import torch_switches
 from penstock.bench.step.train_step import make_step, on_device
-from penstock.bench.train.batch_finder import (
-    BatchProbe,
-    BatchSearch,
-    BatchTrial,
-    child_probe,
-    find_batch_size,
-    step_probe,
-)
+from penstock.bench.train.batch_finder import BatchSearch, BatchTrial, find_batch_size, probe_of
 from penstock.bench.train.checkpoint_keeper import CheckpointPlan
 from penstock.bench.train.loop import EpochReport, OnStep, TrainReport, train
 from penstock.bench.train.lr_finder import LrSweep, find_lr
@@ -126,15 +119,8 @@ class TrainingJob:
         """
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             raise ValueError("find_batch_size works in one process: run it without torchrun")
-        with torch_switches(self.settings):
-            return find_batch_size(self._probe(budget_bytes), on_trial=on_trial)
-
-    def _probe(self, budget_bytes: int | None) -> BatchProbe:
         settings = self.settings
-        if torch.device(settings.device).type == "cuda":
-            step = make_step(build_model(settings, self.num_classes), settings)
-            return step_probe(step, size=self.size, num_classes=self.num_classes, budget_bytes=budget_bytes)
-        if budget_bytes is None:
+        if torch.device(settings.device).type == "cpu" and budget_bytes is None:
             raise ValueError("find_batch_size on a CPU needs --memory-budget: the system kills before memory runs out")
         run = ResidentRun(
             settings=settings,
@@ -143,7 +129,7 @@ class TrainingJob:
             size=self.size,
             seconds=0.01,
         )
-        return child_probe(run, budget_bytes=budget_bytes)
+        return find_batch_size(probe_of(run, budget_bytes=budget_bytes), on_trial=on_trial)
 
     def _training_loader(self) -> Loader:
         pipeline = imagenet_train(self.size, **self.training)

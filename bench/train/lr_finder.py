@@ -12,7 +12,6 @@ from torch import Tensor
 
 from penstock.bench.step.train_step import TrainStep
 from penstock.bench.train.evaluate import sum_over_ranks
-from penstock.bench.train.restored_step import restoring
 
 _SMOOTHING = 0.9
 _DIVERGED = 4.0  # times the lowest loss
@@ -44,9 +43,8 @@ def find_lr(
 ) -> LrSweep:
     """Sweep the learning rate exponentially from `lowest` to `highest` (Smith 2015, arXiv:1506.01186).
 
-    `step` has no schedule, and is left as it was; `batches` are endless, on the device. Waits for the device at each
-    update, and ends early once the loss diverges. Raises ValueError for an impossible range, or if the loss falls at no
-    rate.
+    `step` has no schedule, and is trained; `batches` are endless, on the device. Waits for the device at each update,
+    and ends early once the loss diverges. Raises ValueError for an impossible range, or if the loss falls at no rate.
     """
     if not 0 < lowest < highest:
         raise ValueError(f"a sweep must rise from above 0, got {lowest!r} to {highest!r}")
@@ -58,20 +56,19 @@ def find_lr(
     losses: list[float] = []
     smoothed: list[float] = []
     mean = 0.0
-    with restoring(step):
-        for number in range(num_updates):
-            rate = lowest * (highest / lowest) ** (number / (num_updates - 1))
-            for group in step.optimizer.param_groups:
-                group["lr"] = rate
-            loss = _update(step, batches)
-            if not math.isfinite(loss):
-                break
-            mean = _SMOOTHING * mean + (1 - _SMOOTHING) * loss
-            rates.append(rate)
-            losses.append(loss)
-            smoothed.append(mean / (1 - _SMOOTHING ** (number + 1)))
-            if number >= _MIN_UPDATES and smoothed[-1] > _DIVERGED * min(smoothed):
-                break
+    for number in range(num_updates):
+        rate = lowest * (highest / lowest) ** (number / (num_updates - 1))
+        for group in step.optimizer.param_groups:
+            group["lr"] = rate
+        loss = _update(step, batches)
+        if not math.isfinite(loss):
+            break
+        mean = _SMOOTHING * mean + (1 - _SMOOTHING) * loss
+        rates.append(rate)
+        losses.append(loss)
+        smoothed.append(mean / (1 - _SMOOTHING ** (number + 1)))
+        if number >= _MIN_UPDATES and smoothed[-1] > _DIVERGED * min(smoothed):
+            break
     return LrSweep(
         rates=tuple(rates), losses=tuple(losses), smoothed=tuple(smoothed), suggestion=steepest(rates, smoothed)
     )

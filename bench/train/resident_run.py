@@ -64,7 +64,7 @@ class _Answer:
     out_of_memory: bool = False
 
 
-class CannotRun(Exception):
+class CannotRun(ValueError):
     """Says why this machine cannot do a run."""
 
 

@@ -54,13 +54,14 @@ def test_an_empty_loader_is_an_error():
         training_times(CountingModel(), SETTINGS, loader=CountingLoader(0), seconds=0.05)
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, TrainSettings(amp="bf16")])
+@pytest.mark.parametrize("settings", [SETTINGS, TrainSettings(amp="bf16"), TrainSettings(accumulate=3)])
 def test_resident_batch_rate_trains_the_model(settings):
     model = CountingModel()
     weights = model.head.weight.detach().clone()
     images, labels = random_batch((2, 3, 8, 8), 5, 0)
     rate = resident_batch_rate(model, settings, batch=(images.to(torch.bfloat16), labels), seconds=0.05)
     assert 0 < rate.images < model.images
+    assert rate.images % (2 * settings.accumulate) == 0  # whole updates
     assert not torch.equal(model.head.weight, weights)
 
 
