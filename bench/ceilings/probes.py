@@ -11,9 +11,8 @@ from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, ceiling_o
 from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
 from penstock.bench.ceilings.replay import ReplayedBatches, host_batches
 from penstock.bench.ceilings.store import StoreCeiling
-from penstock.bench.data.wrapped_sources import SampledSource
+from penstock.bench.data.wrapped_sources import sample_of
 from penstock.bench.measure.clock import Rate, StepTimes
-from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.bench_record import (
     COPY,
     COPY_AND_NORMALISE,
@@ -23,7 +22,6 @@ from penstock.bench.record.bench_record import (
     READ_COLD,
     READ_MANY,
     READ_WARM,
-    REPLAYED,
     RESIZE,
     BenchSettings,
     decode_name,
@@ -110,7 +108,7 @@ def build_cache_ceiling(
     Raises LoaderError E-DEPENDENCY where no cache can be built.
     """
     size = bytes_an_image(source) or 1
-    sample = SampledSource(source, max(_MIN_CACHED, min(images, _MAX_CACHED_BYTES // size)))
+    sample = sample_of(source, max(_MIN_CACHED, min(images, _MAX_CACHED_BYTES // size)))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         path = Path(folder, "sample.h5")
         build_cache(sample, path, workers=workers)
@@ -129,9 +127,3 @@ def prepare_replay(
     batches = partial(host_batches, served, pipeline, settings.batch_size, settings.seed)
     resident = settings.device != "cpu" and about.get("decodes_on") == "cuda"
     return ReplayedBatches(batches, pipeline, DTYPES[settings.dtype], settings.device, resident=resident)
-
-
-def make_replay_probe(batches: ReplayedBatches, settings: BenchSettings) -> tuple[str, Probe]:
-    """Return (name, probe) of the replayed batches: copy and batch stage without the work of making a batch."""
-    measure = partial(loader_rate, batches, seconds=settings.seconds / 4, device=settings.device)
-    return REPLAYED, Prepared(lambda: (batches.prepare(), measure)[1])

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.view import Index, View
+from penstock.loaders.views.subset import Subset
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
 
 
@@ -28,25 +29,6 @@ class RepeatedSource(View):
     def describe(self) -> str:
         """Describe the data in one line."""
         return f"{len(self):,} entries, repeating {self.source.describe()}"
-
-
-class SampledSource(View):
-    """Serves at most `count` images of a source, at equal distances."""
-
-    def __init__(self, source: Source, count: int) -> None:
-        if count < 1:
-            raise ValueError(f"a sample needs at least 1 image, got {count}")
-        count = min(count, len(source))
-        super().__init__(source, count, f"/ {count}")
-        self._indices = np.linspace(0, len(source), count, endpoint=False).astype(np.int64)
-
-    def _at(self, index: Index) -> Index:
-        found: Index = self._indices[index]
-        return int(found) if isinstance(index, int) else found
-
-    def describe(self) -> str:
-        """Describe the data in one line."""
-        return f"a sample of {len(self):,} of {self.source.describe()}"
 
 
 class FetchedSource(View):
@@ -71,3 +53,9 @@ class FetchedSource(View):
         if index not in self._held:
             self._held[index] = np.frombuffer(self.source.read(index), np.uint8)
         return self._held[index]
+
+
+def sample_of(source: Source, count: int) -> Subset:
+    """Return at most `count` images of a source, at equal distances."""
+    count = min(count, len(source))
+    return Subset(source, np.linspace(0, len(source), count, endpoint=False).astype(np.int64))

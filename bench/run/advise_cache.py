@@ -6,14 +6,14 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from statistics import median
 
 import torch
 
-from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource
+from penstock.bench.data.wrapped_sources import RepeatedSource, sample_of
 from penstock.bench.measure.environment import describe_environment
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.bench_record import BenchRecord
@@ -41,27 +41,6 @@ _MAX_SECONDS = 2.0  # in a benchmark: six ways of storing differ enough to be se
 OnProgress = Callable[[int, int, str], None]
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """Hold one way of storing the sample, ready to be served.
-
-    Attributes:
-        name: as the record calls it.
-        encoding: of the cache; None for the files.
-        source: what serves it.
-        backend: that reads it.
-        num_bytes: of the sample on the disk.
-        psnr_db: of a lossy cache, as its build reports it.
-    """
-
-    name: str
-    encoding: Encoding | None
-    source: Source
-    backend: str
-    num_bytes: int
-    psnr_db: float | None
-
-
 def advise_cache(
     source: Source, settings: AdviceSettings, progress: OnProgress, encodings: tuple[Encoding, ...] = ENCODINGS
 ) -> CacheAdvice:
@@ -72,34 +51,39 @@ def advise_cache(
     """
     if is_cache(source):
         raise ValueError("the data are a cache already: pass the folder of images that it was built from")
-    sample = SampledSource(source, settings.sample)
+    sample = sample_of(source, settings.sample)
     workers = default_workers() if settings.workers is None else settings.workers
     steps, total = count(), len(encodings) + settings.rounds * (1 + len(encodings))
     notes: list[str] = []
     with tempfile.TemporaryDirectory(prefix="penstock-advise-") as folder:
-        stored = [_Stored(FILES, None, sample, "torch", _file_bytes(sample), None)]
+        kinds: list[tuple[StorageKind, Source]] = [(_storage_kind(FILES, _file_bytes(sample), source, sample), sample)]
         for number, encoding in enumerate(encodings):
             progress(next(steps), total, f"building: {encoding.describe()}")
+            path = Path(folder, f"{number}.h5")
             try:
-                stored.append(_build(sample, encoding, Path(folder, f"{number}.h5"), workers))
+                build_cache(sample, path, encoding, workers=workers)
             except LoaderError as error:
                 if error.code != "E-DEPENDENCY":
                     raise
                 notes.append(f"{encoding.describe()} was left out: {error.cause}")
-        rates: list[list[float]] = [[] for _ in stored]
+                continue
+            cache, name = open_cache(path), build_options(encoding) or LOSSLESS
+            kind = _storage_kind(name, path.stat().st_size, source, sample, encoding, cache.about[0].psnr_db)
+            kinds.append((kind, cache))
+        rates: list[list[float]] = [[] for _ in kinds]
         for _ in range(settings.rounds):
-            for each, measured in zip(stored, rates, strict=True):
-                progress(next(steps), total, each.name)
-                measured.append(_measure_rate(each, settings, workers))
-        offers = [
-            _describe_offer(each, found, len(sample), len(source)) for each, found in zip(stored, rates, strict=True)
-        ]
+            for (kind, stored), measured in zip(kinds, rates, strict=True):
+                progress(next(steps), total, kind.name)
+                measured.append(_measure_rate(stored, settings, workers))
     return CacheAdvice(
         settings=settings,
         data={"summary": source.describe(), "images": len(source), "sample": len(sample)},
         environment=describe_environment(),
         workers=workers,
-        offers=tuple(offers),
+        offers=tuple(
+            replace(kind, images_per_s=median(found), rounds=tuple(found))
+            for (kind, _), found in zip(kinds, rates, strict=True)
+        ),
         notes=tuple(notes),
     )
 
@@ -132,25 +116,38 @@ def with_cache_kinds(source: Source, record: BenchRecord, progress: OnProgress) 
         return replace(record, notes=(*record.notes, f"the cache trade-off was left out: {error.cause}"))
 
 
-def _file_bytes(sample: SampledSource) -> int:
+def _file_bytes(sample: Source) -> int:
     """Return the bytes of the sample's files; 0 for what lies in none."""
     paths = [sample.path(index) for index in range(len(sample))]
     return sum(os.path.getsize(path) if os.path.exists(path) else 0 for path in paths)
 
 
-def _build(sample: SampledSource, encoding: Encoding, path: Path, workers: int) -> _Stored:
-    build_cache(sample, path, encoding, workers=workers)
-    cache = open_cache(path)
-    return _Stored(
-        build_options(encoding) or LOSSLESS, encoding, cache, "hdf5", path.stat().st_size, cache.about[0].psnr_db
+def _storage_kind(
+    name: str,
+    num_bytes: int,
+    source: Source,
+    sample: Source,
+    encoding: Encoding | None = None,
+    psnr_db: float | None = None,
+) -> StorageKind:
+    """Return a way of storing `sample` in `num_bytes`, which stands for the whole source; its rates come later."""
+    each = num_bytes / len(sample)
+    return StorageKind(
+        name=name,
+        lossless=encoding is None or encoding.lossless,
+        bytes_an_image=each,
+        whole_bytes=each * len(source),
+        images_per_s=0.0,
+        rounds=(),
+        psnr_db=psnr_db,
     )
 
 
-def _measure_rate(stored: _Stored, settings: AdviceSettings, workers: int) -> float:
-    entries = max(len(stored.source), _BATCHES * settings.batch_size)
+def _measure_rate(stored: Source, settings: AdviceSettings, workers: int) -> float:
+    entries = max(len(stored), _BATCHES * settings.batch_size)
     loader = create_loader(
-        RepeatedSource(stored.source, entries),
-        backend=stored.backend,
+        RepeatedSource(stored, entries),
+        backend="hdf5" if is_cache(stored) else "torch",
         pipeline=imagenet_train(settings.size),
         batch_size=settings.batch_size,
         device="cpu",
@@ -161,19 +158,6 @@ def _measure_rate(stored: _Stored, settings: AdviceSettings, workers: int) -> fl
     )
     with closing(loader):
         return loader_rate(loader, seconds=settings.seconds).median
-
-
-def _describe_offer(stored: _Stored, rates: list[float], sample: int, images: int) -> StorageKind:
-    each = stored.num_bytes / sample
-    return StorageKind(
-        name=stored.name,
-        lossless=stored.encoding is None or stored.encoding.lossless,
-        bytes_an_image=each,
-        whole_bytes=each * images,
-        images_per_s=median(rates),
-        rounds=tuple(rates),
-        psnr_db=stored.psnr_db,
-    )
 
 
 def build_options(encoding: Encoding) -> str:

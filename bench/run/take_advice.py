@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.ceilings.read import bytes_an_image
-from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource
+from penstock.bench.data.wrapped_sources import RepeatedSource, sample_of
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.bench_record import BenchRecord, BenchSettings, TriedAdvice
@@ -65,7 +65,7 @@ class AdviceMeter:
         """Yield a meter over a sample of the data and a lossless cache of that sample, and a note that says so."""
         files = self.opener.source(cached=False)
         whole = files.source if isinstance(files, RepeatedSource) else files
-        sample = SampledSource(whole, max(1, _MAX_SAMPLE_BYTES // (bytes_an_image(whole) or 1)))
+        sample = sample_of(whole, max(1, _MAX_SAMPLE_BYTES // (bytes_an_image(whole) or 1)))
         entries = max(len(sample), len(files))
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
             path = Path(folder, "sample.h5")
@@ -87,7 +87,8 @@ def take_advice(
 
     progress(done, total, what) is called before each measurement. What cannot be opened is reported in its place.
     """
-    promising = worth_trying(record, advice, budget)
+    promising = [each for each in advice if each.change is not None and (record.gain(each) or 0.0) > WORTH]
+    promising = [each for each in promising[:MAX_TRIED] if budget.left >= _cost_of(each, record.settings)]
     done, total = count(), 2 * PAIRS * len(promising)
     tried: list[TriedAdvice] = []
     for each in promising:
@@ -98,12 +99,6 @@ def take_advice(
         except LoaderError as error:
             tried.append(TriedAdvice(what=each.what, quantity=each.quantity, predicted=None, failed=error.cause))
     return tuple(tried)
-
-
-def worth_trying(record: BenchRecord, advice: Sequence[Advice], budget: TimeBudget) -> list[Advice]:
-    """Return the changes that the benchmark can make, and that promise enough, as far as there is time for one."""
-    promising = [each for each in advice if each.change is not None and (record.gain(each) or 0.0) > WORTH]
-    return [each for each in promising[:MAX_TRIED] if budget.left >= _cost_of(each, record.settings)]
 
 
 def _cost_of(advice: Advice, settings: BenchSettings) -> float:

@@ -11,14 +11,9 @@ from penstock.loaders.dali.dali_engine import default_readers
 from penstock.loaders.system.machine import default_workers
 
 Values = dict[str, tuple[KnobValue, ...]]
-ImageSize = tuple[int, int]  # width, height in pixels
 
 PREFETCH = (3, 1, 6)
 _FEW = 8  # CPUs: with more, not every number of workers is tried
-_MIB = 1 << 20
-_NVJPEG_MIB = 16  # device_memory_padding unless given
-# Bytes that DALI's ImageNet examples give each thread for their largest image: 211,025,920 for 5980 x 6430 pixels.
-_NVJPEG_BYTES_A_PIXEL = 5.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +35,6 @@ def values_to_try(
     backend: str,
     device: str,
     workers: int | None = None,
-    largest: ImageSize | None = None,
     *,
     cpus: int | None = None,
     requests: tuple[int, ...] = (),
@@ -48,15 +42,14 @@ def values_to_try(
     """Return option -> values to try, the backend's own default first; {} for a backend that is not searched.
 
     workers: number that the user has set, which is then not searched; None searches it from one for each CPU. cpus:
-    number of CPUs; None takes those this process may use. largest: size of the largest image, as far as known.
-    requests: numbers of requests that are worth comparing, of remote data. The bytes ahead are not searched: more of
-    them than the requests bring at a time gain nothing.
+    number of CPUs; None takes those this process may use. requests: numbers of requests that are worth comparing, of
+    remote data. The bytes ahead are not searched: more of them than the requests bring at a time gain nothing.
     """
     if requests:
-        return {"requests": requests, **values_to_try(backend, device, workers, largest, cpus=cpus)}
+        return {"requests": requests, **values_to_try(backend, device, workers, cpus=cpus)}
     cpus = default_workers() if cpus is None else cpus
     if backend == "dali":
-        return _dali_values(workers, largest, cpus, on_gpu=device != "cpu")
+        return _dali_values(workers, cpus, on_gpu=device != "cpu")
     if backend not in ("torch", "hdf5"):
         return {}
     counts: Values = {"workers": _worker_counts(cpus)} if workers is None else {}
@@ -69,7 +62,7 @@ def _worker_counts(cpus: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((cpus, *others, *(range(cpus) if cpus <= _FEW else ()))))
 
 
-def _dali_values(fixed: int | None, largest: ImageSize | None, cpus: int, *, on_gpu: bool) -> Values:
+def _dali_values(fixed: int | None, cpus: int, *, on_gpu: bool) -> Values:
     """Return values for DALI's threads, their readers and the batches ahead; for a GPU, for its decoder as well.
 
     On a CPU all threads share the CPUs: one thread more than CPUs fills the gaps, and of many CPUs the readers need
@@ -87,8 +80,4 @@ def _dali_values(fixed: int | None, largest: ImageSize | None, cpus: int, *, on_
     if workers:
         values["readers"] = tuple(dict.fromkeys((readers, 2 * readers, max(1, readers // 2))))
         values["prefetch"] = (2, 3)
-    if on_gpu and largest is not None:
-        padding = -(-largest[0] * largest[1] * _NVJPEG_BYTES_A_PIXEL // _MIB)
-        if padding > _NVJPEG_MIB:
-            values["device_memory_padding"] = (None, int(padding) * _MIB)
     return {name: found for name, found in values.items() if len(found) > 1}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.bench.ceilings.decode import DecodeCeilings, usable_decoders
+from penstock.bench.ceilings.decode import DecodeCeilings
 from penstock.bench.measure.clock import Stopwatch
 from penstock.bench.record.bench_record import BenchSettings, Tried
-from penstock.bench.search.backends import SearchSpaces, first_candidate, search_spaces, start_workers
+from penstock.bench.search.backends import search_spaces, start_workers
 from penstock.bench.search.budgets import Budgets
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.search.settings_sweep import SettingsSweep, Winners
@@ -64,29 +64,19 @@ def search_settings(
         return trial
 
     search = SettingsSweep(measure, budgets, time_used, say)
-    first = first_candidate(settings, opener, ceilings)
-    if first is not None:
-        search.try_candidate(first)
-    say("decoders")
-    largest = None
-    if settings.device != "cpu" and settings.tunes:  # only a GPU's decoder needs to know
-        largest = ceilings.of(usable_decoders()[0], cached=opener.has(cached=True)).largest
-    found = search_spaces(settings, opener, ceilings, largest, lambda: time_used() >= 1, measured)
-    if not found.spaces:
-        left_out = "; ".join(f"{backend}: {why}" for backend, why in found.backends.items())
-        raise ValueError("no backend can serve these data here: " + left_out)
-    winners = search.run(found.spaces)
-    slow = {candidate.describe(): why for candidate, why in found.decoders.values()}
-    logs = search.logs
-    tried = [tried_candidate(log.candidate, log.result, log.why or slow.get(name, "")) for name, log in logs.items()]
-    tried += [
-        tried_candidate(candidate, None, why)
-        for candidate, why in found.decoders.values()
-        if candidate.describe() not in logs
-    ]
-    return SearchResult(
-        winners=winners, tried=tuple(tried), notes=_notes(settings, found, winners), seconds=watch.seconds
-    )
+    spaces, left_out = search_spaces(settings, opener, ceilings)
+    if not spaces:
+        reasons = "; ".join(f"{backend}: {why}" for backend, why in left_out.items())
+        raise ValueError(f"no backend can serve these data here: {reasons}")
+    winners = search.run(spaces)
+    tried = tuple(tried_candidate(log.candidate, log.result, log.why) for log in search.logs.values())
+    notes = [f"backend {backend} was left out: {why}" for backend, why in left_out.items()]
+    if settings.tunes and not any(space.options for space in spaces):
+        notes.append(f"there is nothing to search of backend {settings.backend!r} with these settings")
+    if winners.untried:
+        left = [f"{backend} ({', '.join(names)})" if names else backend for backend, names in winners.untried.items()]
+        notes.append(f"not tried in {settings.search_seconds:.0f} s (--tune-seconds): {'; '.join(left)}")
+    return SearchResult(winners=winners, tried=tried, notes=tuple(notes), seconds=watch.seconds)
 
 
 def given_settings(settings: BenchSettings, opener: LoaderOpener) -> SearchResult:
@@ -130,13 +120,3 @@ def tried_candidate(candidate: Candidate, trial: Trial | None, why: str = "") ->
         memory_mb=trial.memory_mb if trial else None,
         why=why,
     )
-
-
-def _notes(settings: BenchSettings, found: SearchSpaces, winners: Winners) -> tuple[str, ...]:
-    notes = [f"backend {backend} was left out: {why}" for backend, why in found.backends.items()]
-    if settings.tunes and not any(space.options for space in found.spaces):
-        notes.append(f"there is nothing to search of backend {settings.backend!r} with these settings")
-    if winners.untried:
-        left = [f"{backend} ({', '.join(names)})" if names else backend for backend, names in winners.untried.items()]
-        notes.append(f"not tried in {settings.search_seconds:.0f} s (--tune-seconds): {'; '.join(left)}")
-    return tuple(notes)

@@ -138,12 +138,12 @@ class SettingsSweep:
         """Return the space's start, or a smaller one if that takes more than it may; None if none was found."""
         candidate: Candidate | None = space.start
         while candidate is not None:
-            log = self.log(candidate)
-            if not log.why if log.trials else self.try_candidate(candidate):
+            if self.try_candidate(candidate):
                 return candidate
-            if log.result is None or self._time_used() >= 1:
+            result = self.log(candidate).result
+            if result is None or self._time_used() >= 1:
                 return None
-            candidate = self._budgets.smaller(candidate, log.result, fewer_workers=not space.fixed_workers)
+            candidate = self._budgets.smaller(candidate, result, fewer_workers=not space.fixed_workers)
         return None
 
     def _nothing_fits(self) -> Exception:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.bench.measure.clock import Rate
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.measure.resources import ResourceWatch, release_unused_memory, tree_memory_mb
 from penstock.bench.record.bench_record import BenchSettings
@@ -48,11 +47,6 @@ def trial_seconds(seconds: float) -> float:
     return max(seconds / 4, min(seconds, MIN_SECONDS))
 
 
-def mean_rate(rate: Rate) -> float:
-    """Return images/s over all windows: in a trial these hold a batch or two each, and batches come in bursts."""
-    return rate.images / rate.seconds
-
-
 class TrialMeter:
     """Measures candidates in short trials, each opened for its trial alone.
 
@@ -82,7 +76,7 @@ class TrialMeter:
             rate = loader_rate(watch.watched(loader), seconds=self.seconds, device=self._device)
         found = watch.resources()
         return Trial(
-            images_per_s=mean_rate(rate),
+            images_per_s=rate.images / rate.seconds,  # its windows hold a batch or two, and batches come in bursts
             cpu_cores=found.cpu_cores if found else None,
             memory_mb=max(0.0, found.memory_mb - had_mb) if found and found.memory_mb is not None else None,
         )

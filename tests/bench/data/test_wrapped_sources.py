@@ -10,7 +10,7 @@ import pytest
 from cache_files import pixel_item, write_cache
 from photo_folder import write_folder
 
-from penstock.bench.data.wrapped_sources import RepeatedSource, SampledSource
+from penstock.bench.data.wrapped_sources import RepeatedSource, sample_of
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.sources.contract import Source, WindowSource, is_cache, is_located
 from penstock.pipelines import imagenet_train
@@ -36,6 +36,14 @@ def test_images_come_round_again_with_their_labels(tmp_path: Path) -> None:
         RepeatedSource(open_source(tmp_path), 0)
 
 
+def test_a_sample_is_spread_over_the_data(tmp_path: Path) -> None:
+    source = open_source(write_folder(tmp_path, 36))
+    sample = sample_of(source, 12)
+    assert [sample.path(k) for k in range(12)] == [source.path(3 * k) for k in range(12)]
+    assert sample.read(5) == source.read(15)
+    assert len(sample_of(source, 100)) == 36
+
+
 def test_the_native_library_reads_what_is_wrapped_unless_the_wrapping_reads_in_a_way_of_its_own(
     tmp_path: Path,
 ) -> None:
@@ -47,7 +55,7 @@ def test_the_native_library_reads_what_is_wrapped_unless_the_wrapping_reads_in_a
     cache = open_source(write_cache(tmp_path / "x.h5", [pixel_item(p, label=k % 2) for k, p in enumerate(PIXELS)]))
     for source in (files, cache):
         assert is_located(RepeatedSource(source, 20))
-        assert is_located(SampledSource(source, 2))
+        assert is_located(sample_of(source, 2))
     assert not is_located(Slow(files, 20))
     assert not is_located(RepeatedSource(Slow(files, 20), 30))
     rows = np.zeros(2, ROW)

@@ -7,13 +7,12 @@ import os
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 from command_line import Running, penstock_here
 from photo_folder import photo, write_folder
 from processes import eventually
 
-from penstock.bench.data.wrapped_sources import SampledSource
+from penstock.bench.data.wrapped_sources import sample_of
 from penstock.bench.record.cache_advice import FILES, LOSSLESS, AdviceSettings
 from penstock.bench.run import advise_cache as cache_advice
 from penstock.bench.run.advise_cache import ENCODINGS, advise_cache, build_options
@@ -30,19 +29,6 @@ FAST = AdviceSettings(sample=12, size=32, batch_size=4, workers=0, seconds=0.05,
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("photos"), 36)
-
-
-def test_a_sample_is_spread_over_the_data(photos: Path) -> None:
-    source = open_source(photos)
-    sample = SampledSource(source, 12)
-    assert isinstance(sample, Source)
-    assert [sample.path(k) for k in range(12)] == [source.path(3 * k) for k in range(12)]
-    assert sample.read(5) == source.read(15)
-    assert sample.labels(np.arange(12)).tolist() == source.labels(np.arange(0, 36, 3)).tolist()
-    assert len(SampledSource(source, 100)) == 36
-    assert len({SampledSource(source, k).fingerprint for k in (11, 12, 100)} | {source.fingerprint}) == 4
-    with pytest.raises(ValueError, match="at least 1"):
-        SampledSource(source, 0)
 
 
 def test_each_offer_is_measured_in_turn_and_nothing_is_left(
@@ -78,7 +64,7 @@ def test_each_offer_is_measured_in_turn_and_nothing_is_left(
 def test_sizes_are_those_of_a_cache_of_the_sample(photos: Path, tmp_path: Path) -> None:
     encoding = Encoding(kind="raw", resize=16)
     advice = advise_cache(open_source(photos), FAST, lambda *_: None, (encoding,))
-    build_cache(SampledSource(open_source(photos), 12), tmp_path / "x.h5", encoding, workers=0)
+    build_cache(sample_of(open_source(photos), 12), tmp_path / "x.h5", encoding, workers=0)
     assert advice.offers[1].bytes_an_image == pytest.approx((tmp_path / "x.h5").stat().st_size / 12, rel=0.02)
     assert 10 < (advice.offers[1].psnr_db or 0) < 60
 

@@ -238,18 +238,3 @@ def test_without_options_the_starts_alone_are_compared() -> None:
     found = machine.run([SearchSpace(start=space.start) for space in SPACES[::2]])
     assert (found.chosen, found.others) == (SPACES[0].start, ())
     assert len(machine.search.logs) == 2
-
-
-def test_what_was_measured_before_the_spaces_were_known_is_a_first_trial() -> None:
-    machine = Machine(lambda candidate: 100.0)
-    machine.search.try_candidate(SPACES[1].start)
-    machine.search.run(SPACES[1:])
-    starts = [SPACES[1].start.describe(), SPACES[2].start.describe()]
-    assert machine.trials[:4] == [*starts, *starts[::-1]]
-
-
-def test_the_time_may_be_over_after_a_first_trial_with_another_decoder() -> None:
-    machine = Machine(lambda candidate: 100.0, seconds=TRIAL_S)
-    machine.search.try_candidate(SPACES[1].start.with_option("decoder", "slow"))
-    assert machine.search.run(SPACES).chosen == SPACES[0].start
-    assert len(machine.trials) == 2
