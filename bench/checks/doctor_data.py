@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
-from penstock.bench.ceilings.store import find_remote
+from penstock.bench.ceilings.store import StoreCeiling, find_remote
 from penstock.bench.checks.doctor_folders import file_system_of, is_remote
-from penstock.bench.checks.doctor_remote import remote_speed
 from penstock.bench.checks.finding import DoctorSettings, Finding, State
 from penstock.bench.data.training_folder import training_folder
 from penstock.bench.measure.clock import Stopwatch
@@ -27,6 +26,8 @@ from penstock.pipelines.sample.decode import ImageDecoder
 _SAMPLE = 256
 _LOOK_S = 2.0
 _READ_S = 0.4
+_FETCH_S = 1.0
+_SLOW_REQUEST_S = 0.2
 _HUGE = 20_000_000  # pixels: takes some 100 ms to decode
 _SUFFIXES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".gif": "GIF"}
 
@@ -77,6 +78,27 @@ def read_speed(name: str, source: Source, settings: DoctorSettings) -> Finding:
     except ValueError as error:
         return Finding(title, "ok", f"{text}; from storage not known: {error}")
     return Finding(title, "ok", f"{text}, {cold:,.0f} from storage ({cold * size / 1e6:,.0f} MB/s), one thread")
+
+
+def remote_speed(name: str, source: Source, batch_size: int) -> Finding:
+    """Measure how long a request takes, and what as many as a loader makes bring; warn where more would bring more."""
+    store, title = StoreCeiling(source, batch_size, 0), f"{name}: network"
+    gains = store.gains_by_more(_FETCH_S)
+    time = store.time()
+    if time is None:
+        return Finding(title, "warn", "nothing of the sample can be fetched", "see the next line")
+    rate = time.requests / time.request_s * time.images_per_request
+    text = (
+        f"{1e3 * time.first_byte_s:,.0f} ms to the first byte; {rate:,.0f} images/s and {time.bytes_per_s / 1e6:,.1f} "
+        f"MB/s with {time.requests} requests at a time"
+    )
+    if time.more_bytes_per_s:
+        text += f", {time.more_bytes_per_s / 1e6:,.1f} MB/s with {time.more_requests}"
+    if gains:
+        return Finding(title, "warn", text, f"requests={time.more_requests}, or keep a copy: local_cache=FOLDER")
+    if time.first_byte_s > _SLOW_REQUEST_S:
+        return Finding(title, "warn", text, "raise requests= and bytes_ahead=, or keep a copy: local_cache=FOLDER")
+    return Finding(title, "ok", text)
 
 
 @dataclass

@@ -219,22 +219,16 @@ def wait_until_idle(limit_s: float = 5.0) -> None:
     The workers of a loader that is no longer asked for batches go on until enough lie ready. On two slow cores that
     took two seconds, in which a ceiling came out at a quarter.
     """
-    watch, processes, pause = Stopwatch(), list(_processes(())), threading.Event()
-    used = sum(map(_cpu_seconds, processes))
+    watch, pause, used = Stopwatch(), threading.Event(), _tree_cpu_s()
     while watch.seconds < limit_s:
         pause.wait(_IDLE_S)
-        before, used = used, sum(map(_cpu_seconds, processes))
+        before, used = used, _tree_cpu_s()
         if used - before <= _IDLE_SHARE * _IDLE_S:
             return
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
-    """Return the processor time of a process in seconds, 0 once it has ended."""
-    try:
-        times = process.cpu_times()
-    except psutil.Error:
-        return 0.0
-    return float(times.user + times.system)
+def _tree_cpu_s() -> float:
+    return sum(usage.cpu_s for usage in _usage(()).processes.values())
 
 
 def tree_memory_mb(without: Collection[int] = ()) -> float:

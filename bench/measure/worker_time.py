@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.loaders.loader import Loader
 from penstock.loaders.metrics.stats import LoaderStats
 
 
@@ -61,19 +60,3 @@ class WorkerTime:
     def read_s(self) -> float:
         """Seconds of one worker's time per image inside the source."""
         return self.read_share * self.worker_s
-
-
-class WorkerWatch:
-    """Takes the statistics of `loader` between `begin()` and `span()`; without the first there is no span."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-        self._begin: LoaderStats | None = None
-
-    def begin(self) -> None:
-        """Note that the measurement's warm-up is over."""
-        self._begin = self._loader.stats()
-
-    def span(self) -> Span | None:
-        """Return the statistics from `begin()` until now; None if it was not called."""
-        return None if self._begin is None else Span(self._begin, self._loader.stats())

@@ -22,10 +22,9 @@ from penstock.bench.record.bench_record import (
     Tried,
 )
 from penstock.bench.run.loader_turns import LoaderTurns
-from penstock.bench.run.rounds import ADVICE_SHARE, Display, Rounds, rates_of
+from penstock.bench.run.rounds import ADVICE_SHARE, Display, Key, Rounds, rates_of
 from penstock.bench.run.run_probes import RunProbes, Subject, loader_name
 from penstock.bench.run.take_advice import trial_seconds
-from penstock.bench.run.watched import Key
 from penstock.bench.search.settings_search import SearchResult, final_choice, tried_candidate
 from penstock.bench.search.trials import Trial
 from penstock.loaders.stream.ledger import EpochLedger
@@ -58,7 +57,7 @@ def measure_all(subject: Subject, found: SearchResult, display: Display) -> Benc
 
         def measured() -> tuple[Measured, ...]:
             return tuple(
-                probes.resources.added_to(_summarise(key, results, rounds.turns(key), probes.how.get(key[1], "")))
+                turns.with_resources(_summarise(key, results, rounds.turns(key), probes.how.get(key[1], "")))
                 for key, results in rounds.results.items()
             )
 

@@ -13,8 +13,8 @@ from penstock.bench.measure.clock import Rate, StepTimes, Stopwatch
 from penstock.bench.measure.resources import wait_until_idle
 from penstock.bench.record.bench_record import FETCH, BenchRecord, BenchSettings
 from penstock.bench.run.time_budget import TimeBudget
-from penstock.bench.run.watched import Key
 
+Key = tuple[str, str]  # kind, name of what is measured
 Results = dict[Key, list[Rate | StepTimes]]
 
 ADVICE_SHARE = 0.2  # of a budget: kept for trying the advice

@@ -16,7 +16,6 @@ from penstock.bench.ceilings.probes import (
     build_cache_ceiling,
     is_worth_caching,
     list_ceiling_probes,
-    make_replay_probe,
     prepare_replay,
 )
 from penstock.bench.ceilings.replay import ReplayedBatches
@@ -26,6 +25,7 @@ from penstock.bench.measure.network_time import StoreTime
 from penstock.bench.record.bench_record import (
     DTYPES,
     LOSSLESS_CACHE,
+    REPLAYED,
     BenchSettings,
     bf16_name,
     fetch_name,
@@ -34,8 +34,8 @@ from penstock.bench.record.bench_record import (
 from penstock.bench.run.dali_pipeline import DALI_PIPELINE, PIPELINE_OPTIONS, DaliPipeline, DaliPipelineSettings
 from penstock.bench.run.loader_turns import LoaderTurns
 from penstock.bench.run.pillow_loader import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
+from penstock.bench.run.rounds import Key
 from penstock.bench.run.time_budget import TimeBudget
-from penstock.bench.run.watched import Key, ResourceLog
 from penstock.bench.search.backends import start_workers
 from penstock.bench.search.candidate import BenchData, Candidate
 from penstock.bench.search.settings_sweep import Winners
@@ -102,7 +102,6 @@ class RunProbes:
         how: name of what is measured -> how, in words.
         store: measures the storage that the loader fetches from; None for data on this machine.
         abouts: backend -> what its loader says of itself, once that was opened.
-        resources: what the loader and its workers took in each measurement.
     """
 
     def __init__(self, subject: Subject, turns: LoaderTurns, stack: ExitStack, notes: list[str]) -> None:
@@ -113,7 +112,6 @@ class RunProbes:
         self.decoder = str(self._about["decoder"])
         self.how: dict[str, str] = {}
         self.abouts = {subject.chosen.backend: self._about}
-        self.resources = ResourceLog(subject.settings, subject.chosen.workers)
         self.store = subject.ceilings.store(subject.settings.batch_size, cached=subject.chosen.cached)
         if self.store is not None:
             self.store.begin(int(subject.chosen.option("requests") or self.store.requests))
@@ -139,8 +137,8 @@ class RunProbes:
         if self._wants_cache_ceiling():
             probes["ceiling", LOSSLESS_CACHE] = Prepared(self._cache_probe)
         if again is not None:
-            name, probe = make_replay_probe(again, wanted)
-            probes["ceiling", name] = probe
+            rate = partial(loader_rate, again, seconds=wanted.seconds / 4, device=wanted.device)
+            probes["ceiling", REPLAYED] = Prepared(lambda: (again.prepare(), rate)[1])
         return probes
 
     def _wants_cache_ceiling(self) -> bool:
@@ -187,13 +185,8 @@ class RunProbes:
         return probes
 
     def _watch(self, key: Key, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
-        """Return what measures the loader's batches, and logs what that takes of the machine."""
-
-        def watched() -> Rate | StepTimes:
-            with self._turns.turn() as loader:
-                return self.resources.watched(key, loader, measure, self._others)
-
-        return watched
+        """Return what measures the loader's batches; the baselines' workers are no part of it."""
+        return lambda: self._turns.measure(key, self._settings, measure, self._others)
 
     def _other_rate(self, candidate: Candidate) -> Rate:
         """Measure another backend's best, opened for that alone: otherwise its workers would burden the others."""

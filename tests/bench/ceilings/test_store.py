@@ -13,7 +13,7 @@ from remote_photos import open_remote, serve_photos
 
 from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
 from penstock.bench.ceilings.store import StoreCeiling, fetched_apart, find_remote
-from penstock.bench.checks.doctor_remote import remote_speed
+from penstock.bench.checks.doctor_data import remote_speed
 from penstock.loaders import LoaderError, open_source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.views.subset import Subset

@@ -25,7 +25,7 @@ from penstock.bench.checks import doctor_folders, doctor_machine, doctor_softwar
 from penstock.bench.checks.doctor import ensure_loader_fits, examine
 from penstock.bench.checks.doctor_data import data_findings, odd_files, summarise_sample
 from penstock.bench.checks.doctor_folders import file_system_of, folder_findings, is_remote
-from penstock.bench.checks.doctor_machine import cpu_list, machine_findings
+from penstock.bench.checks.doctor_machine import machine_findings
 from penstock.bench.checks.doctor_software import decoders
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.commands.doctor import doctor
@@ -98,9 +98,19 @@ def test_memory_that_leaves_little_for_the_model_is_a_warning(monkeypatch: pytes
     assert machine_of(SMALL)["memory"].state == "ok"
 
 
-def test_processors_of_a_node_are_read() -> None:
-    assert cpu_list("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
-    assert cpu_list("\n") == set()
+@pytest.mark.parametrize(("nodes", "state"), [((0,), "ok"), ((0, 1), "warn")])
+def test_a_process_on_two_nodes_is_to_be_bound_to_its_gpus(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nodes: tuple[int, ...], state: str
+) -> None:
+    for node in (0, 1):
+        (tmp_path / f"node{node}").mkdir()
+    for node in nodes:
+        (tmp_path / f"node{node}" / f"cpu{node}").mkdir()
+    monkeypatch.setattr(doctor_machine, "_NODES", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    found = doctor_machine.numa_nodes(DoctorSettings(device="cuda"))
+    assert (found.state, found.found) == (state, f"2, running on {', '.join(map(str, nodes))}")
+    assert doctor_machine.numa_nodes(DoctorSettings()).state == "ok"
 
 
 # ---- folders ----

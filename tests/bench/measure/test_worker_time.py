@@ -11,7 +11,7 @@ from faulty_source import FaultySource
 from photo_folder import write_folder
 from processes import eventually
 
-from penstock.bench.measure.worker_time import Span, WorkerTime, WorkerWatch
+from penstock.bench.measure.worker_time import Span, WorkerTime
 from penstock.loaders import create_loader
 from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.sources.contract import Source
@@ -21,15 +21,11 @@ from penstock.pipelines import imagenet_train
 def seen(source: Source, *, workers: int = 0) -> WorkerTime:
     """Of an epoch but its first batch."""
     with create_loader(source, batch_size=4, pipeline=imagenet_train(32), workers=workers) as loader:
-        watch = WorkerWatch(loader)
-        assert watch.span() is None
         with closing(iter(loader)) as batches:  # type: ignore[type-var]
             next(batches)
-            watch.begin()
+            begin = loader.stats()
             assert len(list(islice(batches, 9))) == 5
-        span = watch.span()
-    assert span is not None
-    found = WorkerTime.of([span], workers)
+        found = WorkerTime.of([Span(begin, loader.stats())], workers)
     assert found is not None
     return found
 
