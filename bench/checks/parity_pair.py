@@ -15,10 +15,8 @@ class Tolerance(NamedTuple):
     """Say how far the pixels of two engines may lie apart; order, labels, crops and ledger never may.
 
     Attributes:
-        name: as records call it.
         mean: largest mean distance, in uint8 levels.
         p99_9: largest 99.9th percentile of the distances, in uint8 levels.
-        why: the reason for it.
     """
 
     name: str
@@ -100,9 +98,6 @@ class EnginePair:
     """Collect how two engines differ.
 
     Attributes:
-        first, second: names of the engines.
-        tolerance: how far their pixels may lie apart.
-        distance: of their pixels.
         differing: "order", "labels", "crops" or "ledger" -> number of rows in which they differ.
     """
 

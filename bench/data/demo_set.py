@@ -31,12 +31,7 @@ class SynthReport:
     """Hold what lies in a demo set's folder.
 
     Attributes:
-        folder: where it lies.
-        images: number of training photos.
-        validation: number of validation photos.
-        classes: number of classes.
         num_written: number of photos that were written by this call: all or none.
-        total_bytes: size of all photos in bytes.
     """
 
     folder: Path

@@ -25,7 +25,6 @@ class Rate:
 
     Attributes:
         median, q25, q75: median and quartiles over the windows, images/s.
-        windows: number of windows.
         images, seconds: totals over the windows, so that images / seconds is the mean rate.
         over_time: (seconds, images/s) of each window, in order.
     """
@@ -139,7 +138,6 @@ class StepTimes:
         wait_share: share of the device's time between the end of one step's work and the arrival of the next batch, 0
             to 1. On CUDA the device had nothing else to do then: a wait hidden behind queued work does not count.
         host_wait_share: share of the host's time spent in next(loader), 0 to 1.
-        steps: number of steps measured.
     """
 
     images_per_s: Rate | None

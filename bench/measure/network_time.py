@@ -13,12 +13,7 @@ _QUEUEING = 2.0  # times as long as a request alone: the requests wait for each 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Say what a loader fetched from remote storage while it was measured.
-
-    Attributes:
-        requests_per_s: requests that were answered.
-        bytes_per_s: bytes that came.
-    """
+    """Say what a loader fetched from remote storage while it was measured: answered requests and their bytes."""
 
     requests_per_s: float
     bytes_per_s: float

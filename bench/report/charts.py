@@ -39,7 +39,6 @@ class BarChart:
 
     Attributes:
         rows: bars, and headings as text.
-        axis: what the axis shows.
         limit: where the axis ends; a bar beyond it is drawn broken off.
         ceiling: a value that is marked in every row, if it is on the axis.
     """
@@ -97,10 +96,8 @@ class LineChart:
     """Hold lines over two axes.
 
     Attributes:
-        x_axis, y_axis: what the axes show.
         x_ticks, y_ticks: position and text of each tick.
         marks: position and text of vertical lines.
-        text: all that the chart shows, in words.
     """
 
     lines: Sequence[Line]

@@ -26,11 +26,6 @@ class DaliPipelineSettings:
     """Hold the work that the pipeline is to do: the work that our loaders do.
 
     Attributes:
-        pipeline: crop, size, flip and normalisation.
-        batch_size: images.
-        device: "cpu" or a CUDA device.
-        dtype: of the images.
-        seed: of the order and the crops.
         largest: (width, height) in pixels of the largest image, as far as known.
     """
 

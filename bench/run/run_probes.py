@@ -56,11 +56,8 @@ class Subject:
     """Hold what a run measures.
 
     Attributes:
-        data: the data and their cache.
-        settings: what to measure of them.
         winners: the candidate that is measured as the loader, and the other backends' best.
         ceilings: the decode ceilings, whose samples the search has read already.
-        budget: what is left of the run's time.
     """
 
     data: BenchData
@@ -98,7 +95,6 @@ class RunProbes:
     stack: closes what the baselines open. notes: receives what is left out, and why.
 
     Attributes:
-        decoder: of the loader.
         how: name of what is measured -> how, in words.
         store: measures the storage that the loader fetches from; None for data on this machine.
         abouts: backend -> what its loader says of itself, once that was opened.

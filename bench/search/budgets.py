@@ -13,12 +13,7 @@ _NOISE = 1.05  # of what was measured: a worker that is always busy, and the lit
 
 @dataclass(frozen=True, kw_only=True)
 class Budgets:
-    """Limits of what a loader may take.
-
-    Attributes:
-        max_cpu: CPUs that it may keep busy; None: no limit.
-        max_memory: MB beyond what the process had; None: no limit.
-    """
+    """Limits of what a loader may take: CPUs that it keeps busy, MB beyond what the process had; None: no limit."""
 
     max_cpu: float | None = None
     max_memory: float | None = None

@@ -25,8 +25,6 @@ class Candidate:
     """Describe one way of loading the data.
 
     Attributes:
-        backend: as create_loader takes it.
-        decoder: as create_loader takes it.
         dtype: of the batches, one of DTYPES.
         cached: whether it reads the cache.
         options: further arguments of create_loader, those of remote data among them.
@@ -122,9 +120,7 @@ class BenchData:
     Builds the cache if it is not there. Raises ValueError for too few images, and as open_source and prepare_source do.
 
     Attributes:
-        source: the data as they are.
         plain: `source` at the length asked for.
-        pipeline: the training pipeline that all loaders run.
         opener: opens loaders over the data and their cache.
     """
 

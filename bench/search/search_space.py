@@ -21,9 +21,7 @@ class SearchSpace:
     """Hold what to search of one backend.
 
     Attributes:
-        start: the candidate to begin with.
         options: option of the backend, or "decoder" -> values to try, what matters most first.
-        fixed_workers: whether the user set the number of workers.
     """
 
     start: Candidate

@@ -19,14 +19,7 @@ MIN_GAIN = 1.03  # a smaller lead is noise
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """Hold what a search found.
-
-    Attributes:
-        winners: the fastest candidate, and the best of each other backend.
-        tried: every candidate that was looked at.
-        notes: sentences for people.
-        seconds: how long it took.
-    """
+    """Hold what a search found."""
 
     winners: Winners
     tried: tuple[Tried, ...]

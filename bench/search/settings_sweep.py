@@ -26,8 +26,6 @@ class CandidateLog:
     """Hold what was measured of one candidate.
 
     Attributes:
-        candidate: what was measured.
-        trials: its measurements.
         why: the reason why it cannot be chosen, "" if it can.
     """
 

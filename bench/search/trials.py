@@ -18,13 +18,7 @@ MIN_SECONDS = 0.625  # four fifths of it, half a second, count
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Hold one short measurement of a candidate.
-
-    Attributes:
-        images_per_s: mean over the trial.
-        cpu_cores: CPUs kept busy; None if unknown.
-        memory_mb: memory taken in MB; None if unknown.
-    """
+    """Hold one short measurement of a candidate: its mean rate, CPUs kept busy, MB taken; None if unknown."""
 
     images_per_s: float
     cpu_cores: float | None = None

@@ -28,9 +28,7 @@ class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySe
     Attributes:
         model: a name that `create_model` takes.
         small_inputs: whether its stem is the one for images of about 32 pixels.
-        device: "cpu", "cuda" or "cuda:N".
         batch_size: images in a batch of one rank's loader; only lr_scaling needs it.
-        seed: of the initial weights and of dropout.
     """
 
     model: str = "resnet18"

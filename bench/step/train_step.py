@@ -82,15 +82,11 @@ class TrainStep:
     those batches.
 
     Attributes:
-        settings: how to train.
         module: the model, moved to the device.
         parallel: the model as DistributedDataParallel where torch.distributed is initialised, else None. Gradients are
             then the mean over ranks, which exchange them once per update.
         model: what runs the model: `parallel` if there is one, else `module`; compiled if the settings ask for it.
-        optimizer: what updates the weights.
         schedule: schedule of the learning rate; None if that is constant.
-        scaler: scaler of gradients, for fp16.
-        updates: number of updates made.
     """
 
     def __init__(self, model: nn.Module, settings: TrainSettings, *, total_steps: int | None = None) -> None:

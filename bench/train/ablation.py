@@ -15,11 +15,7 @@ from penstock.bench.train.resident_run import CannotRun, ResidentResult, Residen
 
 @dataclass(frozen=True, kw_only=True)
 class Technique:
-    """Describe one technique by the settings that switch it on and off.
-
-    Attributes:
-        needs_cuda: whether it changes nothing without a CUDA device.
-    """
+    """Describe one technique by the settings that switch it on and off."""
 
     name: str
     on: dict[str, Any]

@@ -37,7 +37,6 @@ class EpochReport:
     """Report one epoch: what was learned, how fast, and where the time went.
 
     Attributes:
-        epoch: its number.
         loss: mean over the labelled training samples of all ranks as they were seen, in the whole epoch.
         validation: result of the validation; None without its loader.
         images: labelled training samples of all ranks in the whole epoch, even where a checkpoint began in it.
@@ -68,7 +67,6 @@ class TrainReport:
     """Report a whole run; `dataclasses.asdict` of it is JSON-serialisable.
 
     Attributes:
-        parameters: number of the model's parameters.
         epochs: reports of the epochs that this process finished.
         seconds: wall time with validation.
         finished: False if it stopped early, with a checkpoint.

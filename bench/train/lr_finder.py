@@ -20,12 +20,7 @@ _MIN_UPDATES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class LrSweep:
-    """Hold the rates of a sweep, the loss of one update at each, and the rate to take.
-
-    Attributes:
-        smoothed: running mean of the losses.
-        suggestion: the rate at which that falls fastest.
-    """
+    """Hold the rates of a sweep, the loss of one update at each, and the rate to take."""
 
     rates: tuple[float, ...]
     losses: tuple[float, ...]
