@@ -129,13 +129,6 @@ def test_a_state_of_another_stream_is_refused_unless_asked_for(photos: Path, tmp
     assert (code, [record["step"] for record in records]) == (0, [1])
 
 
-def test_evaluation_serves_everything_in_order(photos: Path, iterate: Callable[..., Any]) -> None:
-    code, lines = iterate(photos, "--workers", 0, "--eval")
-    assert code == 0
-    assert [i for record in lines for i in record["index"]] == [*range(NUM_PHOTOS)] * EPOCHS
-    assert not any(flip for record in lines for flip in record["flip"])
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_ledger_lists_every_replaced_sample(
     iterate: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str], workers: int
