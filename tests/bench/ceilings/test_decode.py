@@ -13,7 +13,7 @@ from odd_images import encoded, textured
 from photo_folder import photo, write_folder
 
 from penstock.bench.ceilings import decode as module
-from penstock.bench.ceilings import probes
+from penstock.bench.ceilings import native, probes
 from penstock.bench.ceilings.decode import DecodeCeiling, ceiling_of
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.rows.sample_reader import SampleReader
@@ -123,7 +123,7 @@ def test_the_ceiling_of_the_native_library_counts_the_images_that_it_leaves_to_p
     assert sorted(python_loads) == list(range(10))
     del python_loads[:]
     with monkeypatch.context() as patch:
-        patch.setattr(module, "on_one_thread", lambda step, seconds: [step(), step()])
+        patch.setattr(native, "on_one_thread", lambda step, seconds: [step(), step()])
         assert ceiling.measure(1) == [module.STEP, 10 - module.STEP]
     assert sorted(python_loads) == [1, 4]
     for path in paths:
