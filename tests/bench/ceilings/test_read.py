@@ -80,22 +80,6 @@ def test_where_images_lie_is_where_their_bytes_are(photos: Path, cache: Hdf5Cach
     assert list(file_ranges(RepeatedSource(source, 80), [0])) == []  # it is asked of what is repeated
 
 
-def test_cold_reads_are_from_storage_or_left_out(photos: Path, cache: Hdf5Cache) -> None:
-    left_out: list[str] = []
-    for source in (open_source(photos), cache):
-        ceiling = ReadCeiling(source, imagenet_train(32), 0)
-        before = read_ceilings.storage_bytes()
-        try:
-            rate = ceiling.cold(0.05)
-        except ValueError as error:
-            left_out.append(str(error))
-            continue
-        came = (read_ceilings.storage_bytes() or 0) - (before or 0)
-        assert rate.images >= COUNT
-        assert came >= 0.9 * rate.images * (bytes_an_image(source) or 0) * 0.8
-    assert all("were read from storage again" in why for why in left_out)
-
-
 @pytest.mark.parametrize(
     ("told", "words"),
     [
