@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -158,4 +159,4 @@ def advise(
         advice = advise_cache(data, settings, bar.show)
     print_advice(advice)
     if json_file:
-        write_json(json_file, advice.as_dict())
+        write_json(json_file, asdict(advice))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,7 +43,7 @@ def compare(
     slower = [] if fail_below is None else found.slower(fail_below)
     if as_json:
         names = [change.name for change in slower]
-        typer.echo(json.dumps({**found.as_dict(), "fail_below": fail_below, "slower": names}, indent=2))
+        typer.echo(json.dumps({**asdict(found), "fail_below": fail_below, "slower": names}, indent=2))
     else:
         _print(found)
         for change in slower:

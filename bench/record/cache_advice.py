@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 FILES, LOSSLESS = "files", "cache"  # names of two ways to store the data; other caches have their options as names
 
@@ -71,7 +71,3 @@ class CacheAdvice:
     workers: int
     offers: tuple[StorageKind, ...]
     notes: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the advice as JSON holds it."""
-        return asdict(self)

@@ -54,10 +54,6 @@ class Comparison:
         """Return the changes of OURS that are below `ratio` and not within the noise."""
         return [c for c in self.changes if c.kind in OURS and c.ratio < ratio and not c.within_noise]
 
-    def as_dict(self) -> dict[str, object]:
-        """Return the comparison as JSON holds it."""
-        return asdict(self)
-
 
 def compare(before: BenchRecord, after: BenchRecord) -> Comparison:
     """Compare two records. Raises ValueError if no measurement is in both."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_each_offer_is_measured_in_turn_and_nothing_is_left(
     assert [(done, total) for done, total, _ in asked] == [(k, 17) for k in range(17)]
     assert present == [0, 1, 2, 3, 4, *[5] * 12]
     assert os.listdir(tmp_path) == []
-    json.dumps(advice.as_dict())
+    json.dumps(asdict(advice))
     files = advice.offers[0]
     assert files.bytes_an_image == sum(len(source.read(3 * k)) for k in range(12)) / 12
     for offer in advice.offers:
