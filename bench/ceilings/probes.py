@@ -13,6 +13,7 @@ from penstock.bench.ceilings.replay import ReplayedBatches, host_batches
 from penstock.bench.ceilings.store import StoreCeiling
 from penstock.bench.data.wrapped_sources import sample_of
 from penstock.bench.measure.clock import Rate, StepTimes
+from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.bench_record import (
     COPY,
     COPY_AND_NORMALISE,
@@ -22,6 +23,7 @@ from penstock.bench.record.bench_record import (
     READ_COLD,
     READ_MANY,
     READ_WARM,
+    REPLAYED,
     RESIZE,
     BenchSettings,
     decode_name,
@@ -127,3 +129,9 @@ def prepare_replay(
     batches = partial(host_batches, served, pipeline, settings.batch_size, settings.seed)
     resident = settings.device != "cpu" and about.get("decodes_on") == "cuda"
     return ReplayedBatches(batches, pipeline, DTYPES[settings.dtype], settings.device, resident=resident)
+
+
+def make_replay_probe(batches: ReplayedBatches, settings: BenchSettings) -> tuple[str, Probe]:
+    """Return (name, probe) of the replayed batches: copy and batch stage without the work of making a batch."""
+    measure = partial(loader_rate, batches, seconds=settings.seconds / 4, device=settings.device)
+    return REPLAYED, Prepared(lambda: (batches.prepare(), measure)[1])

@@ -16,6 +16,7 @@ from penstock.bench.ceilings.probes import (
     build_cache_ceiling,
     is_worth_caching,
     list_ceiling_probes,
+    make_replay_probe,
     prepare_replay,
 )
 from penstock.bench.ceilings.replay import ReplayedBatches
@@ -25,7 +26,6 @@ from penstock.bench.measure.network_time import StoreTime
 from penstock.bench.record.bench_record import (
     DTYPES,
     LOSSLESS_CACHE,
-    REPLAYED,
     BenchSettings,
     bf16_name,
     fetch_name,
@@ -133,8 +133,8 @@ class RunProbes:
         if self._wants_cache_ceiling():
             probes["ceiling", LOSSLESS_CACHE] = Prepared(self._cache_probe)
         if again is not None:
-            rate = partial(loader_rate, again, seconds=wanted.seconds / 4, device=wanted.device)
-            probes["ceiling", REPLAYED] = Prepared(lambda: (again.prepare(), rate)[1])
+            name, probe = make_replay_probe(again, wanted)
+            probes["ceiling", name] = probe
         return probes
 
     def _wants_cache_ceiling(self) -> bool:

@@ -47,10 +47,10 @@ def test_everything_of_a_record_is_printed(
 def test_figures_stay_whole_on_a_narrow_screen(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "42")
+    monkeypatch.setenv("COLUMNS", "24")
     columns = [("name", "text"), ("lowest to highest round", "number"), ("why", "text")]
     row = ("a long name of some words", "12,345 to 12,678", "[red] \x1b[31m")
     print_table(Table(caption="", columns=columns, rows=[row]), plain_console())
     printed = capsys.readouterr().out
     assert re.search(r"12,345 to 12,678$", printed, re.M)
-    assert printed.endswith("a long name of some words: [red] \\x1b[31m\n")
+    assert "a long name of some words: [red] \\x1b[31m" in " ".join(printed.split())

@@ -226,7 +226,7 @@ def test_the_command_of_the_ablation(photos, tmp_path, monkeypatch):
     lines = done.stdout.splitlines()
     assert "resident (no loader)" in lines[0]
     assert any(line.startswith("AMP, float16") and "needs a CUDA device" in line for line in lines)
-    assert any(line.startswith("channels_last") and "x 1.00" in line for line in lines)
+    assert any(line.startswith("channels_last") and " 1.00 " in line for line in lines)
     assert json.loads(file.read_text())["base"]["num_classes"] == 3
 
 
