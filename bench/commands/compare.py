@@ -64,7 +64,7 @@ def _print(found: Comparison) -> None:
         )
         verdict = "within the noise" if c.within_noise else "faster" if c.ratio > 1 else "slower"
         rows.append((c.kind, c.name, before, after, f"{c.ratio:.3f}", verdict))
-    columns = [("what", "short"), ("measured", "short"), ("A, images/s", "number"), ("B, images/s", "number")]
+    columns = [("what", "short"), ("measured", "short"), ("A, images/s", "short"), ("B, images/s", "short")]
     console = plain_console()
     print_table(Table(caption="", columns=[*columns, ("B to A", "number"), ("", "short")], rows=rows), console)
     for difference in found.differs:
