@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from penstock.bench.measure.clock import measure_rate
 from penstock.bench.measure.environment import package_version
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
 from penstock.loaders.dali.dali_probe import CRASHING_CODEC, DALI_OF_EARLIER_CODEC
+from penstock.loaders.dali.dali_versions import driver_cuda
 from penstock.pipelines.batch import fused_check
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.recode import jpegtran_path, jpegtran_version
@@ -129,17 +129,6 @@ def gpu_driver(settings: DoctorSettings) -> Finding:
         return Finding("GPU", "warn", f"{text}: torch sees no device", "see nvidia-smi; the driver may be too old")
     names = {torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}
     return Finding("GPU", "ok", f"{text}; {torch.cuda.device_count()}x {', '.join(sorted(names))}")
-
-
-def driver_cuda() -> tuple[int, int] | None:
-    """Return (major, minor) of the newest CUDA that the installed driver runs; None without a driver."""
-    number = ctypes.c_int(0)
-    try:
-        # Creates no CUDA context and takes no memory of the GPU.
-        status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
-    except (OSError, AttributeError):
-        return None
-    return (number.value // 1000, number.value % 1000 // 10) if status == 0 and number.value else None
 
 
 def dali(settings: DoctorSettings, *, needed: bool) -> Finding:

@@ -22,7 +22,8 @@ from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.train_step import make_step
 from penstock.loaders.create import create_loader, usable_device
-from penstock.loaders.dali.dali_probe import describe_verdict, versions, working_way
+from penstock.loaders.dali.dali_probe import describe_verdict, working_way
+from penstock.loaders.dali.dali_versions import versions
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import Source

@@ -16,7 +16,7 @@ import torch
 
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build import for_source
-from penstock.loaders.dali.dali_probe import OURS, REGIONS, WHOLE, chosen_way
+from penstock.loaders.dali.dali_probe import OURS, REGIONS, WHOLE, chosen_way, warn_of_edges
 from penstock.loaders.dali.dali_stage import DaliStage, Finished
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.dali.dali_verify import Verifier, mark_unwritten
@@ -138,6 +138,8 @@ def open_engine(settings: ProducerSettings, options: DaliOptions) -> Engine:
     if way == "auto":
         import_dali()
         way = chosen_way(numbered(device)) if device.type == "cuda" else REGIONS
+    elif way == REGIONS and device.type == "cuda":
+        warn_of_edges()
     if way != OURS:
         return DaliEngine(settings, replace(options, decode=way))
     own = ProcessOptions(workers=options.workers, prefetch=options.prefetch, watchdog_s=options.watchdog_s)

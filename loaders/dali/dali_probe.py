@@ -10,7 +10,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ import numpy as np
 import simplejpeg
 import torch
 
+from penstock.loaders.dali.dali_versions import codec_version, driver_version, has_right_edges, versions
 from penstock.loaders.system.json_file import decode_json, write_json
 from penstock.loaders.system.saved_columns import cache_folder
 from penstock.pipelines.errors import EXIT_DATA, EXIT_OK, EXIT_RESOURCE, LoaderError
@@ -32,19 +32,30 @@ _INSTEAD = {WHOLE: "whole images are decoded and cut there", OURS: "Penstock dec
 CRASHING_CODEC, DALI_OF_EARLIER_CODEC = "0.9.0", "2.2.0"
 _SIZES = ((8, 8), (17, 33), (1, 60), (60, 2), (61, 83), (130, 40), (375, 500), (900, 1200))
 _SAMPLINGS = ("444", "422", "420", "440", "411", "GRAY")
-_LIMIT = Distance(6.0, 64.0)  # a wrong place, colour or image is further away; another upsampling is not
+# A wrong place, colour or image is further away; another upsampling is not. In stripes it is: there only edges count,
+# which are 48 levels further away where they are wrong.
+_SMOOTH_LIMIT, _STRIPES_LIMIT = Distance(6.0, 64.0, 255.0), Distance(255.0, 255.0, 12.0)
+_SIZE = 64  # of the images that are made, in pixels
 _BATCH, _ROUNDS, _TIMEOUT_S = 16, 3, 300.0
 _STOPPED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}  # somebody else's doing
 _COMMAND = (sys.executable, "-m", "penstock.loaders.dali.dali_probe")
 _FILE = "dali-decoders.json"
-_UNTRIED = "a process of its own cannot use the GPU"
+_WRONG_EDGES = "nvJPEG before 13.2 decodes the edges of regions wrongly"
+_NEWER_NVJPEG = "use nvJPEG 13.2 or newer, which is CUDA 13.3's (see LD_LIBRARY_PATH), or pass decode='whole'"
 
 
 class Verdict(NamedTuple):
-    """Say which way works, and why not the ones before it; "" where the first one does."""
+    """Say which way works.
+
+    Attributes:
+        way: the way.
+        why: why not the ones before it; "" where the first one works.
+        was_tried: whether it was tried at all; otherwise `why` says what prevented that.
+    """
 
     way: str
     why: str = ""
+    was_tried: bool = True
 
 
 def made_tasks(seed: int = 0) -> list[CropTask]:
@@ -65,21 +76,38 @@ def made_tasks(seed: int = 0) -> list[CropTask]:
     return tasks
 
 
+def striped_tasks() -> list[CropTask]:
+    """Return windows of JPEGs whose chroma changes with each of its samples, for a graph of images of their size.
+
+    Such chroma is different at the edge of a window if it is interpolated without the sample beyond it.
+    """
+    magenta, green, tasks = np.array([226, 54, 252]), np.array([30, 202, 4]), []  # of one luma, as far apart as can be
+    for sampling, axes in (("422", (1,)), ("420", (0, 1)), ("440", (0,))):
+        for axis in axes:
+            stripes = np.indices((_SIZE + 48, _SIZE + 48))[axis, ..., None] // 2 % 2
+            pixels = np.where(stripes, magenta, green).astype(np.uint8)
+            data = simplejpeg.encode_jpeg(pixels, 100, "RGB", sampling)
+            tasks += [CropTask(data, (x, y, _SIZE, _SIZE), False) for x, y in ((16, 16), (18, 22))]
+    return tasks
+
+
 def wrong_images(way: str, device_id: int | None) -> str:
     """Decode the made images by DALI, several times, and say what is wrong; "" for nothing. Raises LoaderError."""
-    pipeline = ImagePipeline(size=(64, 64))
+    pipeline = ImagePipeline(size=(_SIZE, _SIZE))
     settings = GraphSettings(
         size=pipeline.size, batch_size=_BATCH, threads=2, depth=2, device_id=device_id, whole=way == WHOLE
     )
-    graph, reference, tasks = DaliGraph(settings, coded=True), DaliReference(pipeline), made_tasks()
-    expected = [reference.image(task) for task in tasks]
+    graph, reference = DaliGraph(settings, coded=True), DaliReference(pipeline)
+    smooth, striped = made_tasks(), striped_tasks()
+    tasks, limits = [*smooth, *striped], [_SMOOTH_LIMIT] * len(smooth) + [_STRIPES_LIMIT] * len(striped)
+    expected = [reference.expected(task) for task in tasks]
     for start in [*range(0, len(tasks), _BATCH)] * _ROUNDS:
         graph.feed(tasks[start : start + _BATCH])
         for row, image in enumerate(graph.take().cpu().numpy()):
             ours, task = expected[start + row], tasks[start + row]
             assert ours is not None
-            if not (far := distance(image, ours)).within(_LIMIT):
-                return f"an image is {far.mean:.1f} levels from libjpeg's on average, window {task.window}"
+            if not (far := distance(image, ours)).within(limits[start + row]):
+                return f"an image is {far}, window {task.window}"
     graph.close()
     return ""
 
@@ -94,6 +122,11 @@ def main(arguments: Sequence[str]) -> int:
             print(error)
             return EXIT_RESOURCE
         wrong = error.cause
+    except RuntimeError as error:  # of torch, which takes memory of the GPU too
+        if "out of memory" not in str(error):
+            raise
+        print(LoaderError("E-MEM", f"torch: {error}"))
+        return EXIT_RESOURCE
     print(wrong)
     return EXIT_DATA if wrong else EXIT_OK
 
@@ -120,35 +153,20 @@ def try_way(way: str, device: torch.device) -> tuple[str, bool]:
     return (said if done.returncode else ""), done.returncode in (EXIT_OK, EXIT_DATA)
 
 
-def versions() -> str:
-    """Name the versions of DALI and of the library that decodes for it."""
-    return f"DALI {_version('nvidia-dali-cuda130', 'nvidia-dali-cuda120')} with nvImageCodec {codec_version()}"
-
-
-def codec_version() -> str:
-    """Return the version of nvImageCodec; "?" where it is not installed."""
-    return _version("nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12")
-
-
-def _version(*names: str) -> str:
-    for name in names:
-        with contextlib.suppress(PackageNotFoundError):
-            return version(name)
-    return "?"
-
-
 def working_way(device: torch.device, *, again: bool = False) -> Verdict:
     """Return which way of decoding works on `device`, as it is kept for these versions, or is found out now.
 
     again: find out in any case. Raises LoaderError as try_way does, on a CPU; on a GPU whole images are decoded then.
     """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    key = f"{versions()} on {name}"
+    key = f"{versions()} on {name}, driver {driver_version()}"
     known = {**_kept(), **_found}
     if key in known and not again:
         return known[key]
-    reasons, lasting = [], True
-    for way in (REGIONS, WHOLE):
+    reasons, lasting, was_tried = [], True, True
+    if device.type == "cuda" and not has_right_edges():
+        reasons = [_WRONG_EDGES]
+    for way in (REGIONS, WHOLE)[len(reasons) :]:
         try:
             wrong, own_fault = try_way(way, device)
         except LoaderError as error:
@@ -156,8 +174,8 @@ def working_way(device: torch.device, *, again: bool = False) -> Verdict:
                 raise
             # No answer is no verdict: in EXCLUSIVE_PROCESS mode and on a full GPU no second process gets a context. If
             # DALI does not run in this one either, its first batch says so.
-            way, lasting = WHOLE, False
-            reasons.append(f"{_UNTRIED}: {error.cause}")
+            way, lasting, was_tried = WHOLE, False, False
+            reasons.append(f"a process of its own cannot use the GPU: {error.cause}")
             break
         lasting = lasting and own_fault
         if not wrong:
@@ -165,7 +183,7 @@ def working_way(device: torch.device, *, again: bool = False) -> Verdict:
         reasons.append(wrong)
     else:
         way = OURS
-    verdict = Verdict(way, "; whole images too: ".join(reasons))
+    verdict = Verdict(way, "; whole images too: ".join(reasons), was_tried)
     _found[key] = verdict
     if lasting:
         _keep({**_kept(), key: verdict})
@@ -174,12 +192,20 @@ def working_way(device: torch.device, *, again: bool = False) -> Verdict:
 
 def describe_verdict(verdict: Verdict) -> tuple[str, str]:
     """Return what is wrong here and what is done instead, and the cure."""
-    what = "could not be tried here" if verdict.why.startswith(_UNTRIED) else "decodes regions wrongly here"
+    what = "decodes regions wrongly here" if verdict.was_tried else "could not be tried here"
     said = f"{versions()} {what} ({verdict.why}): {_INSTEAD[verdict.way]}"
-    if verdict.why.startswith(_UNTRIED):
-        return said, "free memory on the GPU, set its compute mode to DEFAULT, or pass decode='regions'"
-    earlier = f"use nvidia-dali-cuda130=={DALI_OF_EARLIER_CODEC} (or -cuda120), with nvImageCodec 0.8"
-    return said, earlier if codec_version().startswith(CRASHING_CODEC) else "use another version of DALI"
+    if not verdict.was_tried:
+        way = REGIONS if has_right_edges() else WHOLE
+        return said, f"free memory on the GPU, set its compute mode to DEFAULT, or pass decode={way!r}"
+    if codec_version().startswith(CRASHING_CODEC):
+        return said, f"use nvidia-dali-cuda130=={DALI_OF_EARLIER_CODEC} (or -cuda120), with nvImageCodec 0.8"
+    return said, "use another version of DALI" if has_right_edges() else _NEWER_NVJPEG
+
+
+def warn_of_edges() -> None:
+    """Warn where regions are asked for and this nvJPEG decodes their edges wrongly."""
+    if not has_right_edges():
+        warnings.warn(f"{versions()}: {_WRONG_EDGES}; {_NEWER_NVJPEG}", RuntimeWarning, stacklevel=2)
 
 
 _warned: set[Verdict] = set()
@@ -215,7 +241,7 @@ def _keep(verdicts: dict[str, Verdict]) -> None:
     file = _file()
     if file is not None:
         with contextlib.suppress(OSError):
-            write_json(file, verdicts)
+            write_json(file, {key: (verdict.way, verdict.why) for key, verdict in verdicts.items()})
 
 
 if __name__ == "__main__":

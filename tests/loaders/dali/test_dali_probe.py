@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import resource
 import signal
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,10 +18,12 @@ import pytest
 import torch
 from dali_streams import open_loader, stream
 from memory_source import MemorySource
+from old_nvjpeg import give_regions_wrong_edges
 from photo_folder import photo
+from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError
-from penstock.loaders.dali import dali_engine, dali_probe
+from penstock.loaders.dali import dali_engine, dali_probe, dali_versions
 from penstock.loaders.dali.dali_probe import (
     OURS,
     REGIONS,
@@ -86,7 +91,15 @@ def test_a_wrong_decoder_is_seen(
     take = DaliGraph.take
     monkeypatch.setattr(DaliGraph, "take", lambda graph: SPOILS[name](take(graph)))
     assert dali_probe.main([REGIONS, ""]) == EXIT_DATA
-    assert "levels from libjpeg's on average, window (" in capsys.readouterr().out
+    assert "levels from libjpeg's pixels on average, " in capsys.readouterr().out
+
+
+def test_wrong_edges_of_regions_are_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are one pixel wide, and only where the chroma changes there: a mean over the image does not show them."""
+    give_regions_wrong_edges(monkeypatch)
+    assert dali_probe.main([REGIONS, ""]) == EXIT_DATA
+    assert re.search(r" \d\d\.\d more on average in an outermost row or column, window \(", capsys.readouterr().out)
+    assert dali_probe.main([WHOLE, ""]) == EXIT_OK
 
 
 @pytest.mark.parametrize(
@@ -94,21 +107,22 @@ def test_a_wrong_decoder_is_seen(
     [
         (LoaderError("E-CORRUPT", "DALI: nvImageCodec failure: '#3'"), EXIT_DATA),  # as it is refused on an A100
         (LoaderError("E-DEPENDENCY", "no driver", fix="install one"), EXIT_RESOURCE),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB"), EXIT_RESOURCE),  # no fault of DALI's
     ],
 )
 def test_a_refusal_is_wrong_and_what_does_not_run_at_all_is_an_error(
-    error: LoaderError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: RuntimeError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(graph: DaliGraph, tasks: object) -> None:
         raise error
 
     monkeypatch.setattr(DaliGraph, "feed", refuse)
     assert dali_probe.main([REGIONS, ""]) == code
-    assert error.cause in capsys.readouterr().out
+    assert getattr(error, "cause", str(error)) in capsys.readouterr().out
 
 
-def other_versions(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(dali_probe, "codec_version", lambda: "0.10.0")
+def other(module: ModuleType, name: str, value: object) -> Callable[[pytest.MonkeyPatch, Path], None]:
+    return lambda monkeypatch, _: monkeypatch.setattr(module, name, lambda: value)
 
 
 def write(text: str) -> Callable[[pytest.MonkeyPatch, Path], None]:
@@ -119,7 +133,9 @@ def write(text: str) -> Callable[[pytest.MonkeyPatch, Path], None]:
     ("change", "begun"),
     [
         (lambda *_: None, 1),
-        (other_versions, 2),
+        (other(dali_versions, "codec_version", "0.10.0"), 2),
+        (other(dali_versions, "nvjpeg_version", (13, 4, 0)), 2),
+        (other(dali_probe, "driver_version", "581.0"), 2),
         *((write(text), 2) for text in ("", "{", '{"a": 1}', '{"a": ["half", ""]}', '{"a": ["whole"]}')),
     ],
 )
@@ -138,11 +154,53 @@ def test_a_verdict_is_kept_for_these_versions_unless_its_file_is_damaged(
     assert len(child.begun) == begun + 1
 
 
+def test_a_file_of_verdicts_is_added_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those of other versions stay, whichever version of Penstock wrote them."""
+    Child(monkeypatch, tmp_path)
+    working_way(CPU)
+    (file,) = tmp_path.glob("penstock/*.json")
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({"DALI 2.2.0 with nvImageCodec 0.9.0 on a GPU": ["whole", "it crashes"], **kept}))
+    working_way(CPU, again=True)
+    assert list(json.loads(file.read_text()).values()) == [["whole", "it crashes"], ["regions", ""]]
+
+
+def on_gpu_with_nvjpeg(monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...] | None) -> torch.device:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(dali_versions, "nvjpeg_version", lambda: version)
+    return torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("version", [(12, 4, 0), (13, 1, 0)])
+def test_with_an_old_nvjpeg_regions_are_not_even_tried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: tuple[int, ...]
+) -> None:
+    gpu, child = on_gpu_with_nvjpeg(monkeypatch, version), Child(monkeypatch, tmp_path)
+    words = r"nvJPEG 1\d\.\d\.0 decodes regions wrongly here .*: whole images are .*; use nvJPEG 13\.2 or newer"
+    with pytest.warns(RuntimeWarning, match=words):
+        assert chosen_way(gpu) == WHOLE
+    assert child.begun == [WHOLE]
+    monkeypatch.setattr(dali_probe, "_found", {})  # another process
+    assert working_way(gpu).way == WHOLE
+    assert child.begun == [WHOLE]
+    on_gpu_with_nvjpeg(monkeypatch, (13, 2, 0))
+    assert working_way(gpu) == Verdict(REGIONS, "")
+    assert child.begun == [WHOLE, REGIONS]
+
+
+def test_regions_asked_for_in_spite_of_an_old_nvjpeg_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu_with_nvjpeg(monkeypatch, (12, 4, 0))
+    monkeypatch.setattr(dali_engine, "numbered", lambda device: CPU)
+    settings = producer_settings(MemorySource([photo(0)] * 4), device="cuda:0")
+    with pytest.warns(RuntimeWarning, match=r"nvJPEG 12\.4\.0: .*edges of regions wrongly; .*decode='whole'"):
+        dali_engine.open_engine(settings, dali_engine.DaliOptions(workers=0, decode=REGIONS))
+
+
 def test_a_crash_leads_to_whole_images_and_is_told_once_a_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     child = Child(monkeypatch, tmp_path, regions=CRASH)
-    versions = r"DALI [\d.]+ with nvImageCodec [\d.]+ decodes regions wrongly here"
+    versions = r"DALI [\d.]+ with nvImageCodec [\d.]+ and nvJPEG [\d.]+ decodes regions wrongly here"
     for _ in range(2):
         with pytest.warns(RuntimeWarning, match=f"{versions} .*SIGSEGV.*: whole images .*; use ") as warned:
             assert chosen_way(CPU) == WHOLE
@@ -178,14 +236,21 @@ def test_a_verdict_that_may_be_the_machines_fault_is_not_kept(
 
 def test_no_answer_from_a_gpu_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In EXCLUSIVE_PROCESS mode a second process gets no context, and DALI works in this one."""
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    gpu = on_gpu_with_nvjpeg(monkeypatch, (13, 2, 0))
     line = str(LoaderError("E-DEPENDENCY", "DALI cannot run on GPU 0: all CUDA-capable devices are busy"))
     child = Child(monkeypatch, tmp_path, regions=f"print({line!r}); sys.exit(7)")
-    with pytest.warns(RuntimeWarning, match=r"could not be tried here .*are busy\): whole images .*compute mode"):
-        assert chosen_way(torch.device("cuda", 0)) == WHOLE
+    words = r"could not be tried here .*are busy\): whole images .*compute mode .*decode='regions'"
+    with pytest.warns(RuntimeWarning, match=words):
+        assert chosen_way(gpu) == WHOLE
     monkeypatch.setattr(dali_probe, "_found", {})  # another process
-    working_way(torch.device("cuda", 0))
+    assert not working_way(gpu).was_tried
     assert child.begun == [REGIONS, REGIONS]
+
+
+def test_a_reason_is_not_read_for_whether_a_way_was_tried() -> None:
+    words = "a process of its own cannot use the GPU"
+    assert "decodes regions wrongly here" in dali_probe.describe_verdict(Verdict(WHOLE, words))[0]
+    assert "could not be tried here" in dali_probe.describe_verdict(Verdict(WHOLE, "busy", was_tried=False))[0]
 
 
 def test_a_probe_that_crashes_leaves_no_core_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,8 +270,6 @@ def test_dali_that_does_not_run_at_all_is_its_own_error(monkeypatch: pytest.Monk
 
 
 def test_a_gpus_engine_takes_the_way_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from producer_settings import producer_settings
-
     monkeypatch.setattr(dali_engine, "numbered", lambda device: CPU)
     settings = producer_settings(MemorySource([photo(0)] * 4), device="cuda:0")
     options = dali_engine.DaliOptions(workers=0)

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import simplejpeg
 import torch
 from broken_scans import KINDS, repairable, undecodable
 from dali_streams import IDS, WORKERS, open_loader, stream_of
 from kernel_count import KernelCount
 from memory_source import MemorySource
+from old_nvjpeg import give_regions_wrong_edges
 from photo_folder import photo
 from processes import eventually, threads
 from producer_settings import producer_settings
@@ -26,6 +28,7 @@ from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph
+from penstock.pipelines.sample.dali_reference import ON_GPU, Distance, distance
 
 COUNT, BATCH = 24, 4
 PHOTOS = [photo(number) for number in range(COUNT)]
@@ -119,6 +122,26 @@ def test_a_wrong_sample_is_booked_and_decoded_by_us_under_replace(
             for sample, image in zip(batch.index.tolist(), batch.images, strict=True):
                 if sample in (5, 18):
                     assert torch.equal(image, images[sample])
+
+
+@pytest.mark.parametrize("decode", ["regions", "whole"])
+def test_edges_of_regions_that_miss_their_neighbours_are_found(monkeypatch: pytest.MonkeyPatch, decode: str) -> None:
+    """By them alone: within a GPU's limits for the mean and for 99.9 % of the values, as in a photo of pale stripes."""
+    seen: list[Distance] = []
+    give_regions_wrong_edges(monkeypatch)
+    monkeypatch.setattr(dali_verify, "ON_CPU", ON_GPU)
+    monkeypatch.setattr(dali_verify, "_MEASURED", (ON_GPU,))
+    monkeypatch.setattr(dali_verify, "distance", lambda *pair: seen.append(distance(*pair)) or seen[-1])
+    stripes = np.indices((112, 112))[1, ..., None] // 2 % 2
+    pixels = np.where(stripes, (167, 98, 178), (89, 158, 78)).astype(np.uint8)
+    striped = [simplejpeg.encode_jpeg(pixels, 100, "RGB", sampling) for sampling in ("420", "422")] * 4
+    with open_loader(MemorySource(striped), **settings_of(decode=decode, on_bad_sample="replace")) as loader:
+        for _ in range(4):
+            list(loader)
+        about = loader.describe()
+    assert about["compared"] == len(seen) > 0
+    assert all(far.within(ON_GPU._replace(edge=255.0)) for far in seen)
+    assert bool(about["misread"]) == (decode == "regions")
 
 
 def test_a_good_decoder_passes_and_the_stream_is_the_same() -> None:

@@ -47,7 +47,7 @@ def test_both_ways_of_dali_give_one_image_and_it_is_near_ours() -> None:
     regions, whole = (out_of(every, whole=way) for way in (False, True))
     assert all(np.array_equal(one, two) for one, two in zip(regions, whole, strict=True))
     for task, image in zip(every, regions, strict=True):
-        ours = reference.image(task)
+        ours = reference.expected(task)
         assert ours is not None
         assert distance(image, ours).within(ON_CPU)
         assert not distance(image[:, ::-1], ours).within(ON_CPU)
@@ -63,11 +63,24 @@ def test_what_libjpeg_makes_up_is_compared_with_nothing(seed: int) -> None:
 
 def test_a_distance_is_of_the_levels_without_overflow() -> None:
     black, white = np.zeros((10, 100, 3), np.uint8), np.full((10, 100, 3), 255, np.uint8)
-    assert distance(black, white) == distance(white, black) == Distance(255.0, 255.0)
-    assert distance(black, black) == Distance(0.0, 0.0)
+    assert distance(black, white) == distance(white, black) == Distance(255.0, 255.0, 0.0)
+    assert distance(black, black) == Distance(0.0, 0.0, 0.0)
     spotted = black.copy()
     spotted[0, 0] = 200  # three values of 3,000
     assert distance(black, spotted).mean == pytest.approx(0.2)
-    assert Distance(0.5, 9.0).within(Distance(0.5, 9.0))
-    assert not Distance(0.5, 9.1).within(Distance(0.5, 9.0))
-    assert not Distance(0.6, 9.0).within(Distance(0.5, 9.0))
+    assert Distance(0.5, 9.0, 1.0).within(Distance(0.5, 9.0, 1.0))
+    assert not Distance(0.5, 9.1, 1.0).within(Distance(0.5, 9.0, 1.0))
+    assert not Distance(0.6, 9.0, 1.0).within(Distance(0.5, 9.0, 1.0))
+    assert not Distance(0.5, 9.0, 1.1).within(Distance(0.5, 9.0, 1.0))
+
+
+@pytest.mark.parametrize("edge", [np.s_[0], np.s_[-1], np.s_[:, 0], np.s_[:, -1]], ids=str)
+def test_an_outermost_line_is_compared_with_the_rest(edge: tuple[slice | int, ...]) -> None:
+    image = np.full((40, 40, 3), 100, np.uint8)
+    spoiled = image.copy()
+    spoiled[edge] += 40
+    assert distance(spoiled, image) == Distance(1.0, 40.0, 39.0)
+    assert distance(spoiled + np.uint8(9), image).edge == 39.0  # what differs throughout is no matter of edges
+    spoiled = image.copy()
+    spoiled[20:22] += 40
+    assert distance(spoiled, image).edge == 0.0

@@ -1,0 +1,65 @@
+"""Stand-ins for an old nvJPEG where there is no GPU: a library that tells its version, and its wrong edges."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from penstock.pipelines.jpeg.header import parse_header
+from penstock.pipelines.jpeg.recode import jpegtran_path
+from penstock.pipelines.jpeg.strips import mcu_size
+from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph
+
+SONAME = "libnvjpeg.so.13"
+_SOURCE = """
+int nvjpegGetProperty(int part, int *value)
+{{
+    const int version[] = {{ {version} }};
+    *value = version[part];
+    return {status};
+}}
+"""
+
+
+def build_nvjpeg(folder: Path, version: tuple[int, int, int], *, soname: str = SONAME, status: int = 0) -> Path:
+    """Compile a library of that name in `folder` that says only which version it is; skip without a compiler."""
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    folder.mkdir(exist_ok=True)
+    source, library = folder / "nvjpeg.c", folder / soname
+    source.write_text(_SOURCE.format(version=", ".join(map(str, version)), status=status))
+    subprocess.run([compiler, "-shared", "-fPIC", f"-Wl,-soname,{soname}", "-o", library, source], check=True)
+    return library
+
+
+def give_regions_wrong_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have DALI decode each region from a JPEG that ends with it: its chroma is interpolated without what lies beyond.
+
+    Its right and lower edges are wrong, and the left and upper ones on a boundary of MCUs. Regions under 16 pixels stay
+    right, because a mean over so few pixels shows the edge.
+    """
+    if jpegtran_path() is None:
+        pytest.skip("jpegtran is not installed")
+    feed = DaliGraph._feed
+
+    def feed_cut(graph: DaliGraph, tasks: Sequence[CropTask]) -> None:
+        regions = graph.coded and not graph._settings.whole
+        feed(graph, [_cut(task) for task in tasks] if regions else tasks)
+
+    monkeypatch.setattr(DaliGraph, "_feed", feed_cut)
+
+
+def _cut(task: CropTask) -> CropTask:
+    data, (x, y, w, h) = bytes(task.data), task.window
+    width, height = mcu_size(parse_header(data))
+    if min(w, h) < 16:
+        return task
+    left, top = x % width, y % height
+    area = f"{left + w}x{top + h}+{x - left}+{y - top}"
+    made = subprocess.run(["jpegtran", "-crop", area], input=data, capture_output=True, check=True).stdout
+    return task._replace(data=made, window=(left, top, w, h))
