@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
 from penstock.bench.ceilings.decode import STEP, DecodeCeiling, on_one_thread
 from penstock.bench.measure.clock import Rate
-from penstock.loaders.rows.layout import image_layout
-from penstock.loaders.rows.native_rows import native_rows
+from penstock.loaders.engine.work import BATCH_ROW
+from penstock.loaders.rows.layout import Slot, image_layout
+from penstock.loaders.rows.native_rows import native_rows, plan_images
 from penstock.loaders.rows.sample_reader import Loaded
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
-from penstock.pipelines.plan.crops import plan_batch, plan_views
+from penstock.pipelines.plan.crops import plan_batch
 from penstock.pipelines.sample.decode import NATIVE
 from penstock.pipelines.spec import ImagePipeline
 
@@ -36,22 +36,22 @@ class NativeCeiling(DecodeCeiling):
             cause = "the native library reads plain files, records and caches, and resizes as resample='torch' does"
             raise LoaderError("E-MISUSE", cause, fix="name another decoder, or 'auto'")
         self.name, self._rows = NATIVE, rows
-        self._layout = image_layout((pipeline,), STEP)
-        self._memory = np.empty(self._layout.num_bytes, np.uint8)
+        layout = image_layout((pipeline,), STEP)
+        memory = np.empty(layout.num_bytes, np.uint8)
+        self._slot = Slot(layout, memory, np.zeros(STEP, BATCH_ROW))
         self._epoch = self._first = 0
 
     def measure(self, seconds: float, *, resize: bool = True) -> Rate:
         """Measure images/s on one thread; without `resize`, of reading and decoding alone (the same windows)."""
-        memory = self._memory if resize else None
 
         def step() -> int:
             batch = self._samples[self._first : self._first + STEP]
             self._first = self._first + STEP if self._first + STEP < len(self._samples) else 0
             self._epoch += 1
-            plan = partial(plan_views, (self._pipeline,), self._seed, self._epoch)
+            plan = plan_images((self._pipeline,), self._seed, self._epoch)
             samples = np.array([item.sample for item in batch], np.int64)
-            rows = self._rows.fill(samples, np.arange(len(batch)), plan, self._layout, memory)
-            filled = set() if rows is None else set(rows["sample"][:, 0].tolist())
+            rows = self._rows.fill(samples, np.arange(len(batch)), plan, self._slot, draws=resize)
+            filled = set() if rows is None else set(samples[rows].tolist())
             left = [item for item in batch if item.sample not in filled]
             return len(filled) + sum([self._make_in_python(item, resize) for item in left])
 
@@ -77,4 +77,4 @@ class NativeCeiling(DecodeCeiling):
         return self.measure(seconds, resize=False)
 
     def _write(self, pixels: Pixels, flip: bool) -> None:
-        self._rows.stage.resize(pixels, flip, self._layout.arrays(self._memory)[0][0])
+        self._rows.stage.resize(pixels, flip, self._slot.images[0][0])

@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.rows.layout import Slot
-from penstock.loaders.rows.native_rows import Keys, NativeRows, Plan
+from penstock.loaders.rows.native_rows import Keys, NativeRows, Plan, note_rows
 from penstock.loaders.rows.producer import Aborted, Producer
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.rows.python_rows import PythonRows
 from penstock.loaders.rows.sample_reader import Loaded
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg import header as jpeg
-from penstock.pipelines.native.rows import Progress, Rows
+from penstock.pipelines.native.rows import Progress
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.sample.dali_graph import CropTask, dali_can_decode
 
@@ -44,8 +44,8 @@ class CropTaskProducer(Producer):
         batch: Slot,
         progress: Progress | None,
         keys: Keys,
-    ) -> Rows:
-        """Make tasks of those of the rows `wanted` that the native library can prepare; return them: ROW [m, 1]."""
+    ) -> npt.NDArray[np.intp]:
+        """Make tasks of those of the rows `wanted` that the native library can prepare; return them."""
         prepared = native.prepare(index[wanted], wanted, plan, progress, self._sound, keys)
         if prepared is None:
             raise Aborted
@@ -53,7 +53,8 @@ class CropTaskProducer(Producer):
         height, width, _ = batch.layout.images[0].shape
         tasks = map(CropTask, prepared.data, prepared.inside, flips, repeat((height, width)))
         self.tasks.update(zip(prepared.rows["row"].tolist(), tasks, strict=True))
-        return prepared.rows[:, None]
+        note_rows(prepared.rows[:, None], batch.rows)
+        return prepared.rows["row"].astype(np.intp)
 
 
 class _CropTaskRows(PythonRows):

@@ -45,6 +45,7 @@ class BatchLayout(NamedTuple):
         crop_sizes: height and width of each view's images before transforms, in pixels.
         extras: arrays of other things that workers make, such as masks, by name: of each view one.
         patch: side of the patches, in pixels, into which the image of each row is cut; 0 for whole images.
+        crops: of which transforms make the images of each view; () without transforms. They lie in a worker's memory.
     """
 
     batch_size: int
@@ -52,6 +53,7 @@ class BatchLayout(NamedTuple):
     crop_sizes: tuple[tuple[int, int], ...] = ()
     extras: tuple[tuple[str, tuple[Part, ...]], ...] = ()
     patch: int = 0
+    crops: tuple[Part, ...] = ()
 
     @property
     def num_views(self) -> int:
@@ -91,31 +93,39 @@ class BatchLayout(NamedTuple):
 
 @dataclass(frozen=True)
 class Slot:
-    """Hold the memory of one slot.
+    """Hold the memory of one slot, or some of its rows.
 
     Attributes:
         layout: where the arrays of the batch lie in `memory`.
         memory: uint8 [bytes].
-        rows: batch_row [batch].
+        rows: batch_row [rows].
+        first: the number of the first of these rows in the batch.
     """
 
     layout: BatchLayout
     memory: npt.NDArray[np.uint8]
     rows: npt.NDArray[np.void]
+    first: int = 0
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Where the rows of each array begin in `memory`, in bytes."""
+        parts = zip(self.layout.offsets, self.layout.parts, strict=False)
+        return [begin + self.first * part.row_bytes for begin, part in parts]
 
     @cached_property
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        """All arrays of the batch, [batch, ...]."""
-        return self.layout.arrays(self.memory)
+        """All arrays of the rows, [rows, ...]."""
+        return tuple(array[self.first : self.first + len(self.rows)] for array in self.layout.arrays(self.memory))
 
     @property
     def images(self) -> tuple[npt.NDArray[Any], ...]:
-        """The images of each view, [batch, height, width, channels]."""
+        """The images of each view, [rows, height, width, channels]."""
         return self.arrays[: self.layout.num_views]
 
     @property
     def extras(self) -> dict[str, tuple[npt.NDArray[Any], ...]]:
-        """The other arrays that workers make, [batch, ...] for each view, by name."""
+        """The other arrays that workers make, [rows, ...] for each view, by name."""
         arrays = iter(self.arrays[self.layout.num_views :])
         return {name: tuple(itertools.islice(arrays, len(views))) for name, views in self.layout.extras}
 

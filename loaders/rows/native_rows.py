@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.rows.layout import BatchLayout
+from penstock.loaders.rows.layout import Slot
 from penstock.loaders.sources.contract import LocatedSource, Source, is_located
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window
@@ -21,21 +22,37 @@ from penstock.pipelines.native.rows import (
     ROW,
     STORED,
     STRIPS,
+    Crops,
     Names,
     NativeStage,
     Progress,
     Rows,
     upright_sizes,
 )
-from penstock.pipelines.plan.crops import BatchPlan
+from penstock.pipelines.plan.crops import BatchPlan, native_crops, plan_views
 from penstock.pipelines.spec import ImagePipeline
 
 Keys = npt.NDArray[np.int64] | None
-# (view, keys, widths, heights), int64 [n] each but the view -> how these images are made.
-Plan = Callable[[int, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]], BatchPlan]
 NATIVE_DECODERS = ("auto", "native")  # values of `decoder` that leave ordinary JPEGs to the native library
 _MOST_FILE_BYTES = 256 << 20  # of a batch, as in batch.c
 _HEAD_BYTES = 1 << 16  # hold the header of nearly every photo
+
+
+class Plan(NamedTuple):
+    """Hold what draws how images are made.
+
+    Attributes:
+        draw: (view, keys, widths, heights), int64 [n] each but the view -> how these images are made.
+        crops: the same for the native library, CROPS [views]; None where only `draw` can do it.
+    """
+
+    draw: Callable[[int, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]], BatchPlan]
+    crops: Crops | None = None
+
+
+def plan_images(pipelines: Sequence[ImagePipeline], seed: int, epoch: int) -> Plan:
+    """Return the plan of images, one pipeline for each view."""
+    return Plan(partial(plan_views, pipelines, seed, epoch), native_crops(pipelines, seed, epoch))
 
 
 class Prepared(NamedTuple):
@@ -74,38 +91,62 @@ class NativeRows:
         samples: npt.NDArray[np.int64],
         places: npt.NDArray[np.intp],
         plan: Plan,
-        layout: BatchLayout,
-        memory: npt.NDArray[np.uint8] | None,
+        slot: Slot,
         progress: Progress | None = None,
         keys: Keys = None,
-    ) -> Rows | None:
-        """Write the images of `samples` (int64 [n]) to the rows `places` of a batch of `layout` in `memory`.
+        *,
+        draws: bool = True,
+    ) -> npt.NDArray[np.intp] | None:
+        """Write the images of `samples` (int64 [n]) to the rows `places` of `slot`, and how they were made.
 
-        keys: numbers by which the rows of the batch are drawn, int64 [batch]; None for the samples themselves.
-        Without `memory` they are decoded but not resized, for measurements. Returns the filled rows, a column for each
-        view: ROW [m, views], with `sample`, `row`, `window`, `place`, `turn` and `flip`; None if the batch is no longer
-        wanted.
+        keys: numbers by which the rows of the slot are drawn, int64 [rows]; None for the samples themselves. Without
+        `draws` they are decoded but not resized, for measurements. Returns those of `places` that are filled; None if
+        the batch is no longer wanted.
         """
         rows, names = self._locate(samples, places)
-        num_views = layout.num_views
+        num_views = slot.layout.num_views
         if num_views > 1:
             rows = np.repeat(rows, num_views)
             rows["repeats"] = np.arange(len(rows)) % num_views > 0
+        memory = slot.memory if draws else None
+        if plan.crops is None:
+            return self._fill_drawn(rows, names, plan, slot, memory, progress, keys)
+        crops = plan.crops.copy()  # threads share it
+        crops["offset"] = slot.offsets[:num_views]
+        made = self.stage.make(rows, names, crops, keys, memory, slot.rows, progress)
+        if made is None or made == len(places):
+            return None if made is None else places
+        filled = (rows["result"] == 0).reshape(-1, num_views).all(1)
+        return places[filled] if len(filled) else places[:0]
+
+    def _fill_drawn(
+        self,
+        rows: Rows,
+        names: Names,
+        plan: Plan,
+        slot: Slot,
+        memory: npt.NDArray[np.uint8] | None,
+        progress: Progress | None,
+        keys: Keys,
+    ) -> npt.NDArray[np.intp] | None:
+        """Fill located rows, whose crops are drawn by numpy."""
+        layout, num_views = slot.layout, slot.layout.num_views
         wanted = self.stage.load(rows, names, progress)
         rows = _keep_supported(rows)  # all views of an image, or none
         if wanted and len(rows):
-            offsets = layout.offsets
             for view, part in enumerate(layout.images):
                 of_view = rows[view::num_views]
                 _draw(of_view, plan, keys, view)
                 sides = part.shape[:2] if not layout.patch else of_view["place"][:, :1:-1].T
                 of_view["out_height"], of_view["out_width"] = sides
-                of_view["out"] = offsets[view] + of_view["row"].astype(np.int64) * part.row_bytes
+                of_view["out"] = slot.offsets[view] + of_view["row"].astype(np.int64) * part.row_bytes
             wanted = self.stage.fill(rows, memory)
         if not wanted:
             return None
         images = rows.reshape(-1, num_views)
-        return images[(images["result"] == 0).all(1)] if np.count_nonzero(rows["result"]) else images
+        images = images[(images["result"] == 0).all(1)] if np.count_nonzero(rows["result"]) else images
+        note_rows(images, slot.rows)
+        return images["row"][:, 0].astype(np.intp)
 
     def prepare(
         self,
@@ -129,7 +170,12 @@ class NativeRows:
             if not self.stage.load(rows, names, progress, files):
                 return None
             rows = _keep_supported(rows)
-            drawn = _draw(rows, plan, keys).windows
+            if plan.crops is None:
+                _draw(rows, plan, keys)
+            else:
+                self.stage.plan(rows, plan.crops, keys)
+                rows = _keep_supported(rows)
+            drawn = rows["window"].copy()
             pixel_bytes = 3 * drawn[:, 2].astype(np.int64) * drawn[:, 3]
             room = np.where(rows["kind"] == STRIPS, rows["size"] + 2, pixel_bytes)
             parts = np.empty(int(room[~_is_whole(rows)].sum()), np.uint8)
@@ -178,13 +224,21 @@ def _keep_supported(rows: Rows) -> Rows:
     return rows[rows["result"] == 0] if np.count_nonzero(rows["result"]) else rows
 
 
-def _draw(rows: Rows, plan: Plan, keys: Keys, view: int = 0) -> BatchPlan:
+def _draw(rows: Rows, plan: Plan, keys: Keys, view: int = 0) -> None:
     """Draw how the images of rows that are loaded are made."""
     numbers = rows["sample"].astype(np.int64) if keys is None else keys[rows["row"]]
-    drawn = plan(view, numbers, *upright_sizes(rows))
+    drawn = plan.draw(view, numbers, *upright_sizes(rows))
     rows["window"], rows["place"] = drawn.windows, drawn.places
     rows["turn"], rows["flip"] = drawn.turns, drawn.flips
-    return drawn
+
+
+def note_rows(filled: Rows, rows: npt.NDArray[np.void]) -> None:
+    """Copy what is served from native rows, ROW [m, views], to the rows of the slot."""
+    done = filled["row"][:, 0] if len(filled) < len(rows) else slice(None)  # slices take a fraction of the time
+    rows["index"][done], rows["label"][done] = filled["sample"][:, 0], -1
+    rows["size"][done] = np.stack(upright_sizes(filled[:, 0]), 1)
+    for name in ("window", "place", "turn", "flip"):
+        rows[name][done] = filled[name] if filled.shape[1] > 1 else filled[name][:, 0]
 
 
 def _is_whole(rows: Rows) -> npt.NDArray[np.bool_]:

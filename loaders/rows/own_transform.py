@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.loaders.rows.layout import Part
+from penstock.loaders.rows.layout import BatchLayout, Part
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
@@ -151,6 +151,14 @@ def checked_transforms(transform: Any, images: Sequence[Part]) -> tuple[OwnTrans
         raise ValueError(f"transform must be one function, or one per view ({len(images)}), got {len(functions)}")
     pairs = zip(functions, images, strict=True)
     return tuple(None if function is None else OwnTransform(function, image) for function, image in pairs)
+
+
+def transformed_layout(crops: BatchLayout, transforms: Sequence[OwnTransform | None]) -> BatchLayout:
+    """Return the layout of what `transforms`, one for each view or none at all, make of `crops`."""
+    if not transforms:
+        return crops
+    pairs = zip(transforms, crops.images, strict=True)
+    return crops._replace(images=tuple(part if own is None else own.part for own, part in pairs), crops=crops.images)
 
 
 def draw_words(seed: int, epoch: int, keys: npt.NDArray[np.int64], view: int) -> npt.NDArray[np.uint64]:

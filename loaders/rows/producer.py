@@ -18,7 +18,7 @@ from penstock.loaders.sources.contract import is_fetching
 from penstock.loaders.sources.source_faults import naming_method
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.native.rows import Progress, Rows, upright_sizes
+from penstock.pipelines.native.rows import Progress
 from penstock.pipelines.sample.patches import cut_rows
 
 
@@ -61,25 +61,22 @@ class Producer:
 
         working_on: called with each sample that Python is about to read or decode (a heartbeat; it may raise Aborted).
         progress: where the native library does the same.
-        part: (number, count): of so many equal parts of the rows, write that one alone. A transform needs the whole.
+        part: (number, count): of so many equal parts of the rows, write that one alone.
         """
         started = time.perf_counter()
         self.tasks.clear()
         if self._fetches:
             self._settings.read_ahead.advance(self._settings.source, self._settings.schedule, cursor)
-        index = self._settings.schedule.batch(cursor.epoch, cursor.position)
-        keys = self._settings.schedule.draw_keys(cursor)
-        slot = Slot(self._settings.layout(cursor), memory, rows[: len(index)])
+        content = self._settings.content(cursor)
+        first, end = (len(content.index) * number // part[1] for number in (part[0], part[0] + 1))
+        index = content.index[first:end]
+        keys = None if content.keys is None else content.keys[first:end]
+        slot = Slot(content.layout, memory, rows[first:end], first)
         batch = slot if self._transform is None else self._transform.begin(cursor, slot)
-        plan = self._settings.plan(cursor)
-        first, last = (len(index) * number // part[1] for number in (part[0], part[0] + 1))
-        pad_rows(first + np.flatnonzero(index[first:last] < 0), batch)
-        left, native_s = first + np.flatnonzero(index[first:last] >= 0), 0.0
+        left, native_s = _find_served(index, batch), 0.0
         refused: dict[int, LoaderError] = {}
         if self._native is not None:
-            filled = self._fill_natively(self._native, index, left, plan, batch, progress, keys)
-            done = filled["row"][:, 0]
-            _note(filled, batch.rows)
+            done = self._fill_natively(self._native, index, left, content.plan, batch, progress, keys)
             if self._python.fields.has_work:
                 moves = self._settings.plan_moves(cursor, (index if keys is None else keys)[done])
                 refused = self._python.fields.fill(done.tolist(), batch.rows, batch.extras, moves, working_on)
@@ -94,11 +91,12 @@ class Producer:
         if self._transform is not None:
             self._transform.finish(cursor, batch, slot, working_on, keys)
         if slot.layout.patch:
-            cut_rows(slot.images[0][first:last], slot.rows["place"][first:last], slot.layout.patch)
-        self._label(batch.rows[first:last])
+            cut_rows(slot.images[0], slot.rows["place"], slot.layout.patch)
+        self._label(batch.rows)
         for row in sorted(self.tasks):  # the tasks of substitutes came last
             self.tasks[row] = self.tasks.pop(row)
-        return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started
+        self.repaired = {row + first: _move(entry, first) for row, entry in self.repaired.items()}
+        return tuple(_move(bad[row], first) for row in sorted(bad)), time.perf_counter() - started
 
     def _fill_natively(
         self,
@@ -109,23 +107,32 @@ class Producer:
         batch: Slot,
         progress: Progress | None,
         keys: Keys,
-    ) -> Rows:
-        """Fill those of the rows `wanted` that the native library can, and return them: ROW [m, views]."""
-        filled = native.fill(index[wanted], wanted, plan, batch.layout, batch.memory, progress, keys)
+    ) -> npt.NDArray[np.intp]:
+        """Fill those of the rows `wanted` that the native library can, and return them."""
+        filled = native.fill(index[wanted], wanted, plan, batch, progress, keys)
         if filled is None:
             raise Aborted
         return filled
 
     def _label(self, rows: npt.NDArray[np.void]) -> None:
-        served = rows["index"] >= 0
+        index = rows["index"].astype(np.int64)
+        served = index >= 0
         with naming_method("labels()"):
-            rows["label"][served] = self._settings.source.labels(rows["index"][served].astype(np.int64))
+            if served.all():
+                rows["label"] = self._settings.source.labels(index)
+            else:
+                rows["label"][served] = self._settings.source.labels(index[served])
 
 
-def _note(filled: Rows, rows: npt.NDArray[np.void]) -> None:
-    """Copy what is served from native rows, ROW [m, views], to the rows of the slot."""
-    done = filled["row"][:, 0] if len(filled) < len(rows) else slice(None)  # slices take a fraction of the time
-    rows["index"][done], rows["label"][done] = filled["sample"][:, 0], -1
-    rows["size"][done] = np.stack(upright_sizes(filled[:, 0]), 1)
-    for name in ("window", "place", "turn", "flip"):
-        rows[name][done] = filled[name] if filled.shape[1] > 1 else filled[name][:, 0]
+def _find_served(index: npt.NDArray[np.int64], batch: Slot) -> npt.NDArray[np.intp]:
+    """Return the rows that hold a sample; the others become padding."""
+    is_served = index >= 0
+    if is_served.all():
+        return np.arange(len(index))
+    pad_rows(np.flatnonzero(~is_served), batch)
+    return np.flatnonzero(is_served)
+
+
+def _move(entry: BadSample, first: int) -> BadSample:
+    """Return an entry about a row of a part of a batch, that begins at row `first`, with the row in the batch."""
+    return entry._replace(row=entry.row + first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,17 +12,44 @@ import numpy.typing as npt
 from penstock.loaders.fields.worker_fields import mask_types
 from penstock.loaders.remote.read_ahead import ReadAhead
 from penstock.loaders.rows.layout import BatchLayout, Part, image_layout, patch_layout
-from penstock.loaders.rows.native_rows import Plan
-from penstock.loaders.rows.own_transform import OwnTransform
+from penstock.loaders.rows.native_rows import Plan, plan_images
+from penstock.loaders.rows.own_transform import OwnTransform, transformed_layout
 from penstock.loaders.rows.sample_reader import SoundSamples
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.bucket_order import Size
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.schedule import Schedule
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
-from penstock.pipelines.plan.crops import plan_views
 from penstock.pipelines.plan.patch_grids import plan_patches
 from penstock.pipelines.spec import ImagePipeline
+
+_KEPT = 8  # batches: more than are made at a time
+
+
+class Content(NamedTuple):
+    """Say what a batch consists of.
+
+    Attributes:
+        index: the sample of each row, int64 [batch]; -1 for padding.
+        keys: numbers by which the rows are drawn, int64 [batch]; None for their samples.
+        layout: of the batch in its slot.
+        plan: draws how its images are made.
+    """
+
+    index: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64] | None
+    layout: BatchLayout
+    plan: Plan
+
+
+class _LatestContents:
+    """Keeps what the latest batches consist of: the threads that share a batch compute it once."""
+
+    def __init__(self) -> None:
+        self.by_cursor: dict[Cursor, Content] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _LatestContents, ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +83,19 @@ class ProducerSettings:
     sound: SoundSamples = field(default_factory=SoundSamples)
     read_ahead: ReadAhead = field(default_factory=ReadAhead)
     transforms: tuple[OwnTransform | None, ...] = ()
+    _latest: _LatestContents = field(default_factory=_LatestContents, init=False, repr=False, compare=False)
+
+    def content(self, cursor: Cursor) -> Content:
+        """Return what the batch at `cursor` consists of; it must not be changed, since threads share it."""
+        kept = self._latest.by_cursor
+        found = kept.get(cursor)
+        if found is None:
+            index, keys = self.schedule.batch(cursor.epoch, cursor.position), self.schedule.draw_keys(cursor)
+            found = Content(index, keys, self.layout(cursor), self.plan(cursor))
+            if len(kept) >= _KEPT:
+                kept.clear()
+            kept[cursor] = found
+        return found
 
     @property
     def pipeline(self) -> ImagePipeline:
@@ -69,7 +110,7 @@ class ProducerSettings:
 
     def layout(self, cursor: Cursor) -> BatchLayout:
         """Return the layout of the batch at `cursor`, in its slot."""
-        return self._with_transforms(self.crops_layout(cursor))
+        return transformed_layout(self.crops_layout(cursor), self.transforms)
 
     def crops_layout(self, cursor: Cursor) -> BatchLayout:
         """Return the layout of the batch at `cursor` before transforms."""
@@ -89,19 +130,13 @@ class ProducerSettings:
         """Names and types of masks; asking the source takes longer than all else here."""
         return tuple(mask_types(self.source).items())
 
-    def _with_transforms(self, crops: BatchLayout) -> BatchLayout:
-        if not self.transforms:
-            return crops
-        pairs = zip(self.transforms, crops.images, strict=True)
-        return crops._replace(images=tuple(part if own is None else own.part for own, part in pairs))
-
     def plan(self, cursor: Cursor) -> Plan:
         """Return what draws how the images of the batch at `cursor` are made."""
         rounds, drawn_by = self.schedule.rounds, (self.schedule.seed, cursor.epoch)
         if rounds is not None:
             grid = rounds.patch, self.schedule.length_at(cursor), rounds.max_ratio
-            return partial(plan_patches, self.pipeline, grid, *drawn_by)
-        return partial(plan_views, self.pipelines_at(cursor), *drawn_by)
+            return Plan(partial(plan_patches, self.pipeline, grid, *drawn_by))
+        return plan_images(self.pipelines_at(cursor), *drawn_by)
 
     def plan_moves(self, cursor: Cursor, numbers: npt.NDArray[np.int64]) -> list[AugmentPlan | None]:
         """Draw for each view what the batch stage does to rows drawn by `numbers`, where it moves the pixels of masks.
@@ -124,7 +159,7 @@ class ProducerSettings:
     @property
     def largest_layout(self) -> BatchLayout:
         """A layout that has room for any batch."""
-        layout = self._with_transforms(self._make_layout(self.pipelines, self.schedule.batch_size))
+        layout = transformed_layout(self._make_layout(self.pipelines, self.schedule.batch_size), self.transforms)
         shapes, rounds = self.schedule.shapes(), self.schedule.rounds
         layouts = [self._make_layout(resized(self.pipelines, size), number) for number, size in shapes]
         if rounds is not None:

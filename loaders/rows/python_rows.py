@@ -58,10 +58,10 @@ class PythonRows:
         keys: npt.NDArray[np.int64] | None = None,
         refused: Mapping[int, LoaderError] = MappingProxyType({}),
     ) -> dict[int, BadSample]:
-        """Fill the rows `wanted` of a batch, and return the bad samples among them by row.
+        """Fill the rows `wanted` of `batch`, and return the bad samples among them by row.
 
-        cursor: its place in the stream; index: int64 [batch], the sample of each row; working_on: as Producer.produce
-        takes it; keys: numbers by which the rows are drawn, int64 [batch], None for their samples; refused: what is
+        cursor: its place in the stream; index: int64 [rows], the sample of each row; working_on: as Producer.produce
+        takes it; keys: numbers by which the rows are drawn, int64 [rows], None for their samples; refused: what is
         wrong with other rows, by row.
         """
         self._reader.read_s, self.repaired, self._keys, self._cursor = 0.0, {}, keys, cursor
@@ -92,8 +92,8 @@ class PythonRows:
         numbers = np.array([(item.sample, item.width, item.height) for item in loaded.values()], np.int64)
         if self._keys is not None:
             numbers[:, 0] = self._keys[list(loaded)]
-        plan = self._settings.plan(self._cursor)
-        return [plan(view, *numbers.T) for view in range(batch.layout.num_views)]
+        draw = self._settings.plan(self._cursor).draw
+        return [draw(view, *numbers.T) for view in range(batch.layout.num_views)]
 
     def _fill_row(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: Slot) -> None:
         """Write a sample, whose images are made as place `at` of `plans` says, to its row."""

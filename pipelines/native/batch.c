@@ -1,4 +1,4 @@
-/* The two calls that make a batch: pn_load reads and finds sizes, Python draws the crops, pn_fill makes the pixels. */
+/* What makes a batch: pn_load reads and finds sizes, pn_plan or Python draws the crops, pn_fill makes the pixels. */
 #include "batch.h"
 
 #include <fcntl.h>
@@ -198,6 +198,66 @@ int pn_fill(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
     if (rows[i].result != PN_OK) continue; /* none of them is loaded then */
     if (!pn_still_wanted(task, &rows[i])) return PN_STOPPED;
     fill_rows(worker, task, rows + i, end - i);
+  }
+  return PN_OK;
+}
+
+int pn_plan(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
+  (void)worker;
+  for (int32_t i = 0; i < count; i++) {
+    pn_row *row = &rows[i];
+    if (row->result != PN_OK) continue;
+    const pn_crops *crops = &task->crops[i % task->views];
+    int swap = swaps_sides(row->orientation);
+    int32_t width = swap ? row->height : row->width, height = swap ? row->width : row->height;
+    int fits = width > 0 && height > 0 && width <= PN_MAX_SIDE && height <= PN_MAX_SIDE && row->row >= 0;
+    row->out = crops->offset + row->row * crops->row_bytes;
+    if (task->images != NULL) fits = fits && row->out >= 0 && row->out + crops->row_bytes <= task->images_bytes;
+    pn_crop crop;
+    if (!fits || !pn_draw_crop(crops, task->keys != NULL ? task->keys[row->row] : row->sample, width, height, &crop)) {
+      row->result = PN_UNSUPPORTED;
+      continue;
+    }
+    row->window = crop.window;
+    row->place = (pn_window){0, 0, crops->width, crops->height};
+    row->out_width = crops->width;
+    row->out_height = crops->height;
+    row->flip = crop.flip;
+    row->turn = crop.turn;
+  }
+  return PN_OK;
+}
+
+/* Note how the views of an image were made, as loaders/engine/work.py describes a row of a slot; it is not aligned. */
+static void write_note(const pn_task *task, const pn_row *rows) {
+  size_t views = (size_t)task->views;
+  uint8_t *note = task->notes + (size_t)rows->row * (size_t)task->note_bytes;
+  int swap = swaps_sides(rows->orientation);
+  int64_t sample_and_label[2] = {rows->sample, -1};
+  int32_t size[2] = {swap ? rows->height : rows->width, swap ? rows->width : rows->height};
+  memcpy(note, sample_and_label, sizeof sample_and_label);
+  memcpy(note + 16, size, sizeof size);
+  uint8_t *windows = note + 24, *places = windows + 16 * views, *turns = places + 16 * views, *flips = turns + views;
+  for (size_t i = 0; i < views; i++) {
+    memcpy(windows + 16 * i, &rows[i].window, 16);
+    memcpy(places + 16 * i, &rows[i].place, 16);
+    turns[i] = rows[i].turn;
+    flips[i] = rows[i].flip;
+  }
+}
+
+int pn_make(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
+  int result = pn_load(worker, task, rows, count);
+  if (result == PN_OK) result = pn_plan(worker, task, rows, count);
+  if (result == PN_OK) result = pn_fill(worker, task, rows, count);
+  if (result != PN_OK) return result;
+  task->num_made = 0;
+  for (int32_t i = 0; i < count; i += task->views) {
+    int32_t failed = 0;
+    for (int32_t view = 0; view < task->views; view++) failed += rows[i + view].result != PN_OK;
+    if (failed > 0) continue; /* all views of an image, or none */
+    task->num_made++;
+    if (task->notes != NULL) write_note(task, rows + i);
   }
   return PN_OK;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "canvas.h"
+#include "crops.h"
 
 /* How the bytes of a row are stored. */
 enum {
@@ -47,13 +48,18 @@ typedef struct {
   uint8_t *files, *parts; /* where pn_load puts whole files (NULL: in the worker's memory), and pn_cut puts parts */
   volatile int64_t *sample_now, *since_ns; /* progress: the current sample, and when work on it began */
   const volatile int64_t *generation;      /* the batch is wanted as long as this equals `wanted` */
+  const pn_crops *crops;                   /* of pn_make: how crops are drawn, for each of `views` */
+  const int64_t *keys;                     /* numbers by which the rows are drawn; NULL for their samples */
+  uint8_t *notes; /* where pn_make notes how each row was made, `note_bytes` each; NULL for nowhere */
   int64_t wanted;
   int64_t max_pixels;
-  int64_t read_ns;                  /* time spent reading; added up */
-  int64_t files_bytes, parts_bytes; /* size of that memory */
+  int64_t read_ns;                                /* time spent reading; added up */
+  int64_t files_bytes, parts_bytes, images_bytes; /* size of that memory */
   int32_t root_bytes;
   int32_t apply_exif;
   int32_t channels; /* of an output image */
+  int32_t views, note_bytes;
+  int32_t num_made; /* images that pn_make has made */
   uint8_t fill[4];  /* its colour where no crop lies, and a byte that is not used */
 } pn_task;
 
@@ -111,6 +117,12 @@ PN_EXPORT int pn_load(pn_worker *worker, pn_task *task, pn_row *rows, int32_t co
 
 /* Decode, crop, resize and mirror each row whose result is PN_OK into its place in `images`. */
 PN_EXPORT int pn_fill(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count);
+
+/* Draw the crop of each row whose result is PN_OK; row i is of view i % views. */
+PN_EXPORT int pn_plan(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count);
+
+/* All of it in one call: load, plan, fill, and note what was made. */
+PN_EXPORT int pn_make(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count);
 
 /* Prepare each row whose result is PN_OK for another decoder; see cut.c. */
 PN_EXPORT int pn_cut(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count);

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PN_ABI 7 /* raised with every change of what Python calls; library.py holds the same number */
+#define PN_ABI 8 /* raised with every change of what Python calls; library.py holds the same number */
 #define PN_EXPORT __attribute__((visibility("default")))
 
 /* The result for one image. Every other result than PN_OK leaves the image to the Python path, which alone decides what

@@ -1,4 +1,4 @@
-"""Describes to the native library where the images of a batch are, and calls it: once to read, once to make pixels."""
+"""Describes to the native library where the images of a batch are and how their crops are drawn, and calls it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ _ROW_FIELDS = (
 )
 ROW = np.dtype([(name, kind) for kind, names in _ROW_FIELDS for name in names.split()], align=True)
 Rows = npt.NDArray[np.void]
+# The fields of pn_crops in crops.h, and its kinds.
+CROPS = np.dtype(
+    [
+        ("seed", "<u8"),
+        *((name, "<f8", (2,)) for name in ("scale", "log_ratio", "ratio")),
+        *((name, "<f8") for name in ("aspect", "fraction", "flip", "vertical_flip", "rotate90")),
+        *((name, "<i8") for name in ("offset", "row_bytes")),
+        *((name, "<u4") for name in ("epoch", "stream")),
+        *((name, "<i4") for name in ("kind", "is_random", "width", "height")),
+    ]
+)
+RANDOM_RESIZED, CENTRE, WHOLE = range(3)
+Crops = npt.NDArray[np.void]
 
 
 class Names(NamedTuple):
@@ -62,9 +75,9 @@ class Progress(NamedTuple):
 
 _TASK_FIELDS: tuple[tuple[Any, str], ...] = (
     (ctypes.c_char_p, "root"),
-    (ctypes.c_void_p, "folders names images files parts sample_now since_ns generation"),
-    (ctypes.c_int64, "wanted max_pixels read_ns files_bytes parts_bytes"),
-    (ctypes.c_int32, "root_bytes apply_exif channels"),
+    (ctypes.c_void_p, "folders names images files parts sample_now since_ns generation crops keys notes"),
+    (ctypes.c_int64, "wanted max_pixels read_ns files_bytes parts_bytes images_bytes"),
+    (ctypes.c_int32, "root_bytes apply_exif channels views note_bytes num_made"),
     (ctypes.c_uint8 * 4, "fill"),
 )
 
@@ -95,6 +108,7 @@ class NativeStage:
         fill: tuple[int, ...] = (0, 0, 0),
     ) -> None:
         assert library.pn_row_bytes() == ROW.itemsize
+        assert library.pn_crops_bytes() == CROPS.itemsize
         assert library.pn_task_bytes() == ctypes.sizeof(_Task)
         self._library, self._worker = library, library.pn_worker_new()
         if not self._worker:
@@ -116,13 +130,52 @@ class NativeStage:
         rows: ROW [n] as filled by a source; a `result` of 0 means that fill() or cut() can continue with the row. The
         files' bytes go to `files`, uint8, row["size"] of them from row["at"] on; by default to the stage's own memory.
         """
+        self._begin(names, progress)
+        if files is not None:
+            self._task.files, self._task.files_bytes = files.ctypes.data, files.size
+        return self._call(self._library.pn_load, rows)
+
+    def _begin(self, names: Names, progress: Progress | None) -> None:
         task, watched = self._task, progress or self._unwatched
-        task.files, task.files_bytes = (None, 0) if files is None else (files.ctypes.data, files.size)
+        task.files, task.files_bytes, task.images, task.read_ns = None, 0, None, 0
         task.root, task.root_bytes = names.root, len(names.root)
         task.folders, task.names = names.folders.ctypes.data, names.names.ctypes.data
         task.sample_now, task.since_ns, task.generation, task.wanted = watched
-        task.read_ns = 0
-        return self._call(self._library.pn_load, rows)
+
+    def plan(self, rows: Rows, crops: Crops, keys: npt.NDArray[np.int64] | None) -> None:
+        """Draw `window`, `place`, `turn` and `flip` of each row with `result` 0, after load(); row i is of view i.
+
+        crops: CROPS [views], in turn for the rows. keys: numbers by which rows are drawn, by their `row`; None for
+        their samples. A row with another `result` afterwards is left to Python.
+        """
+        assert crops.dtype == CROPS
+        task = self._task
+        task.crops, task.views = crops.ctypes.data, len(crops)
+        task.keys = None if keys is None else keys.ctypes.data
+        self._call(self._library.pn_plan, rows)
+
+    def make(
+        self,
+        rows: Rows,
+        names: Names,
+        crops: Crops,
+        keys: npt.NDArray[np.int64] | None,
+        images: npt.NDArray[np.uint8] | None,
+        notes: npt.NDArray[np.void] | None,
+        progress: Progress | None = None,
+    ) -> int | None:
+        """Do load(), plan() and fill() in one call; return how many images were made, None if the work was stopped.
+
+        The images of row `row` lie from crops["offset"] + row * crops["row_bytes"] on. notes: BATCH_ROW [batch], in
+        which each row that is made notes how. An image of several views is made with all of them, or not at all.
+        """
+        assert crops.dtype == CROPS
+        self._begin(names, progress)
+        task = self._task
+        task.crops, task.views, task.keys = crops.ctypes.data, len(crops), None if keys is None else keys.ctypes.data
+        task.images, task.images_bytes = (None, 0) if images is None else (images.ctypes.data, images.nbytes)
+        task.notes, task.note_bytes = (None, 0) if notes is None else (notes.ctypes.data, notes.strides[0])
+        return task.num_made if self._call(self._library.pn_make, rows) else None
 
     def fill(self, rows: Rows, images: npt.NDArray[np.uint8] | None) -> bool:
         """Draw the image of each row with `result` 0 into the memory `images`, of uint8; False if stopped.

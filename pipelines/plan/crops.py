@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
+from penstock.pipelines.native.rows import CENTRE, CROPS, RANDOM_RESIZED, WHOLE, Crops
 from penstock.pipelines.plan.philox import STREAM_CROP, random_words, uniforms, view_stream
 from penstock.pipelines.plan.placed_crops import Ints, choose_corner, is_mirrored_view, place_crops
 from penstock.pipelines.spec import ImagePipeline
@@ -21,6 +22,8 @@ _SCALE, _ROTATION = _FIRST_TRY, _FIRST_TRY + 2 * _TRIES
 _NUM_DRAWS = _ROTATION + 1
 # Quarter turns counter-clockwise (np.rot90) as a turn, and whether it is mirrored left to right after that.
 _QUARTERS = np.array([(0, 0), (TRANSPOSED | UPSIDE_DOWN, 0), (UPSIDE_DOWN, 1), (TRANSPOSED, 1)], np.uint8)
+
+_NATIVE_KINDS = {"random_resized": RANDOM_RESIZED, "center": CENTRE, "full": WHOLE}
 
 
 class BatchPlan(NamedTuple):
@@ -87,6 +90,27 @@ def plan_views(
 ) -> BatchPlan:
     """Draw how view `view` of each sample is made, by its own pipeline; the rest is as plan_batch takes it."""
     return plan_batch(pipelines[view], seed, epoch, index, widths, heights, view=view)
+
+
+def native_crops(pipelines: Sequence[ImagePipeline], seed: int, epoch: int) -> Crops | None:
+    """Return how the native library draws what plan_views draws, CROPS [views]; None for crops that only Python draws.
+
+    `offset` is 0: the images of each view begin somewhere else in each batch's memory.
+    """
+    crops = np.zeros(len(pipelines), CROPS)
+    for view, pipeline in enumerate(pipelines):
+        kind = _NATIVE_KINDS.get(pipeline.crop)
+        if kind is None or pipeline.shorter_side is not None:
+            return None
+        (low, high), (narrow, wide), (height, width) = pipeline.scale, pipeline.ratio, pipeline.size
+        logs = math.log(narrow), math.log(wide)
+        crops[view] = (
+            *(seed, (low, high - low), (logs[0], logs[1] - logs[0]), (narrow, wide)),
+            *(width / height, pipeline.center_fraction, pipeline.flip, pipeline.vertical_flip, pipeline.rotate90),
+            *(0, height * width * pipeline.channels, epoch, view_stream(STREAM_CROP, view)),
+            *(kind, pipeline.random, width, height),
+        )
+    return crops
 
 
 def _draw_windows(

@@ -31,7 +31,7 @@ def build(program: Path) -> Path:
     """Compile the harness with the library's files. Raises CalledProcessError where the compiler has no sanitizers."""
     sources = sorted(str(path) for path in SOURCES.glob("*.c"))
     wrapped = [f"-Wl,--wrap={name}" for name in WRAPPED]
-    command = [*compiler(), *FLAGS, f"-I{SOURCES}", *wrapped, str(HARNESS), *sources, "-o", str(program)]
+    command = [*compiler(), *FLAGS, f"-I{SOURCES}", *wrapped, str(HARNESS), *sources, "-lm", "-o", str(program)]
     subprocess.run(command, check=True)
     return program
 

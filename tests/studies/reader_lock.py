@@ -1,9 +1,9 @@
 """Measures how long threads hold the interpreter lock for an image: the dali backend's readers, and makers of batches.
 
-`python tests/studies/reader_lock.py PHOTOS [--cache CACHE] [--batch-size N] [--json OUT]` reads and plans batches on
-one thread and prints microseconds an image: the least processor time of some epochs outside of the native library's
-calls (those run without the lock) and inside, and what a loop in pure Python on another thread loses to the reader over
-20 batches. The readers' (DALI itself is left out) with the library and without; whole batches with it alone.
+`python tests/studies/reader_lock.py PHOTOS [--cache CACHE] [--batch-size N] [--parts N] [--json OUT]` reads and plans
+batches on one thread, whole ones in `parts`, and prints microseconds an image: the least processor time of some epochs
+outside of the native library's calls (those run without the lock) and inside, and what a loop in pure Python on another
+thread loses to the reader over 20 batches. The readers' (DALI itself is left out) with the library and without; whole batches with it alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PATHS = {  # -> what is made of a row, decoder
 class Reader:
     """A producer of crop tasks, as the dali backend's readers have it, or of images."""
 
-    def __init__(self, source: Source, way: str, batch_size: int) -> None:
+    def __init__(self, source: Source, way: str, batch_size: int, parts: int) -> None:
         make_producer, decoder = PATHS[way]
         schedule = Schedule(n=len(source), batch_size=batch_size, seed=7)
         settings = ProducerSettings(
@@ -57,7 +57,7 @@ class Reader:
         self._producer, self._settings = make_producer(settings), settings
         self._pixels = np.zeros((batch_size, *settings.pipeline.size, 3), np.uint8)
         self._rows: np.ndarray[Any, Any] = np.zeros(batch_size, BATCH_ROW)
-        self.in_library_s = 0.0
+        self.in_library_s, self._parts = 0.0, parts
         if self._producer._native is not None:
             stage = self._producer._native.stage
             stage._call, self._undisturbed = self._timed, stage._call  # type: ignore[method-assign]
@@ -73,13 +73,15 @@ class Reader:
         for epoch in epochs:
             for step in range(self._settings.schedule.steps()):
                 cursor = Cursor(epoch, step * self._settings.schedule.batch_size)
-                self._producer.produce(cursor, self._pixels.reshape(-1), self._rows, lambda sample: None)
+                for part in range(self._parts):
+                    to = self._pixels.reshape(-1), self._rows
+                    self._producer.produce(cursor, *to, lambda sample: None, part=(part, self._parts))
                 yield len(self._rows)
 
 
-def processor_us(source: Source, way: str, batch_size: int) -> tuple[float, float]:
+def processor_us(source: Source, way: str, batch_size: int, parts: int) -> tuple[float, float]:
     """Return (with the lock, in the library) of an image."""
-    reader, found = Reader(source, way, batch_size), []
+    reader, found = Reader(source, way, batch_size, parts), []
     for epoch in range(EPOCHS):
         began, reader.in_library_s = time.thread_time(), 0.0
         images = sum(reader.batches(iter([epoch])))
@@ -88,7 +90,7 @@ def processor_us(source: Source, way: str, batch_size: int) -> tuple[float, floa
     return min(found)
 
 
-def lost_us(source: Source, way: str, batch_size: int) -> float:
+def lost_us(source: Source, way: str, batch_size: int, parts: int) -> float:
     """Return by how much an image delays a loop on another thread, which needs the lock all the time."""
 
     def loop() -> float:
@@ -98,7 +100,7 @@ def lost_us(source: Source, way: str, batch_size: int) -> float:
         return time.perf_counter() - began
 
     alone, made, end = min(loop() for _ in range(EPOCHS)), [0], threading.Event()
-    reader = Reader(source, way, batch_size)
+    reader = Reader(source, way, batch_size, parts)
 
     def read() -> None:
         torch.set_num_threads(1)
@@ -123,20 +125,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("photos")
     parser.add_argument("--cache")
     parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     rows: dict[str, dict[str, float]] = {}
     for name, path in (("files", options.photos), ("cache", options.cache)):
         for way in PATHS if path else ():
-            source = open_source(path)
-            held, inside = processor_us(source, way, options.batch_size)
-            lost = lost_us(source, way, options.batch_size)
+            source, parts = open_source(path), options.parts if way.startswith("batch") else 1
+            held, inside = processor_us(source, way, options.batch_size, parts)
+            lost = lost_us(source, way, options.batch_size, parts)
             rows[f"{name}, {way}"] = {"held_us": held, "in_library_us": inside, "lost_us": lost}
     for name, row in rows.items():
         print(f"{name:21}", *(f"{key} {value:7.1f}" for key, value in row.items()), sep="  ")
     if options.json:
-        write_json(options.json, {"batch_size": options.batch_size, "rows": rows})
+        write_json(options.json, {"batch_size": options.batch_size, "parts": options.parts, "rows": rows})
     return 0
 
 
