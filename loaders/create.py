@@ -24,7 +24,7 @@ from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.profile import DEFAULT_PROFILE
 from penstock.loaders.rows.layout import image_layout
 from penstock.loaders.rows.native_rows import suits_native_library
-from penstock.loaders.rows.own_transform import OwnTransform, checked_transforms
+from penstock.loaders.rows.own_transform import OwnTransform, checked_transforms, transformed_layout
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sizes.aspect_buckets import checked_buckets, order_by_buckets
 from penstock.loaders.sizes.patch_budget import PatchBudget, check_patches
@@ -339,11 +339,14 @@ def loader_needs(
     size: tuple[int, int],
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
+    transform: Any = None,
     **options: Any,
 ) -> Needs:
     """Return what a loader with these settings takes of the machine; `size` is (height, width). Raises ValueError."""
     chosen = BACKENDS[backend]
     layout = image_layout((ImagePipeline(size=size),), batch_size)
+    if transform is not None:
+        layout = transformed_layout(layout, checked_transforms(transform, layout.images))
     needs = chosen.needs(chosen.parse(options)[0], layout)
     return needs._replace(own_bytes=needs.own_bytes + consumer_bytes(layout, dtype, device))
 

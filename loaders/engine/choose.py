@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 
 from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions, process_needs
-from penstock.loaders.engine.slot_needs import share_batches, thread_needs
+from penstock.loaders.engine.slot_needs import crops_bytes, share_batches, thread_needs
 from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.rows.layout import BatchLayout
 from penstock.loaders.rows.native_rows import native_rows
@@ -69,4 +69,5 @@ def needs_of(options: ProcessOptions, layout: BatchLayout) -> Needs:
     """Return what the engine that `options` ask for takes at most for batches of `layout`."""
     if options.has_processes:
         return process_needs(options, layout)
-    return thread_needs(share_batches(options.num_workers, options.prefetch, layout.batch_size)[1], layout)
+    parts, ahead = share_batches(options.num_workers, options.prefetch, layout.batch_size)
+    return thread_needs(ahead, layout, crops_bytes(layout, options.num_workers, parts))

@@ -17,7 +17,7 @@ import torch
 from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.engine_states import EngineStates
 from penstock.loaders.engine.options import WorkerOptions
-from penstock.loaders.engine.slot_needs import slot_bytes
+from penstock.loaders.engine.slot_needs import crops_bytes, slot_bytes
 from penstock.loaders.engine.slots import SPARE_SLOTS, BatchSlots
 from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.rows.layout import BatchLayout
@@ -73,7 +73,7 @@ def process_needs(options: ProcessOptions, layout: BatchLayout) -> Needs:
     """Return the needs of an engine of processes for batches of `layout`."""
     workers = options.num_workers
     slots = slot_bytes(max(1, workers * options.prefetch), layout)
-    return Needs(slots, 0, workers, 16 * workers + 16, options.start_method)
+    return Needs(slots, crops_bytes(layout, workers), workers, 16 * workers + 16, options.start_method)
 
 
 class _Dispatch:
@@ -120,7 +120,7 @@ class ProcessEngine(EngineStates):
         schedule, shared = self._settings.schedule, self._workers > 0
         layout = self._settings.largest_layout
         needs = process_needs(self._options, layout)
-        ensure(needs._replace(own_bytes=self._settings.consumer_bytes), **self._where())
+        ensure(needs._replace(own_bytes=needs.own_bytes + self._settings.consumer_bytes), **self._where())
         count = self._in_flight + SPARE_SLOTS
         self._slots = BatchSlots(count, layout, shared=shared)
         # A consumer on a GPU never has a slot, so its forked children need none to stay as it is.

@@ -29,6 +29,12 @@ def thread_needs(ahead: int, layout: BatchLayout, library_bytes: int = 0) -> Nee
     return Needs(slot_bytes(ahead, layout), library_bytes, descriptors=16)
 
 
+def crops_bytes(layout: BatchLayout, workers: int, parts: int = 1) -> int:
+    """Return the bytes of the crops that `workers` keep before transforms, each of one of `parts` of a batch."""
+    rows = -(-layout.batch_size // parts)
+    return max(1, workers) * rows * sum(part.row_bytes for part in layout.crops)
+
+
 def consumer_bytes(layout: BatchLayout, dtype: torch.dtype, device: str) -> int:
     """Return host bytes needed in addition to the slots: two batches of `dtype` on a CPU, none for uint8.
 

@@ -18,7 +18,7 @@ from penstock.loaders.engine.batch_maker import BatchMaker
 from penstock.loaders.engine.batch_queue import BatchQueue, make_batches
 from penstock.loaders.engine.engine_states import EngineStates
 from penstock.loaders.engine.options import WorkerOptions
-from penstock.loaders.engine.slot_needs import share_batches, thread_needs
+from penstock.loaders.engine.slot_needs import crops_bytes, share_batches, thread_needs
 from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.rows.producer import Producer
 from penstock.loaders.rows.producer_settings import ProducerSettings
@@ -68,8 +68,7 @@ class ThreadEngine(EngineStates):
         super().__init__(name, settings)
         self._make_producer = make_producer
         self._options, self._workers = options, options.num_workers
-        shares = make_producer is Producer and not settings.transforms  # which need the whole batch
-        size = settings.largest_layout.batch_size if shares else 1
+        size = settings.largest_layout.batch_size if make_producer is Producer else 1  # tasks are of whole batches
         self._parts, few = share_batches(self._workers, options.prefetch, size)
         self._ahead = ahead or few
         self.queue: BatchQueue | None = None
@@ -89,7 +88,8 @@ class ThreadEngine(EngineStates):
 
     def _start_threads(self, cursor: Cursor) -> None:
         layout = self._settings.largest_layout
-        ensure(thread_needs(self._ahead, layout, self._settings.consumer_bytes), **self._where())
+        crops = crops_bytes(layout, self._workers, self._parts)
+        ensure(thread_needs(self._ahead, layout, self._settings.consumer_bytes + crops), **self._where())
         pinned = self._make_producer is Producer and torch.device(self._settings.device).type == "cuda"
         queue = BatchQueue(self._settings, self._workers, self._ahead, cursor, pinned=pinned, parts=self._parts)
         # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.

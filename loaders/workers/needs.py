@@ -28,7 +28,7 @@ class Needs(NamedTuple):
 
     Attributes:
         slot_bytes: memory of its batches, which its worker processes share.
-        own_bytes: memory of the consumer, such as for normalised batches.
+        own_bytes: other memory, such as for normalised batches, and for crops before transforms.
         processes: number of worker processes.
         descriptors: open files of the consumer.
         start_method: how the processes are started.

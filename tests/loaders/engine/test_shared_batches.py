@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from faulty_source import FaultySource
 from photo_folder import write_folder
@@ -21,6 +22,7 @@ from penstock.loaders.engine.work import Produced, WorkItem
 from penstock.loaders.sizes.patch_budget import PatchBudget
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines import imagenet_train
+from penstock.pipelines.spec import ImagePipeline
 
 BATCH = {"batch_size": 8}
 
@@ -30,8 +32,23 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_needs, "_LEAST_ROWS", 2)
 
 
-@pytest.mark.parametrize("patches", [None, PatchBudget(size=8, sequence_lengths=20)], ids=["images", "patches"])
-def test_rows_errors_and_repairs_are_those_of_one_thread(tmp_path: Path, patches: PatchBudget | None) -> None:
+def add_noise(image: Any, generator: np.random.Generator) -> Any:
+    return np.float32(image[4:]) + generator.integers(0, 100)
+
+
+VIEWS = [imagenet_train(32), imagenet_train((24, 40), rotate90=0), ImagePipeline(crop="letterbox", size=(20, 20))]
+KINDS: dict[str, dict[str, Any]] = {
+    "images": {},
+    "patches": {"patches": PatchBudget(size=8, sequence_lengths=20)},
+    "views": {"pipeline": VIEWS[:2]},
+    "views that numpy draws": {"pipeline": VIEWS},
+    "transforms": {"pipeline": VIEWS[:2], "transform": [add_noise, None]},
+    "drawn by position": {"weights": np.arange(43) % 3 + 0.5, "epoch_samples": 43},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_errors_and_repairs_are_those_of_one_thread(tmp_path: Path, kind: str) -> None:
     """With bad samples in several parts of a batch, and a short last batch."""
     folder = write_folder(tmp_path, 43)
     for path in sorted(folder.rglob("*.jpg"))[::5]:
@@ -39,11 +56,13 @@ def test_rows_errors_and_repairs_are_those_of_one_thread(tmp_path: Path, patches
     streams = []
     for workers in (0, 1, 3, 4):
         options: dict[str, Any] = {"pipeline": imagenet_train(32), "batch_size": 8, "on_bad_sample": "replace"}
-        options["patches"] = patches
+        options |= KINDS[kind]
         with create_loader(folder, workers=workers, workers_are="threads", drop_last=False, **options) as loader:
             seen = []
             for batch in loader.batches():
-                seen.append((batch.index.tolist(), batch.images.tolist(), batch.labels.tolist(), batch.flips.tolist()))
+                images = batch.images if isinstance(batch.images, (tuple, list)) else (batch.images,)
+                rows = [batch.index, batch.labels, batch.flips, batch.windows, *images]
+                seen.append([each.tolist() for each in rows])
             ledger = [(entry.sample, entry.substitute, entry.code) for entry in loader.ledger().bad]
         streams.append((seen, ledger))
     assert len(streams[0][1]) >= 9

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from memory_source import MemorySource
@@ -118,8 +119,32 @@ def test_needs_count_slots_outputs_and_processes() -> None:
         loader_needs("torch", prefetch=0, **settings)
 
 
-@pytest.mark.parametrize("backend", ["torch", "hdf5", "dali"])
-def test_what_the_engine_makes_room_for_is_what_it_said(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def halve(image: np.ndarray) -> np.ndarray:
+    return np.float32(image[::2])
+
+
+def test_needs_of_transforms_are_their_results_and_the_crops_of_each_worker() -> None:
+    settings: dict[str, Any] = {"batch_size": 128, "size": (32, 32), "workers": 3, "dtype": torch.uint8}
+    crop = 32 * 32 * 3
+    for workers_are, rows in (("threads", 3 * 43), ("processes", 3 * 128)):
+        plain = loader_needs("torch", workers_are=workers_are, **settings)
+        own = loader_needs("torch", workers_are=workers_are, transform=halve, **settings)
+        assert own.own_bytes - plain.own_bytes == rows * crop
+        slots = (plain.slot_bytes - own.slot_bytes) / (crop - 4 * crop / 2) / 128
+        assert slots == (3 + 3 if workers_are == "threads" else 3 * 3 + 3)
+
+
+@pytest.mark.parametrize(
+    ("backend", "more"),
+    [
+        *((backend, {}) for backend in ("torch", "hdf5", "dali")),
+        ("torch", {"transform": halve}),
+        ("torch", {"transform": halve, "workers_are": "threads"}),
+    ],
+)
+def test_what_the_engine_makes_room_for_is_what_it_said(
+    backend: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The needs that are told beforehand are those that the engine asks for when it starts."""
     asked: list[Needs] = []
 
@@ -134,6 +159,7 @@ def test_what_the_engine_makes_room_for_is_what_it_said(backend: str, monkeypatc
     settings: dict[str, Any] = {"batch_size": 4, "workers": 2, "prefetch": 2}
     if backend != "dali":
         settings["workers_are"] = "processes"  # a source of one's own gets threads
+    settings |= more
     with (
         create_loader(source, backend=backend, pipeline=imagenet_train(16), **settings) as loader,
         pytest.raises(LoaderError, match="as asked"),
