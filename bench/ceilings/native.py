@@ -38,7 +38,7 @@ class NativeCeiling(DecodeCeiling):
         self.name, self._rows = NATIVE, rows
         layout = image_layout((pipeline,), STEP)
         memory = np.empty(layout.num_bytes, np.uint8)
-        self._slot = Slot(layout, memory, np.zeros(STEP, BATCH_ROW))
+        self._output = Slot(layout, memory, np.zeros(STEP, BATCH_ROW))
         self._epoch = self._first = 0
 
     def measure(self, seconds: float, *, resize: bool = True) -> Rate:
@@ -48,9 +48,9 @@ class NativeCeiling(DecodeCeiling):
             batch = self._samples[self._first : self._first + STEP]
             self._first = self._first + STEP if self._first + STEP < len(self._samples) else 0
             self._epoch += 1
-            plan = plan_images((self._pipeline,), self._seed, self._epoch)
+            plan = plan_images((self._pipeline,), self._seed, self._epoch, self._output.layout)
             samples = np.array([item.sample for item in batch], np.int64)
-            rows = self._rows.fill(samples, np.arange(len(batch)), plan, self._slot, draws=resize)
+            rows = self._rows.fill(samples, np.arange(len(batch)), plan, self._output, draws=resize)
             filled = set() if rows is None else set(samples[rows].tolist())
             left = [item for item in batch if item.sample not in filled]
             return len(filled) + sum([self._make_in_python(item, resize) for item in left])
@@ -77,4 +77,4 @@ class NativeCeiling(DecodeCeiling):
         return self.measure(seconds, resize=False)
 
     def _write(self, pixels: Pixels, flip: bool) -> None:
-        self._rows.stage.resize(pixels, flip, self._slot.images[0][0])
+        self._rows.stage.resize(pixels, flip, self._output.images[0][0])

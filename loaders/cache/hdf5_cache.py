@@ -23,6 +23,7 @@ from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.jpeg.header import EOI, parse_header
 from penstock.pipelines.jpeg.strips import StripGeometry, cut_jpeg, mcu_size, plan_cut, restart_interval
 from penstock.pipelines.native import rows as native
+from penstock.pipelines.native.locate import locate_stored
 from penstock.pipelines.native.rows import NO_NAMES, Names, Rows
 
 _STRIP = struct.Struct("<II")
@@ -58,6 +59,7 @@ class Hdf5Cache:
         self._masks = dict(zip(files[0].about.masks, shared.array[1:], strict=True))
         self.field_kinds = {each.name: each.kind for each in files[0].about.fields}
         self.has_fields = bool(self.field_kinds)
+        self._records_at = self.records.ctypes.data
         self._known = np.zeros(len(self.records), bool)  # images whose JPEG header was compared with their record
         self.about = [file.about for file in files]
         self._starts = [0, *np.cumsum([about.samples for about in self.about]).tolist()]
@@ -81,6 +83,10 @@ class Hdf5Cache:
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Say in `rows` where images `indices` are stored, and how."""
+        if len(self.files) == 1 and locate_stored(
+            self._records_at, len(self.records), self.files[0].payload, indices, rows
+        ):
+            return NO_NAMES
         records = self.records[indices]
         for name in _LOCATED:
             rows[name] = records[name]

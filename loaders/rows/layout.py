@@ -93,19 +93,25 @@ class BatchLayout(NamedTuple):
 
 @dataclass(frozen=True)
 class Slot:
-    """Hold the memory of one slot, or some of its rows.
+    """Hold the memory of one slot, to work on all of its rows or on a part of them.
 
     Attributes:
         layout: where the arrays of the batch lie in `memory`.
         memory: uint8 [bytes].
-        rows: batch_row [rows].
-        first: the number of the first of these rows in the batch.
+        all_rows: batch_row [batch].
+        first, end: which rows to work on; by default all.
     """
 
     layout: BatchLayout
     memory: npt.NDArray[np.uint8]
-    rows: npt.NDArray[np.void]
+    all_rows: npt.NDArray[np.void]
     first: int = 0
+    end: int | None = None
+
+    @cached_property
+    def rows(self) -> npt.NDArray[np.void]:
+        """What is known of these rows, batch_row [rows]."""
+        return self.all_rows[self.first : self.end]
 
     @cached_property
     def offsets(self) -> list[int]:
@@ -116,7 +122,7 @@ class Slot:
     @cached_property
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
         """All arrays of the rows, [rows, ...]."""
-        return tuple(array[self.first : self.first + len(self.rows)] for array in self.layout.arrays(self.memory))
+        return tuple(array[self.first : self.end] for array in self.layout.arrays(self.memory))
 
     @property
     def images(self) -> tuple[npt.NDArray[Any], ...]:

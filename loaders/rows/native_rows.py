@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.rows.layout import Slot
+from penstock.loaders.rows.layout import BatchLayout, Slot
 from penstock.loaders.sources.contract import LocatedSource, Source, is_located
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window
@@ -43,16 +43,19 @@ class Plan(NamedTuple):
 
     Attributes:
         draw: (view, keys, widths, heights), int64 [n] each but the view -> how these images are made.
-        crops: the same for the native library, CROPS [views]; None where only `draw` can do it.
+        layout: of the images, before transforms.
+        crops: the same as `draw` for the native library and that layout; None where only `draw` can do it.
     """
 
     draw: Callable[[int, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]], BatchPlan]
+    layout: BatchLayout
     crops: Crops | None = None
 
 
-def plan_images(pipelines: Sequence[ImagePipeline], seed: int, epoch: int) -> Plan:
-    """Return the plan of images, one pipeline for each view."""
-    return Plan(partial(plan_views, pipelines, seed, epoch), native_crops(pipelines, seed, epoch))
+def plan_images(pipelines: Sequence[ImagePipeline], seed: int, epoch: int, layout: BatchLayout) -> Plan:
+    """Return the plan of the images of `layout`, one pipeline for each view."""
+    crops = native_crops(pipelines, seed, epoch, layout.offsets)
+    return Plan(partial(plan_views, pipelines, seed, epoch), layout, crops)
 
 
 class Prepared(NamedTuple):
@@ -80,6 +83,7 @@ class NativeRows:
     def __init__(self, source: LocatedSource, stage: NativeStage) -> None:
         self._source, self.stage = source, stage
         self._locate_s = 0.0
+        self._memory = np.empty(0, np.uint8)  # of a batch's rows
 
     @property
     def read_s(self) -> float:
@@ -103,17 +107,22 @@ class NativeRows:
         `draws` they are decoded but not resized, for measurements. Returns those of `places` that are filled; None if
         the batch is no longer wanted.
         """
-        rows, names = self._locate(samples, places)
+        if len(self._memory) < len(samples) * ROW.itemsize:
+            self._memory = np.empty(len(samples) * ROW.itemsize, np.uint8)
+        own = self._memory[: len(samples) * ROW.itemsize]
+        own[:] = 0
+        rows, names = self._locate(samples, slot.first + places, own.view(ROW))
         num_views = slot.layout.num_views
         if num_views > 1:
             rows = np.repeat(rows, num_views)
             rows["repeats"] = np.arange(len(rows)) % num_views > 0
         memory = slot.memory if draws else None
         if plan.crops is None:
+            rows["row"] -= slot.first
             return self._fill_drawn(rows, names, plan, slot, memory, progress, keys)
-        crops = plan.crops.copy()  # threads share it
-        crops["offset"] = slot.offsets[:num_views]
-        made = self.stage.make(rows, names, crops, keys, memory, slot.rows, progress)
+        crops = plan.crops if slot.layout is plan.layout else plan.crops.at(slot.layout.offsets[:num_views])
+        numbers = None if keys is None else keys[places]
+        made = self.stage.make(rows, names, crops, numbers, memory, slot.all_rows, progress)
         if made is None or made == len(places):
             return None if made is None else places
         filled = (rows["result"] == 0).reshape(-1, num_views).all(1)
@@ -173,7 +182,7 @@ class NativeRows:
             if plan.crops is None:
                 _draw(rows, plan, keys)
             else:
-                self.stage.plan(rows, plan.crops, keys)
+                self.stage.plan(rows, plan.crops, None if keys is None else keys[rows["row"]])
                 rows = _keep_supported(rows)
             drawn = rows["window"].copy()
             pixel_bytes = 3 * drawn[:, 2].astype(np.int64) * drawn[:, 3]
@@ -207,9 +216,11 @@ class NativeRows:
         self.stage.load(rows, names)
         return int(np.count_nonzero(rows["result"] == 0))
 
-    def _locate(self, samples: npt.NDArray[np.int64], places: npt.NDArray[np.intp]) -> tuple[Rows, Names]:
-        """Return a row per sample that says where it lies; no rows if the source cannot locate them."""
-        rows = np.zeros(len(samples), ROW)
+    def _locate(
+        self, samples: npt.NDArray[np.int64], places: npt.NDArray[np.intp], rows: Rows | None = None
+    ) -> tuple[Rows, Names]:
+        """Return a row per sample, in `rows` if given, that says where it lies; none if the source cannot locate it."""
+        rows = np.zeros(len(samples), ROW) if rows is None else rows
         rows["sample"], rows["row"] = samples, places
         started = time.perf_counter()
         try:

@@ -68,12 +68,14 @@ class Producer:
         if self._fetches:
             self._settings.read_ahead.advance(self._settings.source, self._settings.schedule, cursor)
         content = self._settings.content(cursor)
-        first, end = (len(content.index) * number // part[1] for number in (part[0], part[0] + 1))
-        index = content.index[first:end]
+        first, end = (len(content.samples) * number // part[1] for number in (part[0], part[0] + 1))
+        index = content.samples[first:end]
         keys = None if content.keys is None else content.keys[first:end]
-        slot = Slot(content.layout, memory, rows[first:end], first)
+        slot = Slot(content.layout, memory, rows[: len(content.samples)], first, end)
         batch = slot if self._transform is None else self._transform.begin(cursor, slot)
-        left, native_s = _find_served(index, batch), 0.0
+        left, native_s = np.arange(len(index)), 0.0
+        if not content.is_full:
+            left = _find_served(index, batch)
         refused: dict[int, LoaderError] = {}
         if self._native is not None:
             done = self._fill_natively(self._native, index, left, content.plan, batch, progress, keys)
@@ -92,11 +94,13 @@ class Producer:
             self._transform.finish(cursor, batch, slot, working_on, keys)
         if slot.layout.patch:
             cut_rows(slot.images[0], slot.rows["place"], slot.layout.patch)
-        self._label(batch.rows)
+        self._label(batch.rows, index if content.is_full and not bad else None)
         for row in sorted(self.tasks):  # the tasks of substitutes came last
             self.tasks[row] = self.tasks.pop(row)
-        self.repaired = {row + first: _move(entry, first) for row, entry in self.repaired.items()}
-        return tuple(_move(bad[row], first) for row in sorted(bad)), time.perf_counter() - started
+        if first:
+            self.repaired = {row + first: _move(entry, first) for row, entry in self.repaired.items()}
+            bad = {row: _move(entry, first) for row, entry in bad.items()}
+        return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started
 
     def _fill_natively(
         self,
@@ -114,23 +118,20 @@ class Producer:
             raise Aborted
         return filled
 
-    def _label(self, rows: npt.NDArray[np.void]) -> None:
-        index = rows["index"].astype(np.int64)
-        served = index >= 0
+    def _label(self, rows: npt.NDArray[np.void], served: npt.NDArray[np.int64] | None) -> None:
+        """Set the labels of rows; served: their samples, None where padding and substitutes may be among them."""
+        is_served: Any = slice(None)
+        if served is None:
+            is_served = rows["index"] >= 0
+            served = rows["index"][is_served].astype(np.int64)
         with naming_method("labels()"):
-            if served.all():
-                rows["label"] = self._settings.source.labels(index)
-            else:
-                rows["label"][served] = self._settings.source.labels(index[served])
+            rows["label"][is_served] = self._settings.source.labels(served)
 
 
 def _find_served(index: npt.NDArray[np.int64], batch: Slot) -> npt.NDArray[np.intp]:
     """Return the rows that hold a sample; the others become padding."""
-    is_served = index >= 0
-    if is_served.all():
-        return np.arange(len(index))
-    pad_rows(np.flatnonzero(~is_served), batch)
-    return np.flatnonzero(is_served)
+    pad_rows(np.flatnonzero(index < 0), batch)
+    return np.flatnonzero(index >= 0)
 
 
 def _move(entry: BadSample, first: int) -> BadSample:

@@ -23,33 +23,42 @@ from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_au
 from penstock.pipelines.plan.patch_grids import plan_patches
 from penstock.pipelines.spec import ImagePipeline
 
-_KEPT = 8  # batches: more than are made at a time
+_MOST_KEPT = 8  # more batches than are made at a time
 
 
 class Content(NamedTuple):
     """Say what a batch consists of.
 
     Attributes:
-        index: the sample of each row, int64 [batch]; -1 for padding.
+        samples: the sample of each row, int64 [batch]; -1 for padding.
         keys: numbers by which the rows are drawn, int64 [batch]; None for their samples.
         layout: of the batch in its slot.
         plan: draws how its images are made.
+        is_full: whether each row holds a sample.
     """
 
-    index: npt.NDArray[np.int64]
+    samples: npt.NDArray[np.int64]
     keys: npt.NDArray[np.int64] | None
     layout: BatchLayout
     plan: Plan
+    is_full: bool
 
 
-class _LatestContents:
-    """Keeps what the latest batches consist of: the threads that share a batch compute it once."""
+class _Kept:
+    """Keeps what was computed for the latest batches: threads that share a batch, or its shape, do it once."""
 
     def __init__(self) -> None:
-        self.by_cursor: dict[Cursor, Content] = {}
+        self.contents: dict[Cursor, Content] = {}
+        self.plans: dict[tuple[Any, ...], tuple[BatchLayout, Plan]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _LatestContents, ()
+        return _Kept, ()
+
+
+def _keep(kept: dict[Any, Any], key: Any, found: Any) -> None:
+    if len(kept) >= _MOST_KEPT:
+        kept.clear()
+    kept[key] = found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,18 +92,34 @@ class ProducerSettings:
     sound: SoundSamples = field(default_factory=SoundSamples)
     read_ahead: ReadAhead = field(default_factory=ReadAhead)
     transforms: tuple[OwnTransform | None, ...] = ()
-    _latest: _LatestContents = field(default_factory=_LatestContents, init=False, repr=False, compare=False)
+    _kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
 
     def content(self, cursor: Cursor) -> Content:
         """Return what the batch at `cursor` consists of; it must not be changed, since threads share it."""
-        kept = self._latest.by_cursor
-        found = kept.get(cursor)
+        found = self._kept.contents.get(cursor)
         if found is None:
             index, keys = self.schedule.batch(cursor.epoch, cursor.position), self.schedule.draw_keys(cursor)
-            found = Content(index, keys, self.layout(cursor), self.plan(cursor))
-            if len(kept) >= _KEPT:
-                kept.clear()
-            kept[cursor] = found
+            found = Content(index, keys, *self._planned(cursor), bool((index >= 0).all()))
+            _keep(self._kept.contents, cursor, found)
+        return found
+
+    def _planned(self, cursor: Cursor) -> tuple[BatchLayout, Plan]:
+        """Return layout and plan of the batch at `cursor`."""
+        schedule, drawn_by = self.schedule, (self.schedule.seed, cursor.epoch)
+        batch_size, rounds = schedule.at(cursor).batch_size, schedule.rounds
+        shape = schedule.size_at(cursor) if rounds is None else schedule.length_at(cursor)
+        found = self._kept.plans.get((cursor.epoch, batch_size, shape))
+        if found is None:
+            if rounds is not None:
+                crops = patch_layout(self.pipeline, batch_size, rounds.patch, schedule.length_at(cursor))
+                grid = rounds.patch, schedule.length_at(cursor), rounds.max_ratio
+                plan = Plan(partial(plan_patches, self.pipeline, grid, *drawn_by), crops)
+            else:
+                pipelines = self.pipelines_at(cursor)
+                crops = self._make_layout(pipelines, batch_size)
+                plan = plan_images(pipelines, *drawn_by, crops)
+            found = transformed_layout(crops, self.transforms), plan
+            _keep(self._kept.plans, (cursor.epoch, batch_size, shape), found)
         return found
 
     @property
@@ -110,14 +135,7 @@ class ProducerSettings:
 
     def layout(self, cursor: Cursor) -> BatchLayout:
         """Return the layout of the batch at `cursor`, in its slot."""
-        return transformed_layout(self.crops_layout(cursor), self.transforms)
-
-    def crops_layout(self, cursor: Cursor) -> BatchLayout:
-        """Return the layout of the batch at `cursor` before transforms."""
-        batch_size, rounds = self.schedule.at(cursor).batch_size, self.schedule.rounds
-        if rounds is not None:
-            return patch_layout(self.pipeline, batch_size, rounds.patch, self.schedule.length_at(cursor))
-        return self._make_layout(self.pipelines_at(cursor), batch_size)
+        return self._planned(cursor)[0]
 
     def _make_layout(self, pipelines: tuple[ImagePipeline, ...], batch_size: int) -> BatchLayout:
         images = image_layout(pipelines, batch_size)
@@ -132,11 +150,7 @@ class ProducerSettings:
 
     def plan(self, cursor: Cursor) -> Plan:
         """Return what draws how the images of the batch at `cursor` are made."""
-        rounds, drawn_by = self.schedule.rounds, (self.schedule.seed, cursor.epoch)
-        if rounds is not None:
-            grid = rounds.patch, self.schedule.length_at(cursor), rounds.max_ratio
-            return Plan(partial(plan_patches, self.pipeline, grid, *drawn_by))
-        return plan_images(self.pipelines_at(cursor), *drawn_by)
+        return self._planned(cursor)[1]
 
     def plan_moves(self, cursor: Cursor, numbers: npt.NDArray[np.int64]) -> list[AugmentPlan | None]:
         """Draw for each view what the batch stage does to rows drawn by `numbers`, where it moves the pixels of masks.

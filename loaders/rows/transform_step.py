@@ -24,7 +24,7 @@ class TransformStep:
 
     def begin(self, cursor: Cursor, slot: Slot) -> Slot:
         """Return memory for the crops of the rows of `slot`, of the batch at `cursor`."""
-        layout = self._settings.crops_layout(cursor)._replace(batch_size=len(slot.rows))
+        layout = self._settings.plan(cursor).layout._replace(batch_size=len(slot.rows))
         if self._crops.nbytes < layout.num_bytes:
             self._crops = np.empty(layout.num_bytes, np.uint8)
         return Slot(layout, self._crops, slot.rows)

@@ -14,7 +14,7 @@ from penstock.loaders.system.column_file import ColumnFile
 from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
 from penstock.loaders.system.saved_columns import drop_index, reopen_index
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.native.rows import FILE, Names, Rows
+from penstock.pipelines.native.rows import Names, Rows
 
 # An image of 100 megapixels, which is pipelines' limit, takes up to 400 MB uncompressed.
 MAX_FILE_BYTES = 512 << 20
@@ -46,6 +46,7 @@ class ImageFiles:
         self.classes, self.fingerprint, self.skipped = index.classes, index.header.fingerprint, index.header.skipped
         self.content, self.num_bytes = index.header.content, index.header.num_bytes
         self.retries = 0
+        self._names: Names | None = None  # the same object each time: the native library looks at it once
 
     def __len__(self) -> int:
         return self._num_files
@@ -65,9 +66,10 @@ class ImageFiles:
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Fill `rows` with the files of images `indices`; a file larger than max_file_bytes stays ELSEWHERE."""
-        names = self._index.locate(indices, rows)
-        rows["kind"] = np.where(rows["size"] <= self._max_file_bytes, FILE, rows["kind"])
-        return Names(self._prefix, *names)
+        names = self._index.locate(indices, rows, self._max_file_bytes)
+        if self._names is None:
+            self._names = Names(self._prefix, *names)
+        return self._names
 
     def _count_retry(self) -> None:
         self.retries += 1

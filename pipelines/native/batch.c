@@ -214,7 +214,8 @@ int pn_plan(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
     row->out = crops->offset + row->row * crops->row_bytes;
     if (task->images != NULL) fits = fits && row->out >= 0 && row->out + crops->row_bytes <= task->images_bytes;
     pn_crop crop;
-    if (!fits || !pn_draw_crop(crops, task->keys != NULL ? task->keys[row->row] : row->sample, width, height, &crop)) {
+    if (!fits ||
+        !pn_draw_crop(crops, task->keys != NULL ? task->keys[i / task->views] : row->sample, width, height, &crop)) {
       row->result = PN_UNSUPPORTED;
       continue;
     }

@@ -49,7 +49,7 @@ typedef struct {
   volatile int64_t *sample_now, *since_ns; /* progress: the current sample, and when work on it began */
   const volatile int64_t *generation;      /* the batch is wanted as long as this equals `wanted` */
   const pn_crops *crops;                   /* of pn_make: how crops are drawn, for each of `views` */
-  const int64_t *keys;                     /* numbers by which the rows are drawn; NULL for their samples */
+  const int64_t *keys;                     /* numbers by which the images are drawn; NULL for their samples */
   uint8_t *notes; /* where pn_make notes how each row was made, `note_bytes` each; NULL for nowhere */
   int64_t wanted;
   int64_t max_pixels;

@@ -36,8 +36,12 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "pn_grey": ((_POINTER, _INT64), None),
     "pn_move": ((_POINTER, _POINTER, _INT32, _INT32, _INT32, _POINTER, _POINTER), None),
     "pn_move_smoothly": ((_POINTER, _POINTER, _INT32, _INT32, _INT32, _INT32, _POINTER, _POINTER), None),
+    "pn_locate_files": ((_POINTER, _INT64, _POINTER, _POINTER, _INT32), _INT32),
+    "pn_locate_stored": ((_POINTER, _INT64, _INT32, _INT64, _POINTER, _POINTER, _INT32), _INT32),
     "pn_random_words": ((_UINT64, _UINT32, _UINT32, _POINTER, _INT32, _INT32, _POINTER), None),
 }
+# They take microseconds, so they keep the interpreter lock: to get it back may take longer.
+_SHORT = ("pn_locate_files", "pn_locate_stored", "pn_random_words")
 
 
 @functools.cache
@@ -56,12 +60,13 @@ def load(path: Path) -> ctypes.CDLL | None:
     if not path.exists():
         return None
     try:
-        library = ctypes.CDLL(str(path))
+        library, holding_lock = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
         if library.pn_abi() != _ABI:
             return None
         for name, (arguments, result) in _FUNCTIONS.items():
-            function = getattr(library, name)
+            function = getattr(holding_lock if name in _SHORT else library, name)
             function.argtypes, function.restype = arguments, result
+            setattr(library, name, function)
     except (OSError, AttributeError):
         return None
     return library

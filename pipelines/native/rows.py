@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +36,26 @@ CROPS = np.dtype(
     ]
 )
 RANDOM_RESIZED, CENTRE, WHOLE = range(3)
-Crops = npt.NDArray[np.void]
+
+
+class Crops:
+    """Hold how the crops of each view are drawn, and where its images lie in the batch's memory.
+
+    Attributes:
+        views: CROPS [views].
+        address: of their memory.
+    """
+
+    def __init__(self, views: npt.NDArray[np.void]) -> None:
+        assert views.dtype == CROPS
+        assert views.flags.c_contiguous
+        self.views, self.address = views, views.ctypes.data
+
+    def at(self, offsets: Sequence[int]) -> Crops:
+        """Return the same for views whose images begin at `offsets`, in bytes."""
+        views = self.views.copy()
+        views["offset"] = offsets
+        return Crops(views)
 
 
 class Names(NamedTuple):
@@ -113,6 +133,7 @@ class NativeStage:
         self._library, self._worker = library, library.pn_worker_new()
         if not self._worker:
             raise MemoryError
+        self._names: Names | None = None
         self._own = np.zeros(3, np.int64)  # where progress goes if no caller wants it
         at = self._own.ctypes.data
         self._unwatched = Progress(at, at + 8, at + 16, 0)
@@ -138,19 +159,20 @@ class NativeStage:
     def _begin(self, names: Names, progress: Progress | None) -> None:
         task, watched = self._task, progress or self._unwatched
         task.files, task.files_bytes, task.images, task.read_ns = None, 0, None, 0
-        task.root, task.root_bytes = names.root, len(names.root)
-        task.folders, task.names = names.folders.ctypes.data, names.names.ctypes.data
+        if names is not self._names:
+            self._names = names
+            task.root, task.root_bytes = names.root, len(names.root)
+            task.folders, task.names = names.folders.ctypes.data, names.names.ctypes.data
         task.sample_now, task.since_ns, task.generation, task.wanted = watched
 
     def plan(self, rows: Rows, crops: Crops, keys: npt.NDArray[np.int64] | None) -> None:
-        """Draw `window`, `place`, `turn` and `flip` of each row with `result` 0, after load(); row i is of view i.
+        """Draw `window`, `place`, `turn` and `flip` of each row with `result` 0, after load().
 
-        crops: CROPS [views], in turn for the rows. keys: numbers by which rows are drawn, by their `row`; None for
-        their samples. A row with another `result` afterwards is left to Python.
+        crops: of the views, in turn for the rows. keys: numbers by which the images are drawn, int64 [images]; None
+        for their samples. A row with another `result` afterwards is left to Python.
         """
-        assert crops.dtype == CROPS
         task = self._task
-        task.crops, task.views = crops.ctypes.data, len(crops)
+        task.crops, task.views = crops.address, len(crops.views)
         task.keys = None if keys is None else keys.ctypes.data
         self._call(self._library.pn_plan, rows)
 
@@ -166,13 +188,13 @@ class NativeStage:
     ) -> int | None:
         """Do load(), plan() and fill() in one call; return how many images were made, None if the work was stopped.
 
-        The images of row `row` lie from crops["offset"] + row * crops["row_bytes"] on. notes: BATCH_ROW [batch], in
-        which each row that is made notes how. An image of several views is made with all of them, or not at all.
+        An image lies `offset` + row * `row_bytes` of its view's crops into the memory `images`. Without `images` the
+        crops are only decoded. notes: batch_row [batch], in which each row that is made notes how. An image of several
+        views is made with all of them, or not at all.
         """
-        assert crops.dtype == CROPS
         self._begin(names, progress)
         task = self._task
-        task.crops, task.views, task.keys = crops.ctypes.data, len(crops), None if keys is None else keys.ctypes.data
+        task.crops, task.views, task.keys = crops.address, len(crops.views), None if keys is None else keys.ctypes.data
         task.images, task.images_bytes = (None, 0) if images is None else (images.ctypes.data, images.nbytes)
         task.notes, task.note_bytes = (None, 0) if notes is None else (notes.ctypes.data, notes.strides[0])
         return task.num_made if self._call(self._library.pn_make, rows) else None

@@ -92,10 +92,12 @@ def plan_views(
     return plan_batch(pipelines[view], seed, epoch, index, widths, heights, view=view)
 
 
-def native_crops(pipelines: Sequence[ImagePipeline], seed: int, epoch: int) -> Crops | None:
-    """Return how the native library draws what plan_views draws, CROPS [views]; None for crops that only Python draws.
+def native_crops(
+    pipelines: Sequence[ImagePipeline], seed: int, epoch: int, offsets: Sequence[int] | None = None
+) -> Crops | None:
+    """Return how the native library draws what plan_views draws; None for crops that only Python draws.
 
-    `offset` is 0: the images of each view begin somewhere else in each batch's memory.
+    offsets: where the images of each view begin in the batch's memory, in bytes.
     """
     crops = np.zeros(len(pipelines), CROPS)
     for view, pipeline in enumerate(pipelines):
@@ -107,10 +109,15 @@ def native_crops(pipelines: Sequence[ImagePipeline], seed: int, epoch: int) -> C
         crops[view] = (
             *(seed, (low, high - low), (logs[0], logs[1] - logs[0]), (narrow, wide)),
             *(width / height, pipeline.center_fraction, pipeline.flip, pipeline.vertical_flip, pipeline.rotate90),
-            *(0, height * width * pipeline.channels, epoch, view_stream(STREAM_CROP, view)),
+            *(
+                offsets[view] if offsets else 0,
+                height * width * pipeline.channels,
+                epoch,
+                view_stream(STREAM_CROP, view),
+            ),
             *(kind, pipeline.random, width, height),
         )
-    return crops
+    return Crops(crops)
 
 
 def _draw_windows(

@@ -3,7 +3,8 @@
 `python tests/studies/reader_lock.py PHOTOS [--cache CACHE] [--batch-size N] [--parts N] [--json OUT]` reads and plans
 batches on one thread, whole ones in `parts`, and prints microseconds an image: the least processor time of some epochs
 outside of the native library's calls (those run without the lock) and inside, and what a loop in pure Python on another
-thread loses to the reader over 20 batches. The readers' (DALI itself is left out) with the library and without; whole batches with it alone.
+thread loses to the reader over 20 batches. The readers' (DALI itself is left out) with the library and without; whole
+batches with it alone.
 """
 
 from __future__ import annotations

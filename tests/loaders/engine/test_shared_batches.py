@@ -128,6 +128,6 @@ def test_many_threads_lock_few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert share_batches(2, 3, 64) == (2, 3)
     assert share_batches(16, 3, 8) == (1, 18)  # nothing to share
     parts, ahead = share_batches(64, 3, 1024)
-    assert (parts, ahead) == (32, 4)  # not 192 batches of 154 MB
+    assert (parts, ahead) == (64, 3)  # not 192 batches of 154 MB
     settings = producer_settings(FaultySource(2048, {}), {"batch_size": 1024}, pipeline=imagenet_train(224))
-    assert slot_bytes(ahead, settings.largest_layout) < 1.1e9
+    assert slot_bytes(ahead, settings.largest_layout) < 1e9

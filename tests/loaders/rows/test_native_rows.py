@@ -237,6 +237,25 @@ def test_a_stale_batch_is_given_up_and_progress_is_noted(photos: Path) -> None:
         producer.produce(Cursor(0, 0), pixels.reshape(-1), rows, lambda sample: None, wanted)
 
 
+def test_parts_are_a_batch_in_any_order(tmp_path: Path) -> None:
+    """A thread may begin with a part of padding alone, of a short batch; bad rows are those of the batch."""
+    for path in sorted(write_folder(tmp_path, 70).rglob("*.jpg"))[::3]:
+        path.write_bytes(path.read_bytes()[:300])
+    order = {"batch_size": 4 * 50, "drop_last": False}
+    settings, made = producer_settings(ImageFolder(tmp_path), order, substitute=True), []
+    for parts in ((0,), (3, 0, 2, 1), (1, 2, 3, 0)):
+        size, producer = settings.schedule.batch_size, Producer(settings)
+        pixels, rows = np.full((size, *settings.pipeline.size, 3), 77, np.uint8), np.zeros(size, BATCH_ROW)
+        bad: dict[int, BadSample] = {}
+        for part in parts:
+            found, _ = producer.produce(Cursor(0, 0), pixels.reshape(-1), rows, lambda _: None, part=(part, len(parts)))
+            bad |= {entry.row: entry for entry in (*found, *producer.repaired.values())}
+            assert set(producer.repaired) == {entry.row for entry in producer.repaired.values()}
+        made.append((pixels.tobytes(), rows.tobytes(), bad))
+    assert len(made[0][2]) >= 20
+    assert made[0] == made[1] == made[2]
+
+
 def test_a_source_that_reads_in_a_way_of_its_own_is_not_read_natively(photos: Path) -> None:
     class Grey(ImageFolder):
         def read(self, index: int) -> bytes:

@@ -17,6 +17,7 @@ from penstock.loaders.tables import list_index
 from penstock.loaders.tables.list_index import ListIndexWriter
 from penstock.loaders.tables.row_packer import RowPacker
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.native.rows import ROW
 
 
 def index_of(root: Path, rows: list[tuple[str, int]]) -> FolderIndex:
@@ -51,11 +52,7 @@ def test_rows_keep_their_order_names_labels_sizes_and_times(tmp_path: Path) -> N
     for n, (name, _) in enumerate(ROWS):
         status = os.stat(tmp_path / name)
         assert (index.size(n), index.mtime_ns(n)) == (status.st_size, status.st_mtime_ns)
-    rows = np.zeros(
-        len(ROWS),
-        [(f, "i8") for f in ("folder", "folder_bytes", "name", "name_bytes", "size")]
-        + [("file_size", "i8"), ("mtime_ns", "i8")],
-    )
+    rows = np.zeros(len(ROWS), ROW)
     folders, names = index.locate(np.arange(len(ROWS)), rows)
     for row, (name, _) in zip(rows, ROWS, strict=True):
         folder, own = (

@@ -1,0 +1,70 @@
+"""Has the native library say where the samples of a batch lie: in the files of a folder's index, or in a cache file."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.pipelines.native.library import native_library
+from penstock.pipelines.native.rows import ROW, Rows
+
+Indices = npt.NDArray[np.int64]
+_COLUMNS = ("folder_offsets", "file_offsets", "file_folders", "file_sizes", "file_mtimes")
+
+
+class _Column(ctypes.Structure):
+    """Mirror pn_column of locate.h."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("length", ctypes.c_int64), ("bytes", ctypes.c_int64))
+
+
+class _Files(ctypes.Structure):
+    """Mirror pn_files of locate.h."""
+
+    _fields_ = (
+        *((name, _Column) for name in _COLUMNS),
+        ("folder_names_bytes", ctypes.c_int64),
+        ("file_names_bytes", ctypes.c_int64),
+    )
+
+
+class FileTables:
+    """Hold the columns of a folder's index, as they are named there, for the native library."""
+
+    def __init__(self, columns: Mapping[str, npt.NDArray[np.generic]]) -> None:
+        self._columns = columns  # whose memory is used
+        used = ((name, columns[name]) for name in _COLUMNS)
+        about = {name: _Column(array.ctypes.data, len(array), array.itemsize) for name, array in used}
+        names = {f"{name}_bytes": len(columns[name]) for name in ("folder_names", "file_names")}
+        self._files = _Files(**about, **names)
+
+    def locate(self, indices: Indices, rows: Rows, max_bytes: int) -> bool:
+        """Fill `rows` (ROW [n], zeroed) for files `indices`; False where the library cannot: numpy must do it."""
+        library = native_library()
+        if library is None:
+            return False
+        which = _checked(indices, rows)
+        tables, to = ctypes.byref(self._files), rows.ctypes.data
+        return bool(library.pn_locate_files(tables, max_bytes, which.ctypes.data, to, len(rows)))
+
+
+def locate_stored(records: int, num_records: int, payload: tuple[int, int], indices: Indices, rows: Rows) -> bool:
+    """Fill `rows` (ROW [n], zeroed) for `indices` of a cache file; False where the library cannot.
+
+    records: address of RECORD [num_records]; payload: the file's descriptor, and where the payload begins in it.
+    """
+    library = native_library()
+    if library is None:
+        return False
+    which = _checked(indices, rows)
+    to = rows.ctypes.data
+    return bool(library.pn_locate_stored(records, num_records, *payload, which.ctypes.data, to, len(rows)))
+
+
+def _checked(indices: Indices, rows: Rows) -> Indices:
+    assert (rows.dtype, len(rows)) == (ROW, len(indices))
+    assert rows.flags.c_contiguous
+    return np.ascontiguousarray(indices, np.int64)
