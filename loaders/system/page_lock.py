@@ -35,10 +35,12 @@ def page_lock(memory: npt.NDArray[Any], device: str) -> bool:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
         return False
     # No copy out of it is running by then: each copy holds a view until it is done.
-    weakref.finalize(memory, _unlock, memory.ctypes.data, os.getpid()).atexit = False
+    weakref.finalize(memory, _unlock, memory.ctypes.data, device, os.getpid()).atexit = False
     return True
 
 
-def _unlock(address: int, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child has no CUDA, and the parent goes on
+def _unlock(address: int, device: str, owner: int) -> None:
+    if os.getpid() != owner:  # a forked child has no CUDA, and the parent goes on
+        return
+    with torch.cuda.device(device):  # no context on another GPU: the last view may go in any thread
         torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]

@@ -48,7 +48,7 @@ def source() -> MemorySource:
     return MemorySource([photo(number) for number in range(40)])
 
 
-def engine_of(source: MemorySource, kind: str, device: str = "cuda:0") -> Engine:
+def engine_of(source: MemorySource, kind: str, device: str = "cuda:3") -> Engine:
     settings = producer_settings(source, {"batch_size": BATCH}, device=device, pipeline=imagenet_train(SIZE))
     return open_engine("torch", settings, ProcessOptions(**OPTIONS[kind], prefetch=2))
 
@@ -177,10 +177,10 @@ def test_without_cuda_locking_fails_in_the_same_words() -> None:
 
 
 def test_a_forked_child_unlocks_nothing(cudart: StubCudart) -> None:
-    cudart.locked[4096] = 1
-    page_lock._unlock(4096, os.getpid() + 1)
+    cudart.locked[4096], cudart.locked_on[4096] = 1, "cuda:3"
+    page_lock._unlock(4096, "cuda:3", os.getpid() + 1)
     assert cudart.locked
-    page_lock._unlock(4096, os.getpid())
+    page_lock._unlock(4096, "cuda:3", os.getpid())
     assert not cudart.locked
 
 

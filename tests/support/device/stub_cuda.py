@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import torch
 
 from penstock.loaders.feed import copies
 
-_empty = torch.empty
+_empty_like = torch.empty_like
 
 
 class StubCuda:
@@ -23,13 +23,13 @@ class StubCuda:
         self.now = self._default = Stream(self, "cuda:1", 0)
         self.streams.clear()
         monkeypatch.setattr(torch.cuda, "Stream", lambda device=None, priority=0: Stream(self, device, priority))
-        monkeypatch.setattr(torch.cuda, "Event", lambda **_: Event(self))
+        monkeypatch.setattr(torch.cuda, "Event", lambda **options: Event(self, **options))
         monkeypatch.setattr(torch.cuda, "stream", self._stream)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: self.now)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: self._record(tensor, stream))  # noqa: PLW0108  bound to it
-        monkeypatch.setattr(torch, "empty", self._pinned_or_not)
+        monkeypatch.setattr(torch, "empty_like", self._pinned_or_not)
         copies.side_stream.cache_clear()
 
     def end(self) -> None:
@@ -47,8 +47,8 @@ class StubCuda:
             raise NotImplementedError(f"record_stream of a {tensor.layout} tensor on {tensor.device}")
         self.log.append(("record", tuple(tensor.shape), stream))
 
-    def _pinned_or_not(self, *shape: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
-        memory = _empty(*shape, **options)
+    def _pinned_or_not(self, like: torch.Tensor, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        memory = _empty_like(like, **options)
         if pin_memory and memory.device.type != "cpu":
             raise RuntimeError("only dense CPU tensors can be pinned")
         return memory
@@ -60,14 +60,24 @@ class StubCudart:
     Attributes:
         locked: address -> bytes.
         kernels: that were started to clear a refusal.
+        current: the device of the thread, as CUDA has it: the first one unless another is chosen.
     """
+
+    current = "cuda:0"
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, status: int = 0) -> None:
         self.locked: dict[int, int] = {}
+        self.locked_on: dict[int, str] = {}
         self.status, self.kernels = status, 0
         monkeypatch.setattr(torch.cuda, "cudart", lambda: self)
-        monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+        monkeypatch.setattr(torch.cuda, "device", self._device)
         monkeypatch.setattr(torch, "ones", self._kernel)
+
+    @contextmanager
+    def _device(self, device: str) -> Iterator[None]:
+        before, self.current = self.current, device
+        yield
+        self.current = before
 
     def _kernel(self, *_: Any, **__: Any) -> None:
         self.kernels += 1
@@ -76,10 +86,11 @@ class StubCudart:
     def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:
         assert (address % 4096, flags) == (0, 1), "the pages must be its own, and every device's"
         if not self.status:
-            self.locked[address] = num_bytes
+            self.locked[address], self.locked_on[address] = num_bytes, self.current
         return self.status
 
     def cudaHostUnregister(self, address: int) -> int:
+        assert self.current == self.locked_on[address], "a context of its own on another GPU"
         del self.locked[address]
         return 0
 
@@ -99,8 +110,8 @@ class Stream:
 
 
 class Event:
-    def __init__(self, cuda: StubCuda) -> None:
-        self.cuda = cuda
+    def __init__(self, cuda: StubCuda, *, blocking: bool = False) -> None:
+        self.cuda, self.blocking = cuda, blocking
 
     def record(self, stream: Stream) -> None:
         self.cuda.log.append(("event", stream, self))
