@@ -16,6 +16,7 @@ import torch
 from penstock.loaders.feed.batch_transform import BatchTransform
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
 from penstock.loaders.feed.field_tensors import FieldTensors, send_fields
+from penstock.loaders.feed.host_lead import HostLead
 from penstock.loaders.feed.patch_fields import clear_padding
 from penstock.loaders.feed.tensor_feed import tensors_in
 from penstock.loaders.stream.engine_contract import Cursor, HostBatch
@@ -124,6 +125,7 @@ class DeviceFeed:
         self._copies = copies
         if copies is None and self._device.type == "cuda":
             self._copies = CudaCopyEngine(self._device)
+        self._lead = None if self._copies is None else HostLead(self._copies)
         self._slots: deque[_PinnedSlot] = deque()
         self._waiting: deque[tuple[DeviceBatch, Any] | Exception] = deque()
         self._outputs = [OutputBuffers(stage.dtype) if stage.copies else None for stage in self._stages]
@@ -140,8 +142,9 @@ class DeviceFeed:
             return self._next()
 
     def _next(self) -> DeviceBatch:
-        if self._copies is None:
+        if self._copies is None or self._lead is None:
             return self._on_host(self._source())
+        self._lead.wait()
         if not self._waiting:
             self._fetch()
         while len(self._waiting) <= self._ahead and self._ready() and not isinstance(self._waiting[-1], Exception):

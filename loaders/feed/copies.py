@@ -17,7 +17,7 @@ class CopyEngine(Protocol):
     """Copy to one device on a stream of its own, not the one on which the consumer computes."""
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        """Return page-locked host memory of the shape and dtype of `like`."""
+        """Return page-locked host memory of the shape, strides and dtype of `like`, whose values it does not hold."""
         ...
 
     def side(self) -> Any:
@@ -26,6 +26,10 @@ class CopyEngine(Protocol):
 
     def mark(self) -> Any:
         """Return an event that happens after what is queued on the side stream now."""
+        ...
+
+    def mark_consumer(self) -> Any:
+        """Return an event that happens after what is queued on the consumer's stream now."""
         ...
 
     def wait_on_host(self, event: Any) -> None:
@@ -80,7 +84,7 @@ class CudaCopyEngine:
         self._stream = side_stream(self._device, purpose)
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        return torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=True)  # whatever the default device
+        return torch.empty_like(like, device="cpu", pin_memory=True)  # whatever the default device
 
     @contextmanager
     def side(self) -> Iterator[None]:
@@ -90,6 +94,12 @@ class CudaCopyEngine:
     def mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
+        return event
+
+    def mark_consumer(self) -> torch.cuda.Event:
+        # Blocking: the host is to sleep in the wait for it, and not to take a CPU from the workers.
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
     def wait_on_host(self, event: torch.cuda.Event) -> None:

@@ -18,6 +18,7 @@ from strict_copies import META, StrictCopies
 from penstock.loaders import create_loader
 from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
 from penstock.loaders.feed.copies import CudaCopyEngine
+from penstock.loaders.feed.host_lead import MOST_STEPS
 from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch.stage import BatchStage
@@ -79,7 +80,10 @@ class RecordedCopies:
         self._events += 1
         return self._events
 
-    def wait_on_host(self, event: int) -> None:
+    def mark_consumer(self) -> Any:
+        assert not self._inside, "an event of the side stream"
+
+    def wait_on_host(self, event: Any) -> None:
         assert not self._inside
 
     def hand_over(self, event: int, tensors: tuple[torch.Tensor, ...]) -> None:
@@ -181,6 +185,32 @@ def test_on_a_cpu_memory_of_results_is_used_again() -> None:
     feed = DeviceFeed(Numbers(), lambda: 0, stage())
     addresses = {feed.next().images.data_ptr() for _ in range(20)}
     assert len(addresses) <= 3
+
+
+class IdleDevice(RecordedCopies):
+    """A device that does a step only when the host waits for it, as one whose steps take long."""
+
+    queued = done = 0
+
+    def mark_consumer(self) -> str:
+        return f"step {self.queued}"
+
+    def wait_on_host(self, event: Any) -> None:
+        if isinstance(event, str):
+            self.done = max(self.done, int(event.removeprefix("step ")))
+
+
+def test_the_host_is_a_few_steps_ahead_of_the_device_at_most() -> None:
+    """A step that is captured in a graph is one launch: nothing else would hold the host back."""
+    copies = IdleDevice()
+    feed = DeviceFeed(Numbers(), lambda: 1, stage(), copies=copies)
+    ahead = []
+    for _ in range(50):
+        feed.next()
+        copies.queued += 1
+        ahead.append(copies.queued - copies.done)
+    assert max(ahead) == MOST_STEPS + 1  # with the step that was queued just now
+    assert ahead[:MOST_STEPS] == [1, 2, 3, 4]  # the device is never left without work
 
 
 # ---- a device without values ----
@@ -385,14 +415,50 @@ def test_values_on_the_device_are_those_of_the_host(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_serves_the_same_on_the_device(tmp_path: Path, workers: int) -> None:
+def test_the_host_waits_for_a_device_that_is_behind() -> None:
+    """A step of one launch, which a captured step is, and more of them than are allowed to queue."""
+    feed = DeviceFeed(Numbers(), lambda: 1, stage(device="cuda"))
+    ends: list[torch.cuda.Event] = []
+    for _ in range(4 * MOST_STEPS):
+        feed.next()
+        assert sum(not end.query() for end in ends) <= MOST_STEPS
+        torch.cuda._sleep(20_000_000)  # about 10 ms
+        ends.append(torch.cuda.Event())
+        ends[-1].record()
+
+
+WORKERS: dict[str, dict[str, Any]] = {
+    "none": {"workers": 0},
+    "threads": {"workers": 2, "workers_are": "threads"},
+    "processes": {"workers": 2, "workers_are": "processes"},
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("kind", WORKERS)
+@pytest.mark.parametrize(
+    ("dtype", "augment"),
+    [
+        (torch.float32, Augmentations()),
+        (torch.uint8, AUGMENTS["operations"]),
+        (torch.bfloat16, replace(AUGMENTS["mixing"], color_jitter=(0.4, 0.4, 0.4, 0.1), erasing=0.5)),
+    ],
+    ids=["plain", "augmented, uint8", "mixed, bfloat16"],
+)
+def test_a_loader_serves_the_same_on_the_device(
+    tmp_path: Path, dtype: torch.dtype, augment: Augmentations, kind: str, device: str
+) -> None:
     root = write_folder(tmp_path / "photos", 61)
-    settings: dict[str, Any] = {"pipeline": imagenet_train(32), "batch_size": 12, "seed": 7, "workers": workers}
-    with create_loader(root, **settings) as host, create_loader(root, device="cuda", **settings) as device:
+    pipeline = imagenet_train(32, augment=augment)
+    settings: dict[str, Any] = {"pipeline": pipeline, "batch_size": 12, "seed": 7, "dtype": dtype}
+    tolerance = {torch.uint8: 0.0, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]  # where torch's kernels run
+    with (
+        create_loader(root, workers=0, **settings) as host,
+        create_loader(root, device=device, **WORKERS[kind], **settings) as there,
+    ):
         for _ in range(2):
-            for one, two in itertools.zip_longest(host.batches(), device.batches()):
-                assert two.images.device.type == two.labels.device.type == "cuda"
-                assert torch.allclose(one.images, two.images.cpu(), atol=1e-5)
-                assert torch.equal(one.labels, two.labels.cpu())
+            for one, two in itertools.zip_longest(host.batches(), there.batches()):
+                assert two.images.device.type == two.labels.device.type == device
+                assert (one.images.float() - two.images.cpu().float()).abs().max() <= tolerance
+                assert torch.allclose(one.labels.float(), two.labels.cpu().float(), atol=1e-6)
                 assert (one.index == two.index).all()

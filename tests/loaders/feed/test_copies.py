@@ -44,12 +44,15 @@ def test_work_is_queued_on_the_side_stream_and_its_events_are_recorded_there(cud
         inside = engine.mark()
     assert cuda.now is consumer
     outside = engine.mark()
+    step = engine.mark_consumer()
+    assert step.blocking  # the host sleeps while it waits
     engine.wait_on_host(inside)
     engine.hand_over(outside, (torch.empty(3, device=META),))
     side = cuda.streams[0]
     assert cuda.log == [
         ("event", side, inside),
         ("event", side, outside),
+        ("event", consumer, step),
         ("synchronize", inside),
         ("wait", consumer, outside),
         ("record", (3,), consumer),
@@ -70,8 +73,9 @@ def test_only_memory_of_the_device_is_recorded_and_all_of_it(cuda: StubCuda) -> 
 
 def test_pinned_memory_is_the_hosts_whatever_the_default_device(cuda: StubCuda) -> None:
     with META:
-        memory = CudaCopyEngine(META).pinned(torch.zeros(2, 3, dtype=torch.uint8, device="cpu"))
+        memory = CudaCopyEngine(META).pinned(torch.zeros(3, 2, dtype=torch.uint8, device="cpu").T)
     assert (memory.device.type, memory.shape, memory.dtype) == ("cpu", (2, 3), torch.uint8)
+    assert memory.stride() == (1, 2)
 
 
 def test_cuda_is_the_device_chosen_when_the_loader_was_made(cuda: StubCuda) -> None:

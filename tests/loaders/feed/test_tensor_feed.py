@@ -14,6 +14,7 @@ from numbered_dataset import Pair
 from strict_copies import StrictCopies
 from torch.nn.utils.rnn import pack_sequence
 
+from penstock.loaders.feed.host_lead import MOST_STEPS
 from penstock.loaders.feed.tensor_feed import TensorFeed, tensors_in, to_device
 
 META = torch.device("meta")
@@ -24,10 +25,17 @@ class RecordingCopies:
 
     def __init__(self) -> None:
         self.log: list[Any] = []
-        self.marks = 0
+        self.marks = self.steps = 0
+        self.waited: list[int] = []
+        self.locked: list[torch.Tensor] = []
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+        self.locked.append(torch.empty_like(like))
+        return self.locked[-1]
+
+    def mark_consumer(self) -> int:
+        self.steps += 1
+        return self.steps
 
     @contextmanager
     def side(self) -> Iterator[None]:
@@ -40,8 +48,8 @@ class RecordingCopies:
         self.marks += 1
         return self.marks
 
-    def wait_on_host(self, event: Any) -> None:
-        raise NotImplementedError
+    def wait_on_host(self, event: int) -> None:
+        self.waited.append(event)
 
     def hand_over(self, event: int, tensors: tuple[torch.Tensor, ...]) -> None:
         self.log.append((f"hand over after mark {event}", [tensor.tolist() for tensor in tensors]))
@@ -131,6 +139,29 @@ def test_at_most_one_batch_is_ahead() -> None:
     assert feed.ready() == 8
 
 
+def test_the_host_waits_for_an_earlier_step() -> None:
+    feed, copies = feed_of([torch.tensor([k]) for k in range(9)], finished=[0] * 9)
+    for _ in range(9):
+        feed.next()
+    assert copies.waited == list(range(1, 9 - MOST_STEPS + 1))
+
+
+def test_what_can_be_page_locked_is_and_keeps_values_and_strides() -> None:
+    """A copy out of pageable memory keeps the host until it is done."""
+    images = torch.arange(48, dtype=torch.uint8).view(1, 4, 4, 3).permute(0, 3, 1, 2)
+    sparse, owned = torch.eye(3).to_sparse(), torch.nn.Parameter(torch.ones(2))
+    feed, copies = feed_of([{"images": images, "sparse": sparse, "owned": owned}], finished=[0])
+    handed_over = copies.hand_over
+    copies.hand_over = lambda event, tensors: handed_over(event, ())  # type: ignore[method-assign]
+    batch = feed.next()
+    assert len(copies.locked) == 1
+    assert batch["images"] is copies.locked[0]
+    assert torch.equal(batch["images"], images)
+    assert batch["images"].stride() == images.stride()
+    assert batch["sparse"] is sparse
+    assert batch["owned"] is owned
+
+
 def test_an_error_keeps_its_place_in_the_order() -> None:
     feed, _ = feed_of([torch.tensor([0]), ValueError("bad"), torch.tensor([2])], finished=[1, 1, 1, 1])
     assert int(feed.next()) == 0
@@ -152,9 +183,17 @@ def test_a_batch_sent_ahead_in_inference_mode_may_be_trained_on() -> None:
 
 
 @pytest.mark.gpu
-def test_on_cuda_batches_arrive_whole_and_one_is_ahead() -> None:
+@pytest.mark.parametrize("pinned", [False, True])
+def test_on_cuda_batches_arrive_whole_and_one_is_ahead(pinned: bool) -> None:
+    """Those in pageable memory as well, which the source overwrites as soon as they are sent."""
     device = torch.device("cuda")
-    source = iter([Pair(torch.full((1 << 22,), k).pin_memory(), torch.tensor([k])) for k in range(20)])
+    memory = torch.empty(1 << 22, dtype=torch.int64)
+
+    def made(k: int) -> Pair:
+        images = torch.full((1 << 22,), k).pin_memory() if pinned else memory.fill_(k)
+        return Pair(images, torch.tensor([k]))
+
+    source = map(made, range(20))
     feed = TensorFeed(lambda: next(source), lambda: 1, device)
     for k in range(20):
         batch = feed.next()

@@ -202,6 +202,11 @@ class SimulatedCopies:
         self.device.queue(self.stream, Work(happens=event))
         return event
 
+    def mark_consumer(self) -> Event:
+        event = Event()
+        self.device.queue(MAIN, Work(happens=event))
+        return event
+
     def wait_on_host(self, event: Event) -> None:
         self.device.wait_for_event(event)
 
