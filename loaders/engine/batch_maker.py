@@ -81,7 +81,6 @@ class BatchMaker(Dataset[Produced]):
             bad, seconds = producer.produce(item.cursor, memory, rows, working_on, watched, (item.part, item.parts))
             if self._process is not None:
                 bad = tuple(map(_sendable, bad))
-            mine[MADE] += 1
             tasks = tuple(producer.tasks.items())
             repaired = tuple(producer.repaired[row] for row in sorted(producer.repaired))
             produced = Produced(item, bad, seconds, True, None, tasks=tasks, read_s=producer.read_s, repaired=repaired)
@@ -91,6 +90,7 @@ class BatchMaker(Dataset[Produced]):
             produced = self._report(item, error, int(mine[SAMPLE]))
         # Not in a finally: if something else ends the worker, its row must still say that it was busy, and with what.
         mine[BUSY] = 0
+        mine[MADE] += 1
         return produced
 
     __getitem__ = make

@@ -5,6 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
+import torch
+
+from penstock.loaders.engine.slots import BatchSlots
 from penstock.loaders.engine.work import Produced
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.source_faults import name_sample
@@ -65,6 +68,10 @@ class EngineStates:
             self.close()
             cause = WorkerTraceback(produced.trace) if produced.trace else error.__cause__
             raise error.locate(**self._where()) from cause
+
+    def _about_slots(self, slots: BatchSlots) -> dict[str, object]:
+        """Return the part of describe() that says whether a GPU copies out of the slots themselves."""
+        return {} if torch.device(self._settings.device).type == "cpu" else {"page_locked": slots.pinned}
 
     def _where(self, sample: int = -1) -> dict[str, Any]:
         """Return the fields of an error: backend, rank, and the sample (-1 for none) with its path."""

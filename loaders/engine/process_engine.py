@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -82,6 +83,8 @@ class _Dispatch:
     def __init__(self, settings: ProducerSettings, slots: Recycler, progress: WorkerProgress) -> None:
         self._schedule, self._slots, self._progress = settings.schedule, slots, progress
         self.cursor = Cursor(0, 0)
+        self.under_way: deque[WorkItem] = deque()  # handed out, and not yet come back
+        self.num_back = 0
 
     def __iter__(self) -> Iterator[WorkItem]:
         return self
@@ -89,7 +92,24 @@ class _Dispatch:
     def __next__(self) -> WorkItem:
         item = WorkItem(self._progress.generation, self.cursor, self._slots.take())
         self.cursor = self._schedule.after(self.cursor)
+        self.under_way.append(item)
         return item
+
+    def note_back(self, item: WorkItem) -> None:
+        """Note that `item` has come back, and with it all before it: torch keeps their order."""
+        while self.under_way:
+            self.num_back += 1
+            if self.under_way.popleft() == item:
+                break
+
+    def count_ready(self) -> int:
+        """Count the batches that come next and are made: torch deals its items to the workers in turn."""
+        made, ready = self._progress.table[:-1, MADE].tolist(), 0
+        for number, item in enumerate(self.under_way, self.num_back):
+            if made[number % len(made)] <= number // len(made):
+                break
+            ready += item.generation == self._progress.generation
+        return ready
 
 
 class ProcessEngine(EngineStates):
@@ -101,7 +121,6 @@ class ProcessEngine(EngineStates):
         self._in_flight = max(1, self._workers * options.prefetch)
         self._iterator: Any = None
         self._busy = threading.RLock()  # held while a batch is waited for, and while the workers are started or ended
-        self._taken = 0
         self._watchdog = Watchdog(options.watchdog_s)
 
     def seek(self, cursor: Cursor) -> None:
@@ -195,7 +214,7 @@ class ProcessEngine(EngineStates):
             except BaseException:  # Ctrl-C: torch's iterator may not go on after it
                 self._stop()
                 raise
-            self._taken += produced.done
+            self._dispatch.note_back(produced.item)
             if produced.item.generation == self._progress.generation:
                 break
             self._recycler.give_back(produced.item.slot)
@@ -206,7 +225,7 @@ class ProcessEngine(EngineStates):
     def ready(self) -> int:
         if self._iterator is None or self._closed:
             return 0
-        return max(0, int(self._progress.table[:-1, MADE].sum()) - self._taken)
+        return self._dispatch.count_ready()
 
     def describe(self) -> dict[str, object]:
         return {
@@ -214,6 +233,7 @@ class ProcessEngine(EngineStates):
             "workers": self._workers,
             "prefetch": self._options.prefetch,
             "start_method": self._options.start_method if self._workers else None,
+            **(self._about_slots(self._slots) if self._is_running else {}),
         }
 
     def worker_died(self, worker: int, pid: int, ending: str) -> LoaderError:
@@ -244,7 +264,7 @@ class ProcessEngine(EngineStates):
     def _stop(self) -> None:
         if self._iterator is None:
             return
-        iterator, self._iterator, self._taken = self._iterator, None, 0
+        iterator, self._iterator = self._iterator, None
         self._progress.next_generation()  # workers abandon what they are making at its next sample
         if self._workers:
             iterator.shut_down()

@@ -198,7 +198,8 @@ class ThreadEngine(EngineStates):
 
     def describe(self) -> dict[str, object]:
         prefetch = self._options.prefetch
-        return {"backend": self.name, "workers": self._workers, "prefetch": prefetch, "workers_are": "threads"}
+        about = {"backend": self.name, "workers": self._workers, "prefetch": prefetch, "workers_are": "threads"}
+        return about if self.queue is None else {**about, **self._about_slots(self.queue.slots)}
 
     def close(self) -> None:
         self._closed = True

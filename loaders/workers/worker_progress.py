@@ -7,8 +7,8 @@ import numpy as np
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.native.rows import Progress
 
-# Columns of the table: the current or latest sample, the time at which it was begun (monotonic, nanoseconds), batches
-# made, process id, 1 while the worker makes a batch.
+# Columns of the table: the current or latest sample, the time at which it was begun (monotonic, nanoseconds), number of
+# finished work items (made, refused or stale), process id, 1 while the worker makes a batch.
 SAMPLE, SINCE_NS, MADE, PID, BUSY = range(5)
 
 
