@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -175,4 +177,9 @@ def make_step(model: nn.Module, settings: TrainSettings, *, total_steps: int | N
 def _data_parallel(module: nn.Module) -> DistributedDataParallel | None:
     if not (dist.is_available() and dist.is_initialized()):
         return None
-    return DistributedDataParallel(module)
+    # Gradients lie in the buckets that are exchanged, which saves a copy of them. Running statistics are rank 0's where
+    # they count, in validation and checkpoints: no rank needs them at each step.
+    known = inspect.signature(DistributedDataParallel).parameters
+    of_buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # of older torch
+    settings: dict[str, Any] = {"gradient_as_bucket_view": True, of_buffers: False}
+    return DistributedDataParallel(module, **settings)

@@ -11,6 +11,7 @@ from torch import nn
 from penstock.bench.train.evaluate import evaluate
 from penstock.bench.train.loop import train
 from penstock.bench.step.settings import TrainSettings
+from penstock.bench.step.train_step import make_step
 from penstock.loaders import create_loader
 from penstock.pipelines.errors import LoaderError
 
@@ -54,11 +55,21 @@ if world > 1:
             train(model(norm=False), loader, settings)
         except LoaderError as error:
             different += " " + error.line()
+# How the gradients of a step lie in memory when they are used, and what ranks exchange besides.
+places, broadcasts = [], []
+if world > 1:
+    step = make_step(model(norm=True), settings)
+    step.parallel._distributed_broadcast_coalesced = lambda *arguments, **_: broadcasts.append(arguments)
+    step.optimizer.register_step_pre_hook(
+        lambda *_: places.append(len({p.grad.untyped_storage().data_ptr() for p in step.module.parameters()}))
+    )
+    for x, y in batches[:3]:
+        step(x, y)
 statistics = net[1].running_mean.tolist()
 epochs = [dataclasses.asdict(epoch) for epoch in report.epochs]
 result = {"epochs": epochs, "mixed": dataclasses.asdict(mixed.epochs[-1].validation), "own": dataclasses.asdict(own),
           "uneven": dataclasses.asdict(uneven), "refused": refused, "different": different,
-          "statistics": statistics}
+          "statistics": statistics, "places": places, "broadcasts": len(broadcasts)}
 with open(f"{out}.{rank}.json", "w") as file:
     json.dump(result, file)
 # A reducer never lets go of its group, whose gloo threads may then abort the process while the interpreter shuts down
@@ -110,3 +121,9 @@ def test_uneven_training_is_refused_before_it_can_hang(runs):
     for rank in ranks:
         assert "E-MISUSE" in rank["refused"]
         assert "4 to 5 steps" in rank["refused"]
+
+
+def test_gradients_lie_in_the_bucket_that_is_exchanged_and_buffers_stay_where_they_are(runs):
+    for rank in runs[1]:
+        assert rank["places"] == [1, 1, 1]
+        assert rank["broadcasts"] == 0
