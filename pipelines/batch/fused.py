@@ -38,6 +38,14 @@ class FusedStage:
         self.levels = levels.to(device)
         self._hues, self._saturations = hsv_tables(device)
         self._stretches = make_stretch_factors(device)
+        self._no_boxes = torch.zeros(0, dtype=torch.int32, device=device)  # the parameters of images without a box
+
+    def normalise(self, images: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return uint8 [n, height, width, 3] as `levels` says, in new memory or `out`: one launch, and no upload."""
+        n = len(images)
+        if len(self._no_boxes) < n * END_WORDS:
+            self._no_boxes = torch.zeros(n * END_WORDS, dtype=torch.int32, device=images.device)
+        return self._finish(images.contiguous(), self._no_boxes, out, mixed=False)
 
     def __call__(self, images: torch.Tensor, plan: AugmentPlan, out: torch.Tensor | None = None) -> torch.Tensor:
         """Apply the plan to uint8 [n, height, width, 3], into new memory or `out`; nothing is read back.
@@ -51,11 +59,16 @@ class FusedStage:
         words = to_device(np.concatenate((of_rounds, of_end), None), images.device)
         *records, end = torch.split(words, [n * ROUND_WORDS] * len(plan.ops) + [of_end.size])
         images = self._apply_rounds(images.contiguous(), plan.ops, records) if n else images
-        dtype = self.levels.dtype
-        if dtype == torch.uint8 and not plan.erased.any():
+        if self.levels.dtype == torch.uint8 and not plan.erased.any():
             return images
-        result = torch.empty(images.shape, dtype=dtype, device=images.device) if out is None else out
-        pixels, mixed = height * width, plan.mixing is not None
+        return self._finish(images, end, out, mixed=plan.mixing is not None)
+
+    def _finish(
+        self, images: torch.Tensor, end: torch.Tensor, out: torch.Tensor | None, *, mixed: bool
+    ) -> torch.Tensor:
+        n, height, width, _ = images.shape
+        result = torch.empty(images.shape, dtype=self.levels.dtype, device=images.device) if out is None else out
+        pixels = height * width
         launch("finish", (n, 3 * pixels), images, result, end, self.levels, pixels, width, MIXED=mixed)
         return result
 

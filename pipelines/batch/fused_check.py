@@ -27,17 +27,18 @@ _VALUES |= dict.fromkeys((Op.TRANSLATE_X, Op.TRANSLATE_Y), (-5.0, 9.0))
 _MAX_CHARACTERS = 200  # of a compiler's message
 
 
-def choose_fused_stage(levels: torch.Tensor, device: torch.device) -> FusedStage | None:
+def choose_fused_stage(levels: torch.Tensor, device: torch.device, *, augments: bool = True) -> FusedStage | None:
     """Return the fused kernels for results `levels` (see FusedStage) on `device`, or None if they cannot be used.
 
     Returns None without CUDA or Triton, or if they are switched off. Warns and returns None if they do not compile or
-    give wrong results, which is checked once per process, device and dtype.
+    give wrong results, which is checked once per process, device and dtype. augments: False tries the one kernel alone
+    that normalises, which takes less time.
     """
     if device.type != "cuda" or levels.dtype not in DTYPES or is_switched_off() or find_spec("triton") is None:
         return None
-    if why := _find_fault(device, levels.dtype):
+    if why := _find_fault(device, levels.dtype, augments):
         problem = f"the fused kernels of the batch stage are not used on {device} ({why})"
-        instead = "augmentations take more launches, with the same pixels; penstock doctor reports what is missing"
+        instead = "torch's take more time, with the same pixels; penstock doctor reports what is missing"
         warnings.warn(f"{problem}: {instead}, {SWITCH}=0 skips the check", RuntimeWarning, stacklevel=3)
         return None
     return FusedStage(levels, device)
@@ -49,14 +50,17 @@ def is_switched_off() -> bool:
 
 
 @cache
-def _find_fault(device: torch.device, dtype: torch.dtype) -> str:
-    """Try every operation on a test batch, and return what is wrong; "" for nothing."""
+def _find_fault(device: torch.device, dtype: torch.dtype, augments: bool = True) -> str:
+    """Try every operation on a test batch, or normalising alone, and return what is wrong; "" for nothing."""
     images, plan = make_test_batch()
+    plans: list[AugmentPlan | None] = [plan._replace(mixing=None), plan][: 1 + (dtype != torch.uint8)]
+    plans = plans if augments else [None]
     levels = torch.arange(257, device="cpu") + torch.tensor([[0], [85], [170]], device="cpu")
     levels = levels.remainder(256).to(dtype) if dtype == torch.uint8 else levels.sub(200).div(77).to(dtype)
     try:
-        for each in (plan, plan._replace(mixing=None)) if dtype != torch.uint8 else (plan._replace(mixing=None),):
-            found = FusedStage(levels, device)(images.to(device), each).cpu()
+        for each in plans:
+            stage, given = FusedStage(levels, device), images.to(device)
+            found = (stage.normalise(given) if each is None else stage(given, each)).cpu()
             wrong = (found != compute_expected(images, each, levels)).to(torch.float32).mean().item()
             if wrong:
                 return f"{100 * wrong:.2g} % of the values of a test batch are wrong"
@@ -65,10 +69,12 @@ def _find_fault(device: torch.device, dtype: torch.dtype) -> str:
     return ""
 
 
-def compute_expected(images: torch.Tensor, plan: AugmentPlan, levels: torch.Tensor) -> torch.Tensor:
+def compute_expected(images: torch.Tensor, plan: AugmentPlan | None, levels: torch.Tensor) -> torch.Tensor:
     """Compute the result that FusedStage must return, by the CPU path: [n, height, width, 3]."""
-    places = augment(images, plan).to(torch.int64)
+    places = (images if plan is None else augment(images, plan)).to(torch.int64)
     result = torch.stack([levels[c][places[..., c]] for c in range(3)], -1)
+    if plan is None:
+        return result
     erase(result, plan.erased, levels[:, 256])
     if plan.mixing is not None:
         mix(result, plan.mixing)

@@ -63,8 +63,14 @@ class BatchStage:
         self._blank = blank.to(device)
         # Operations that interpolate fill with the mean colour, as timm's do.
         self._fill = tuple((mean * 255).round().clamp(0, 255).to(torch.int64).expand(3).tolist())
-        can_fuse = self._augment.active and not self._augment.unfused and pipeline.channels == 3 and pipeline.depth == 8
-        self._fused = choose_fused_stage(_tabulate_results(scale, shift, blank), device) if can_fuse else None
+        # Where some operation has no fused kernel, the one that normalises is used after torch's.
+        self._fuses_plans = self._augment.active and not self._augment.unfused
+        works = self._fuses_plans or dtype != self._raw
+        can_fuse = works and pipeline.channels == 3 and pipeline.depth == 8
+        self._fused = None
+        if can_fuse:
+            levels = _tabulate_results(scale, shift, blank)
+            self._fused = choose_fused_stage(levels, device, augments=self._fuses_plans)
 
     @property
     def copies(self) -> bool:
@@ -73,12 +79,12 @@ class BatchStage:
 
     @property
     def fused(self) -> bool:
-        """Whether augmentations run as Triton kernels instead of torch's; the results are the same."""
-        return self._fused is not None
+        """Whether all of the stage runs as Triton kernels instead of torch's; the results are the same."""
+        return self._fused is not None and (self._fuses_plans or not self._augment.active)
 
     @property
     def kernels(self) -> str:
-        """What runs augmentations: "fused kernels" or "torch", and the settings that have no fused kernel."""
+        """What runs the stage: "fused kernels" or "torch", and the settings that have no fused kernel."""
         without = "" if self.device.type == "cpu" else ", ".join(self._augment.unfused)
         return "fused kernels" if self.fused else f"torch (no fused kernel for {without})" if without else "torch"
 
@@ -121,7 +127,7 @@ class BatchStage:
             return self._normalise(images, out)
         if len(plan.ops) and images.dtype != torch.uint8:
             raise ValueError(f"images must be uint8 for operations on pixels, got {images.dtype}: there is no gradient")
-        if self._fused is not None and images.dtype == torch.uint8:
+        if self._fused is not None and self._fuses_plans and images.dtype == torch.uint8:
             return self._fused(images, plan, out)
         pixels = self._augment_pixels(images, plan) if len(plan.ops) else images
         result = self._normalise(pixels, out)
@@ -142,11 +148,13 @@ class BatchStage:
         """Normalise images and return them as [batch, height, width, channels] of this stage's dtype."""
         if self.dtype == self._raw:
             return images
-        if images.device.type == "cpu" and not images.requires_grad:
+        if images.device.type == "cpu" and not images.requires_grad and self._fused is None:
             return self._normalise_on_cpu(images, out)
         if images.requires_grad:
             levels = images.to(torch.promote_types(images.dtype, torch.float32))
             return torch.addcmul(self._shift, levels, self._scale).to(self.dtype)
+        if self._fused is not None and images.dtype == torch.uint8:
+            return self._fused.normalise(images, out)
         return self._normalise_on_device(images, out)
 
     def _normalise_on_device(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:

@@ -28,15 +28,21 @@ BUDGETS = {
     "full, bfloat16": (FULL, torch.bfloat16, 24, 0.69e9),
     "full, float32": (FULL, torch.float32, 24, 0.76e9),
     "trivial, uint8": (Augmentations(auto_augment="trivial"), torch.uint8, 3, 0.09e9),
+    "plain, bfloat16": (Augmentations(), torch.bfloat16, 1, 0.117e9),
 }
+
+
+def fused_anyway(levels: torch.Tensor, device: torch.device, *, augments: bool) -> fused.FusedStage:
+    """Stands in for choose_fused_stage on a device where the kernels work."""
+    return fused.FusedStage(levels, device)
 
 
 class LaunchCount(KernelCount):
     """Counts launches of fused kernels too, with what each reads and writes: tables once, pixels as often as read."""
 
-    def __init__(self, plan: AugmentPlan) -> None:
+    def __init__(self, plan: AugmentPlan | None) -> None:
         super().__init__()
-        self._rounds = iter(ops for ops in plan.ops if np.isin(ops, fused._TABULATED).any())
+        self._rounds = iter(ops for ops in (plan.ops if plan else ()) if np.isin(ops, fused._TABULATED).any())
 
     def launch(self, name: str, work: tuple[int, int], *arguments: torch.Tensor | int, **constants: bool) -> None:
         parts = [part.numel() * part.element_size() for part in arguments if isinstance(part, torch.Tensor)]
@@ -49,18 +55,20 @@ class LaunchCount(KernelCount):
 @pytest.mark.parametrize("name", BUDGETS)
 def test_a_batch_costs_a_device_no_more_than_its_budget(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     augment, dtype, launches, num_bytes = BUDGETS[name]
-    monkeypatch.setattr(batch_stage, "choose_fused_stage", fused.FusedStage)
+    monkeypatch.setattr(batch_stage, "choose_fused_stage", fused_anyway)
     stage = BatchStage(ImagePipeline(augment=augment), dtype, META, num_classes=1000)
     images = torch.empty((256, 224, 224, 3), dtype=torch.uint8, device=META)
     labels = torch.zeros(256, dtype=torch.int64, device=META)
     plan = stage.plan(BatchKey(0, 0, np.arange(256)))
-    assert plan is not None
+    monkeypatch.setattr(fused, "launch", lambda *_, **__: None)
+    stage(images, plan=plan)  # the first batch of a size makes the parameters of images without a box
     with LaunchCount(plan) as count:
         monkeypatch.setattr(fused, "launch", count.launch)
         found = stage(images, plan=plan)
         stage.targets(labels, plan)
     assert (found.dtype, found.shape) == (dtype, (256, 3, 224, 224))
-    assert count.kernels["apply_round"] == len(plan.ops)
+    assert count.kernels["apply_round"] == (0 if plan is None else len(plan.ops))
+    assert count.kernels["finish"] == (dtype != torch.uint8)
     assert count.num_kernels <= launches, count.kernels
     assert count.num_bytes <= num_bytes, count.bytes
 
@@ -92,24 +100,27 @@ class Right:
     def __init__(self, levels: torch.Tensor, device: torch.device) -> None:
         self.levels = levels
 
-    def __call__(self, images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
+    def __call__(self, images: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
         type(self).calls += 1
         return fused_check.compute_expected(images, plan, self.levels)
 
+    def normalise(self, images: torch.Tensor) -> torch.Tensor:
+        return self(images, None)
+
 
 class Wrong(Right):
-    """Stands in for kernels of which one value in the last image of a mixed batch is wrong."""
+    """Stands in for kernels of which one value in the last image of a mixed batch is wrong, or of a plain one."""
 
-    def __call__(self, images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
+    def __call__(self, images: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
         found = super().__call__(images, plan)
-        found.view(-1)[-1] += plan.mixing is not None
+        found.view(-1)[-1] += plan is None or plan.mixing is not None
         return found
 
 
 class Failing(Right):
     """Stands in for kernels that do not compile."""
 
-    def __call__(self, images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
+    def __call__(self, images: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
         raise RuntimeError("Failed to find C compiler.\nPlease specify")
 
 
@@ -140,7 +151,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton is installed, and the test batch runs on the CPU instead of the device."""
     real = fused_check._find_fault.__wrapped__
     monkeypatch.setattr(fused_check, "find_spec", lambda name: name)
-    monkeypatch.setattr(fused_check, "_find_fault", lambda device, dtype: real(CPU, dtype))
+    monkeypatch.setattr(fused_check, "_find_fault", lambda device, dtype, augments: real(CPU, dtype, augments))
     monkeypatch.delenv(fused_check.SWITCH, raising=False)
 
 
@@ -153,7 +164,8 @@ def levels_of(dtype: torch.dtype) -> torch.Tensor:
 def test_right_kernels_are_used(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_check, "FusedStage", Right)
     states = (torch.get_rng_state(), np.random.get_state()[1].tolist())  # noqa: NPY002
-    assert isinstance(fused_check.choose_fused_stage(levels_of(dtype), CUDA), Right)
+    for augments in (True, False):
+        assert isinstance(fused_check.choose_fused_stage(levels_of(dtype), CUDA, augments=augments), Right)
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1] == np.random.get_state()[1].tolist()  # noqa: NPY002
     for refused, where in ((torch.float64, CUDA), (dtype, CPU), (dtype, META)):
@@ -165,10 +177,13 @@ def test_right_kernels_are_used(dtype: torch.dtype, monkeypatch: pytest.MonkeyPa
     ("kernels", "why"),
     [(Wrong, r"0\.\d+ % of the values"), (Failing, r"RuntimeError: Failed to find C compiler\. Please specify\)")],
 )
-def test_other_kernels_are_told_of_in_one_line(kernels: type[Right], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("augments", [True, False])
+def test_other_kernels_are_told_of_in_one_line(
+    kernels: type[Right], why: str, augments: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fused_check, "FusedStage", kernels)
     with pytest.warns(RuntimeWarning, match=why) as said:
-        assert fused_check.choose_fused_stage(levels_of(torch.bfloat16), CUDA) is None
+        assert fused_check.choose_fused_stage(levels_of(torch.bfloat16), CUDA, augments=augments) is None
     assert "\n" not in str(said[0].message)
     assert str(said[0].message).endswith("penstock doctor reports what is missing, PENSTOCK_TRITON=0 skips the check")
 
@@ -195,10 +210,13 @@ def test_a_device_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         fused_check._find_fault.cache_clear()
     assert Right.calls == 2  # a mixed batch and one that is not
+    monkeypatch.setattr(Right, "calls", 0)
+    fused_check._find_fault.__wrapped__(CPU, torch.float16, False)
+    assert Right.calls == 1
 
 
 def test_settings_without_a_fused_kernel_run_in_torch_and_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_stage, "choose_fused_stage", fused.FusedStage)
+    monkeypatch.setattr(batch_stage, "choose_fused_stage", fused_anyway)
 
     def kernels_of(device: torch.device = META, **settings: Any) -> str:
         stage = BatchStage(ImagePipeline(augment=Augmentations(**settings)), torch.uint8, device)
@@ -210,6 +228,28 @@ def test_settings_without_a_fused_kernel_run_in_torch_and_are_named(monkeypatch:
     unfused = {"auto_augment": "timm", "three_augment": True}
     assert kernels_of(**unfused) == "torch (no fused kernel for auto_augment, three_augment)"
     assert kernels_of(CPU, **unfused) == "torch"
+
+
+def test_after_operations_of_torch_a_fused_kernel_normalises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Erasing and mixing are torch's then: on values that it has normalised in the same place."""
+    launched: list[str] = []
+    monkeypatch.setattr(batch_stage, "choose_fused_stage", fused_anyway)
+    monkeypatch.setattr(fused, "launch", lambda name, *_, **__: launched.append(name))
+    stage = BatchStage(ImagePipeline(augment=Augmentations(blur=0.5)), torch.bfloat16, META)
+    assert (stage.fused, stage.kernels) == (False, "torch (no fused kernel for blur)")
+    images = torch.empty((4, 224, 224, 3), dtype=torch.uint8, device=META)
+    found = stage(images, plan=stage.plan(BatchKey(0, 0, np.arange(4))))
+    assert (found.dtype, found.shape, launched) == (torch.bfloat16, (4, 3, 224, 224), ["finish"])
+
+
+@pytest.mark.parametrize(
+    "changed", [{"channels": 1, "mean": (0.5,), "std": (0.2,)}, {"depth": 16}], ids=["one channel", "16 bits"]
+)
+def test_what_the_kernel_does_not_take_is_normalised_by_torch(
+    changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_stage, "choose_fused_stage", fused_anyway)
+    assert not BatchStage(ImagePipeline(**changed), torch.float32, META).fused
 
 
 def test_a_stage_on_the_cpu_has_no_kernels() -> None:

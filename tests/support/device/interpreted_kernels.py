@@ -23,7 +23,7 @@ from triton.runtime import interpreter
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "images"))
 from augment_images import images_of, values_of
 
-from penstock.pipelines.batch import augment, fused, fused_check, fused_kernels, stage
+from penstock.pipelines.batch import augment, fused, fused_check, fused_kernels, patch_stage, stage
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op
 from penstock.pipelines.spec import Augmentations, ImagePipeline
 
@@ -39,6 +39,9 @@ RECIPES = {
     "erased, float32": (Augmentations(erasing=1.0), torch.float32),
     "grey and solarized, uint8": (Augmentations(grayscale=0.5, solarize=0.5), torch.uint8),
     "mixup, bfloat16": (Augmentations(mixup=8.0), torch.bfloat16),
+    "plain, bfloat16": (Augmentations(), torch.bfloat16),
+    "plain, float32": (Augmentations(), torch.float32),
+    "blurred, erased and mixed, float32": (Augmentations(blur=0.5, erasing=0.5, mixup=0.4), torch.float32),
     "erased and mixed, float16": (Augmentations(erasing=0.5, mixup=0.4, cutmix=1.0), torch.float16),
 }
 
@@ -73,13 +76,13 @@ def recipe(name: str, size: tuple[int, int] = (13, 18), number: int = 6) -> str:
     number -= not augmentations.mixes
     pixels = torch.from_numpy(images_of(2 * number, size))[::2]  # with gaps
     plain = stage.BatchStage(pipeline, dtype, CPU, num_classes=4)
-    stage.choose_fused_stage = fused.FusedStage  # type: ignore[attr-defined, assignment]
+    stage.choose_fused_stage = lambda levels, device, augments: fused.FusedStage(levels, device)  # type: ignore[attr-defined, assignment]
     try:
         ours = stage.BatchStage(pipeline, dtype, CPU, num_classes=4)
     finally:
         stage.choose_fused_stage = fused_check.choose_fused_stage  # type: ignore[attr-defined]
     plan = plain.plan(BatchKey(3, 1, np.append(np.arange(number - 1), -1)))
-    assert ours.fused
+    assert ours.fused or augmentations.unfused
     assert not plain.fused
     before = pixels.contiguous()
     found = ours(pixels, plan=plan)
@@ -87,8 +90,31 @@ def recipe(name: str, size: tuple[int, int] = (13, 18), number: int = 6) -> str:
 
 
 def check() -> str:
-    """The check that a process makes at its first use of a device."""
-    return fused_check._find_fault(CPU, torch.bfloat16)
+    """The checks that a process makes at its first use of a device."""
+    return fused_check._find_fault(CPU, torch.bfloat16) or fused_check._find_fault(CPU, torch.bfloat16, False)
+
+
+def wrong_level() -> str:
+    """The check of normalising alone notices a wrong kernel: here, the last image is left out."""
+    launch = fused.launch
+    fused.launch = lambda name, work, *rest, **constants: launch(name, (work[0] - 1, work[1]), *rest, **constants)
+    try:
+        said = fused_check._find_fault.__wrapped__(CPU, torch.float32, False)
+    finally:
+        fused.launch = launch
+    return "" if "values of a test batch are wrong" in said else f"not noticed: {said}"
+
+
+def patches() -> str:
+    """Levels of patches, normalised as those of an image."""
+    levels = torch.from_numpy(images_of(12, (7, 5))).view(3, 4, -1)
+    stage.choose_fused_stage = lambda levels, device, augments: fused.FusedStage(levels, device)  # type: ignore[attr-defined, assignment]
+    try:
+        ours = patch_stage.PatchStage(ImagePipeline(), torch.bfloat16, CPU)
+    finally:
+        stage.choose_fused_stage = fused_check.choose_fused_stage  # type: ignore[attr-defined]
+    assert ours.fused
+    return difference(ours(levels), patch_stage.PatchStage(ImagePipeline(), torch.bfloat16, CPU)(levels))
 
 
 def wrong_operation() -> str:
@@ -149,7 +175,7 @@ CASES |= {str(size): partial(rounds, size, list(fused.OPS), images=16, seed=1) f
 CASES |= {name: partial(recipe, name) for name in RECIPES}
 CASES["more than 256 images"] = partial(rounds, (1, 2), [Op.SOLARIZE, Op.POSTERIZE], images=258)
 CASES |= {"check": check, "wrong operation": wrong_operation, "lost block": lost_block}
-CASES |= {"far images": far_images, "refused": refused}
+CASES |= {"far images": far_images, "refused": refused, "wrong level": wrong_level, "patches": patches}
 
 
 def mend_interpreter() -> None:
