@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from penstock.bench.ceilings.decode import DecodeCeilings
 from penstock.bench.record.bench_record import ALL_BACKENDS, BenchSettings
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.search.search_space import SearchSpace, Values, values_to_try
+from penstock.loaders.dali.dali_probe import REGIONS, WHOLE, working_way
+from penstock.loaders.feed.copies import numbered
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import import_dali
@@ -26,7 +30,10 @@ def search_spaces(
         options, decoders = Values(), [settings.decoder]
         if settings.tunes:
             cpus, of_data = usable_cpus(settings), () if cached else requests
-            options = values_to_try(backend, settings.device, settings.workers, cpus=cpus, requests=of_data)
+            ways = ways_to_decode(settings.device) if backend == "dali" else ()
+            options = values_to_try(
+                backend, settings.device, settings.workers, cpus=cpus, requests=of_data, decode=ways
+            )
             if settings.decoder == "auto" and backend in ("torch", "hdf5"):
                 names = ceilings.decoders(cached=cached)
                 decoders = names if ceilings.of(names[0], cached=cached).decodes else decoders
@@ -52,6 +59,16 @@ def _requests_to_try(settings: BenchSettings, opener: LoaderOpener, ceilings: De
         return ()
     assert store.more_requests is not None
     return store.requests, store.more_requests
+
+
+def ways_to_decode(device: str) -> tuple[str, ...]:
+    """Return the values of the dali backend's `decode` to compare on `device`; none where there is no choice.
+
+    Some GPUs have a hardware decoder that takes whole images alone. Regions are tried only where they are right.
+    """
+    if device == "cpu":
+        return ()
+    return ("auto", WHOLE) if working_way(numbered(torch.device(device))).way == REGIONS else ()
 
 
 def usable_cpus(settings: BenchSettings) -> int:

@@ -36,18 +36,20 @@ def values_to_try(
     *,
     cpus: int | None = None,
     requests: tuple[int, ...] = (),
+    decode: tuple[str, ...] = (),
 ) -> Values:
     """Return option -> values to try, the backend's own default first; {} for a backend that is not searched.
 
     workers: number that the user has set, which is then not searched; None searches it from one for each CPU. cpus:
     number of CPUs; None takes those this process may use. requests: numbers of requests that are worth comparing, of
-    remote data. The bytes ahead are not searched: more of them than the requests bring at a time gain nothing.
+    remote data. The bytes ahead are not searched: more of them than the requests bring at a time gain nothing. decode:
+    ways of DALI to decode that give the right pixels here.
     """
     if requests:
-        return {"requests": requests, **values_to_try(backend, device, workers, cpus=cpus)}
+        return {"requests": requests, **values_to_try(backend, device, workers, cpus=cpus, decode=decode)}
     cpus = default_workers() if cpus is None else cpus
     if backend == "dali":
-        return _dali_values(workers, cpus, on_gpu=device != "cpu")
+        return _dali_values(workers, cpus, decode, on_gpu=device != "cpu")
     if backend not in ("torch", "hdf5"):
         return {}
     counts: Values = {"workers": _worker_counts(cpus)} if workers is None else {}
@@ -60,7 +62,7 @@ def _worker_counts(cpus: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((cpus, *others, *(range(cpus) if cpus <= _FEW else ()))))
 
 
-def _dali_values(fixed: int | None, cpus: int, *, on_gpu: bool) -> Values:
+def _dali_values(fixed: int | None, cpus: int, decode: tuple[str, ...], *, on_gpu: bool) -> Values:
     """Return values for DALI's threads, their readers and the batches ahead; for a GPU, for its decoder as well.
 
     On a CPU all threads share the CPUs: one thread more than CPUs fills the gaps, and of many CPUs the readers need
@@ -71,6 +73,7 @@ def _dali_values(fixed: int | None, cpus: int, *, on_gpu: bool) -> Values:
     values: Values = {}
     if on_gpu:
         values["hw_decoder_load"] = (0.65, 0.5, 0.8, 0.95)
+        values["decode"] = decode
     if fixed is None:
         others = (workers // 2, workers // 4) if on_gpu else (workers + 1, workers - readers)
         enough = (count for count in others if count >= 2)

@@ -15,6 +15,7 @@ from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.search.search_space import SearchSpace
 from penstock.bench.search.trials import TrialMeter, trial_seconds
 from penstock.loaders import create_loader, open_source
+from penstock.loaders.dali.dali_probe import Verdict
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines import LoaderError, imagenet_train
 
@@ -62,6 +63,18 @@ def test_all_that_can_run_enter_each_on_what_it_reads(sources: tuple[Source, Sou
     spaces, left_out = spaces_of(settings(), LoaderOpener(settings(), PIPELINE, files, None))
     assert [space.start.backend for space in spaces] == ["torch", "dali"]
     assert left_out == {"hdf5": "there is no cache (--cache)"}
+
+
+@pytest.mark.parametrize(("way", "tried"), [("regions", ("auto", "whole")), ("whole", None), ("ours", None)])
+def test_on_a_gpu_whole_images_are_tried_and_regions_only_where_they_are_right(
+    sources: tuple[Source, Source], way: str, tried: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "working_way", lambda device: Verdict(way))
+    monkeypatch.setattr(module, "numbered", lambda device: device)
+    wanted = settings(device="cuda", backend="dali", tune=True)
+    [[space], _] = spaces_of(wanted, LoaderOpener(wanted, PIPELINE, sources[0], None))
+    assert space.options.get("decode") == tried
+    assert space.start.options.get("decode") == (tried and "auto")
 
 
 def test_a_decoder_that_the_user_has_named_is_not_searched(

@@ -47,6 +47,12 @@ def test_only_of_a_gpu_the_load_of_its_decoder_is_searched() -> None:
     assert "hw_decoder_load" not in values_to_try("dali", "cpu")
 
 
+def test_dali_compares_the_ways_to_decode_that_are_right_on_a_gpu() -> None:
+    assert values_to_try("dali", "cuda", decode=("auto", "whole"))["decode"] == ("auto", "whole")
+    assert "decode" not in values_to_try("dali", "cuda")
+    assert "decode" not in values_to_try("dali", "cpu", decode=("auto", "whole"))
+
+
 def test_what_the_user_fixed_and_what_nobody_searches_is_left_alone() -> None:
     assert set(values_to_try("dali", "cpu", 3)) == {"readers", "prefetch"}
     assert values_to_try("dali", "cpu", 0) == {}
