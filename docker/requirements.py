@@ -1,4 +1,4 @@
-"""Prints what an image installs, one a line: Penstock's dependencies and the extras of a target, cpu or gpu."""
+"""Prints what an image installs, one a line: dependencies, and the extras of a target: cpu, cuda12 or cuda13."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import tomllib  # Debian 12's Python is 3.11
 
 # Pillow is not among them: the image has Pillow-SIMD in its place.
-EXTRAS = {"cpu": ("hdf5", "turbojpeg"), "gpu": ("hdf5", "turbojpeg", "dali-cuda130")}
+_ALL = ("hdf5", "turbojpeg")
+EXTRAS = {"cpu": _ALL, "cuda12": (*_ALL, "dali-cuda120"), "cuda13": (*_ALL, "dali-cuda130")}
 
 
 def image_requirements(project: dict, target: str) -> list[str]:

@@ -33,11 +33,17 @@ run_ranks() {
     local -a command options
     read -ra command <<<"$PENSTOCK"
     read -ra options <<<"$SRUN_OPTIONS"
+    # Compiled kernels lie on the node, in a folder that is the user's own: in a home that all nodes share, hundreds of ranks
+    # would write them at once.
     # A single task stays without RANK: in a job array `penstock cache build` takes its place from SLURM's variables.
     # shellcheck disable=SC2016  # the variables are those of each task
     srun --wait="$LAST_RANK_SECONDS" "${options[@]}" bash -c '
         if ((SLURM_NTASKS > 1)); then
             export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
+        fi
+        kernels=${TMPDIR:-/tmp}/triton-$UID
+        if [[ -z ${TRITON_CACHE_DIR:-} ]] && mkdir -p -m 700 "$kernels" && [[ -O $kernels ]]; then
+            export TRITON_CACHE_DIR=$kernels
         fi
         exec "$@"' rank "${command[@]}" "$@"
 }

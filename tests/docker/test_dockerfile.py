@@ -66,8 +66,35 @@ def test_context_holds_what_is_copied_and_no_more() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="runs with the image's Python, which has tomllib")
 def test_requirements_are_those_of_the_package_s_extras() -> None:
-    extras = {"hdf5": ["b>=1"], "turbojpeg": ["c"], "dali-cuda130": ["e"]}
+    extras = {"hdf5": ["b>=1"], "turbojpeg": ["c"], "dali-cuda120": ["d"], "dali-cuda130": ["e"]}
     image_requirements = runpy.run_path(str(ROOT / "docker" / "requirements.py"))["image_requirements"]
     project = {"dependencies": ["a"], "optional-dependencies": extras}
     assert image_requirements(project, "cpu") == ["a", "b>=1", "c"]
-    assert image_requirements(project, "gpu") == ["a", "b>=1", "c", "e"]
+    assert image_requirements(project, "cuda12") == ["a", "b>=1", "c", "d"]
+    assert image_requirements(project, "cuda13") == ["a", "b>=1", "c", "e"]
+
+
+def test_the_build_argument_chooses_one_cuda_for_torch_and_dali() -> None:
+    """Its default is that of torch's usual wheels; a torch of another CUDA stops the build."""
+    stage = STAGES["gpu-packages"]
+    assert re.findall(r"(?m)^ARG CUDA=(.+)$", TEXT) == ["13"]
+    assert 'requirements.py pyproject.toml "cuda${CUDA}"' in stage
+    [check] = re.findall(r"python -c '(.*?)' \"\$\{CUDA\}\"", stage)
+    for found, wanted, code in (("13.0", "13", 0), ("12.6", "12", 0), ("13.0", "12", 1), (None, "13", 1)):
+        stand_in = f"import sys; from types import SimpleNamespace as Of; sys.modules['torch'] = Of(version=Of(cuda={found!r}))"
+        command = [sys.executable, "-c", f"{stand_in}; {check}", wanted]
+        assert subprocess.run(command, capture_output=True, check=False).returncode == code
+
+
+def test_dali_of_both_cudas_has_one_pinned_version() -> None:
+    """The other one's newest version may bring an nvImageCodec that crashes."""
+    pins = dict(re.findall(r"(?m)^(nvidia-dali-cuda1[23]0)==(.+)$", (ROOT / "constraints.txt").read_text("utf-8")))
+    assert len(pins) == 2
+    assert len(set(pins.values())) == 1
+
+
+def test_examples_on_a_gpu_let_triton_run_what_it_compiles() -> None:
+    text = re.sub(r"\\\n\s*", "", (ROOT / "docker" / "README.md").read_text("utf-8"))
+    runs = re.findall(r"(?m)^docker run .*--gpus.*$", text)
+    assert len(runs) == 2
+    assert all("--tmpfs /tmp:exec" in run for run in runs)

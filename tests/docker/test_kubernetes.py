@@ -124,6 +124,14 @@ def test_there_is_time_to_save(pod: dict[str, Any], container: dict[str, Any]) -
     assert 120 <= int(grace) < pod["terminationGracePeriodSeconds"]
 
 
+def test_compiled_kernels_go_to_a_volume_of_the_pod(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    """Home may be anywhere in an image whose root cannot be written; ranks of all pods would share a claim."""
+    [folder] = [Path(v["value"]) for v in container["env"] if v["name"] == "TRITON_CACHE_DIR"]
+    [name] = [mount["name"] for mount in container["volumeMounts"] if Path(mount["mountPath"]) in folder.parents]
+    [volume] = [volume for volume in pod["volumes"] if volume["name"] == name]
+    assert volume["emptyDir"].get("medium") != "Memory"
+
+
 def test_the_command_takes_the_arguments(container: dict[str, Any]) -> None:
     assert container["command"] == ["python3", "-m", "penstock.bench.train.rank_launcher"]
     begin = container["args"].index("train")

@@ -148,6 +148,31 @@ def test_a_container_is_words_before_the_command_or_options_of_srun(tmp_path: Pa
     assert lines[0].startswith(f"srun --wait=900 {options} bash -c")
 
 
+def kernel_folder(folder: Path, **environment: str) -> str:
+    """TRITON_CACHE_DIR of a rank, by a job whose temporary folder is `folder`."""
+    command = folder / "tell"
+    command.write_text('#!/usr/bin/env bash\necho "$TRITON_CACHE_DIR" >"$TMPDIR/told"\n')
+    command.chmod(0o755)
+    code, _ = submit(folder, TRAIN, "data", PENSTOCK=str(command), TMPDIR=str(folder), **environment)
+    assert code == 0
+    return (folder / "told").read_text().strip()
+
+
+def test_compiled_kernels_lie_on_the_node_in_the_users_own_folder(tmp_path: Path) -> None:
+    own = tmp_path / f"triton-{os.getuid()}"
+    assert kernel_folder(tmp_path, TRITON_CACHE_DIR="") == str(own)
+    assert own.stat().st_mode & 0o777 == 0o700
+    assert kernel_folder(tmp_path, TRITON_CACHE_DIR="/scratch/kernels") == "/scratch/kernels"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a folder away")
+def test_a_folder_of_another_user_is_not_trusted_with_code(tmp_path: Path) -> None:
+    own = tmp_path / f"triton-{os.getuid()}"
+    own.mkdir()
+    os.chown(own, 12345, 12345)
+    assert kernel_folder(tmp_path, TRITON_CACHE_DIR="") == ""
+
+
 @pytest.mark.parametrize("code", [143, 138])
 def test_a_stop_by_a_signal_goes_back_into_the_queue(tmp_path: Path, code: int) -> None:
     ended, lines = submit(tmp_path, TRAIN, "data", codes=f"{code} {code}", SLURM_NTASKS="2", SLURM_RESTART_COUNT="99")
