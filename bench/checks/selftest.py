@@ -17,6 +17,7 @@ from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.checks.doctor import ensure_loader_fits
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.checks.parity import ParityEngine, ParitySettings, cache_of, compare, engines_for
+from penstock.bench.checks.selftest_device import DeviceFailure, check_device
 from penstock.bench.data.demo_photo import plain_photo
 from penstock.bench.step.models import create_model
 from penstock.bench.step.settings import TrainSettings
@@ -47,11 +48,13 @@ def selftest(device: str = "cpu") -> Iterator[Finding]:
     """Yield one finding for each part that works, or that is not installed ("warn").
 
     device: of a GPU it is found out first what DALI's decoder does there, since it may end the process that tries it.
+    Its kernels, worker threads and processes are compared with the CPU.
     Raises SelftestFailure for a wrong result and LoaderError for what fails; any other exception of a library becomes
     LoaderError E-DEPENDENCY.
     """
-    if device != "cpu":
-        yield check_gpu_decoder(usable_device(device))
+    target = usable_device(device)
+    if target.type != "cpu":
+        yield check_gpu_decoder(target)
     ensure_loader_fits(DoctorSettings(workers=_WORKERS, batch_size=BATCH, size=SIZE), _OWN_BYTES)
     folder = ensure_temporary_folder()
     with tempfile.TemporaryDirectory(prefix="penstock-selftest-", dir=folder) as name:
@@ -62,8 +65,10 @@ def selftest(device: str = "cpu") -> Iterator[Finding]:
             if cache is not None:
                 yield Finding("cache", "ok", cache.describe())
             yield from check_engines(source, cache)
+        if target.type != "cpu":
+            yield from _run_check(str(target), lambda: list(check_device(source, target, imagenet_train(SIZE), BATCH)))
         yield _run_check("DataLoader", check_data_loader)
-        yield _run_check("training step", lambda: check_training_step(source))
+        yield _run_check("training step", lambda: check_training_step(source, device))
 
 
 def check_gpu_decoder(device: torch.device) -> Finding:
@@ -83,6 +88,8 @@ def check_gpu_decoder(device: torch.device) -> Finding:
 def _run_check(what: str, check: Callable[[], Value]) -> Value:
     try:
         return check()
+    except DeviceFailure as error:
+        raise SelftestFailure(str(error)) from error
     except (LoaderError, SelftestFailure, MemoryError):
         raise
     except Exception as error:
@@ -156,9 +163,8 @@ def check_data_loader() -> Finding:
     return Finding("DataLoader", "ok", f"{len(numbers)} samples from a worker process, each once")
 
 
-def check_training_step(source: Source) -> Finding:
+def check_training_step(source: Source, device: str = "cpu") -> Finding:
     """Train ResNet-18 on one batch; the loss must be finite and weights must change."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     model = create_model("resnet18", CLASSES, seed=0)
     before = [weights.detach().clone() for weights in model.parameters()]
     step = make_step(model, TrainSettings(device=device))

@@ -13,7 +13,8 @@ from penstock.bench.commands.doctor import print_finding
 def selftest(
     json_file: common.JsonFile = None,
     device: Annotated[
-        str, typer.Option(help="A GPU, such as cuda: try first, in a process of its own, what DALI decodes there.")
+        str,
+        typer.Option(help="A GPU, such as cuda: try what DALI decodes there, then kernels, worker threads, processes."),
     ] = "cpu",
 ) -> None:
     """Make a few images, load them with everything that is installed, compare the streams, train for one step.

@@ -1,0 +1,79 @@
+"""Checks a GPU: worker threads and processes serve there what this process serves on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from penstock.bench.checks.finding import Finding
+from penstock.loaders.create import create_loader
+from penstock.loaders.loader import Loader
+from penstock.loaders.sources.contract import Source
+from penstock.pipelines.spec import Augmentations, ImagePipeline
+
+FUSED = "fused kernels"  # as BatchStage.kernels says
+_WORKERS = 2
+_AUGMENT = Augmentations(auto_augment="rand", color_jitter=(0.4, 0.4, 0.4, 0.1), erasing=0.5, mixup=0.4, cutmix=1.0)
+_AUGMENTS = {torch.uint8: replace(_AUGMENT, mixup=0.0, cutmix=0.0), torch.bfloat16: _AUGMENT}  # levels are not mixed
+_TOLERANCE = 2e-2  # of bfloat16, where torch's kernels normalise: one step of its values
+_LABEL_TOLERANCE = 1e-6  # of the shares of mixed labels
+_FIX = "see the warning above; penstock doctor names what is missing"
+
+
+class DeviceFailure(RuntimeError):
+    """Says in one line which images differ."""
+
+
+def check_device(source: Source, device: torch.device, pipeline: ImagePipeline, batch_size: int) -> Iterator[Finding]:
+    """Yield a finding for each kind of workers and dtype: whether images and labels are right, and what made them.
+
+    All augmentations that have a fused kernel are applied. "warn" where other kernels than the fused ones run, or where
+    slots are not page-locked. Raises DeviceFailure for other images or labels than on the CPU.
+    """
+    for workers_are in ("threads", "processes"):
+        for dtype in _AUGMENTS:
+            yield _compare(source, device, pipeline, batch_size, workers_are, dtype)
+
+
+def _compare(
+    source: Source, device: torch.device, pipeline: ImagePipeline, batch_size: int, workers_are: str, dtype: torch.dtype
+) -> Finding:
+    settings: dict[str, Any] = {
+        "pipeline": replace(pipeline, augment=_AUGMENTS[dtype]),
+        "batch_size": batch_size,
+        "dtype": dtype,
+        "on_bad_sample": "replace",
+        "rank": 0,
+        "world_size": 1,
+    }
+    name = f"{device}, {_WORKERS} {workers_are}, {str(dtype).removeprefix('torch.')}"
+    with (
+        create_loader(source, workers=0, **settings) as here,
+        create_loader(source, device=device, workers=_WORKERS, workers_are=workers_are, **settings) as there,
+    ):
+        fused = there.describe()["augmentations"] == FUSED
+        exact = fused or dtype == torch.uint8
+        images = _count_equal(name, here, there, 0.0 if exact else _TOLERANCE)
+        about = there.describe()
+    locked = bool(about.get("page_locked"))
+    slots = "page-locked slots" if locked else "slots that are not page-locked"
+    found = f"{images} images as on the CPU{', bit for bit' * exact}; {about['augmentations']}, {slots}"
+    return Finding(name, "ok", found) if fused and locked else Finding(name, "warn", found, _FIX)
+
+
+def _count_equal(name: str, here: Loader, there: Loader, tolerance: float) -> int:
+    """Count the images of an epoch of both loaders. Raises DeviceFailure at the first difference."""
+    images = 0
+    for expected, found in zip(here.batches(), there.batches(), strict=True):
+        distance = (found.images.cpu().float() - expected.images.float()).abs().flatten(1).amax(1)
+        of_labels = (found.labels.cpu().float() - expected.labels.float()).abs().view(len(distance), -1).amax(1)
+        wrong = (distance > tolerance) | (of_labels > _LABEL_TOLERANCE)
+        if wrong.any():
+            row, total = int(wrong.int().argmax()), int(wrong.sum())
+            where = f"step {found.step}, row {row}, pixels by {float(distance[row]):.3g}"
+            raise DeviceFailure(f"{name}: {total} of {len(wrong)} images or labels are not those of the CPU: {where}")
+        images += int((found.index >= 0).sum())
+    return images
