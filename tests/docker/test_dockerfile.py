@@ -81,7 +81,8 @@ def test_the_build_argument_chooses_one_cuda_for_torch_and_dali() -> None:
     assert 'requirements.py pyproject.toml "cuda${CUDA}"' in stage
     [check] = re.findall(r"python -c '(.*?)' \"\$\{CUDA\}\"", stage)
     for found, wanted, code in (("13.0", "13", 0), ("12.6", "12", 0), ("13.0", "12", 1), (None, "13", 1)):
-        stand_in = f"import sys; from types import SimpleNamespace as Of; sys.modules['torch'] = Of(version=Of(cuda={found!r}))"
+        version = f"Of(version=Of(cuda={found!r}))"
+        stand_in = f"import sys; from types import SimpleNamespace as Of; sys.modules['torch'] = {version}"
         command = [sys.executable, "-c", f"{stand_in}; {check}", wanted]
         assert subprocess.run(command, capture_output=True, check=False).returncode == code
 
