@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faulty_source import FaultySource, OpenFifo, divide_by_zero
+from faulty_source import FaultySource, OpenFifo, run_out_of_memory
 from processes import eventually
 from producer_settings import producer_settings
 
@@ -70,7 +70,7 @@ def test_what_was_made_for_another_place_is_not_ready() -> None:
 
 def test_a_batch_whose_message_is_an_error_is_ready() -> None:
     """It can be taken without waiting, and its error is not raised later than need be."""
-    engine = engine_of({int(ORDER.batch(0, BATCH)[1]): divide_by_zero})
+    engine = engine_of({int(ORDER.batch(0, BATCH)[1]): run_out_of_memory})
     try:
         engine.seek(Cursor(0, 0))
         assert eventually(lambda: made(engine) == [PREFETCH, PREFETCH])
