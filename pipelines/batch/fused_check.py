@@ -53,8 +53,7 @@ def is_switched_off() -> bool:
 def _find_fault(device: torch.device, dtype: torch.dtype, augments: bool = True) -> str:
     """Try every operation on a test batch, or normalising alone, and return what is wrong; "" for nothing."""
     images, plan = make_test_batch()
-    plans: list[AugmentPlan | None] = [plan._replace(mixing=None), plan][: 1 + (dtype != torch.uint8)]
-    plans = plans if augments else [None]
+    plans = (plan._replace(mixing=None), plan)[: 1 + (dtype != torch.uint8)] if augments else (None,)
     levels = torch.arange(257, device="cpu") + torch.tensor([[0], [85], [170]], device="cpu")
     levels = levels.remainder(256).to(dtype) if dtype == torch.uint8 else levels.sub(200).div(77).to(dtype)
     try:

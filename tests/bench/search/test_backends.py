@@ -67,7 +67,7 @@ def test_all_that_can_run_enter_each_on_what_it_reads(sources: tuple[Source, Sou
 
 @pytest.mark.parametrize(("way", "tried"), [("regions", ("auto", "whole")), ("whole", None), ("ours", None)])
 def test_on_a_gpu_whole_images_are_tried_and_regions_only_where_they_are_right(
-    sources: tuple[Source, Source], way: str, tried: Any, monkeypatch: pytest.MonkeyPatch
+    sources: tuple[Source, Source], way: str, tried: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "working_way", lambda device: Verdict(way))
     monkeypatch.setattr(module, "numbered", lambda device: device)
