@@ -34,7 +34,6 @@ from penstock.loaders.sources.view import View
 from penstock.loaders.stream.agreement import name_line
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
 from penstock.loaders.stream.engine_contract import Engine
-from penstock.loaders.stream.epoch_steps import Rounds
 from penstock.loaders.stream.ranks import distributed_place
 from penstock.loaders.stream.schedule import Schedule
 from penstock.loaders.stream.state import LoaderState, pipeline_settings
@@ -225,7 +224,7 @@ def create_loader(
     )
     stages = [make_stage(*both) for both in zip(views, transforms or [None] * len(views), strict=True)]
     if has_fields(named):
-        _check_fields(named.field_kinds, views, transforms, rounds)
+        _check_fields(named.field_kinds, views, transforms)
     # After all checks of the arguments, because it may build a cache, for hours.
     prepare_source = choice.backend.prepare_source
     data = named if prepare_source is None else prepare_whole(named, partial(prepare_source, **choice.source_options))
@@ -364,14 +363,9 @@ def _check_mixing(schedule: Schedule, source: Source) -> None:
 
 
 def _check_fields(
-    kinds: Mapping[str, FieldKind],
-    views: Sequence[ImagePipeline],
-    transforms: Sequence[OwnTransform | None],
-    rounds: Rounds | None,
+    kinds: Mapping[str, FieldKind], views: Sequence[ImagePipeline], transforms: Sequence[OwnTransform | None]
 ) -> None:
     moving = [name for name, kind in kinds.items() if kind.kind in MOVING]
-    if moving and rounds is not None:
-        raise ValueError(f"{', '.join(moving)} cannot follow images that are cut into patches: leave patches out")
     if moving and views[0].augment.mixes:
         raise ValueError(f"{', '.join(moving)} cannot follow mixup and cutmix, which mix two images: leave these out")
     for view, own in zip(views, transforms, strict=False):

@@ -22,7 +22,7 @@ from penstock.pipelines.checked import checked_bool, checked_choice, checked_int
 from penstock.pipelines.fields.field_kinds import MIN_AREA, FieldKind
 
 _MASK_TYPES = {"uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
-_TAKEN = ("images", "labels", "index")  # in a batch
+_TAKEN = ("images", "labels", "index", "patches", "patch_coord", "patch_valid")  # in a batch
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def add_fields(source: Source, batch: HostBatch, plans: Sequence[AugmentPlan | N
         }
         moved = [_move(batch, rows, kinds, values, *view) for view in enumerate(plans)]
     served |= {name: _join([view[name] for view in moved]) for name in moved[0]}
-    return replace(batch, fields={name: served[name] for name in _in_order(kinds, served)})
+    return replace(batch, fields=batch.fields | {name: served[name] for name in _in_order(kinds, served)})
 
 
 def _move(
@@ -54,15 +54,17 @@ def _move(
     moves: AugmentPlan | None,
 ) -> dict[str, Any]:
     """Return the fields that move with the images of a view."""
-    plan, size = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns), batch.output_sizes[view]
+    plan, valid = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns), batch.fields.get("patch_valid")
+    size = batch.output_sizes[view] if valid is None else None
+    outside = batch.index < 0 if valid is None else ~valid
     if batch.flips.ndim > 1:
         plan = BatchPlan._make(part[:, view] for part in plan)
-    placing: Any = plan, size, STILL if moves is None else forward_matrices(moves, size)
+    placing: Any = plan, size, STILL if moves is None or size is None else forward_matrices(moves, size)
     served: dict[str, Any] = {}
     for name, kind in kinds.items():
         if kind.kind == "mask":
             served[name] = batch.extras[name][view]
-            served[name][batch.index < 0] = kind.ignore_index
+            served[name][outside] = kind.ignore_index
         elif kind.kind == "keypoints" and not kind.of:
             whole = np.zeros((len(batch.index), *np.shape(values[name])[1:]), np.float32)
             whole[rows] = place_keypoints(values[name], rows, kind, *placing)

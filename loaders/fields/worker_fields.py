@@ -15,16 +15,21 @@ from penstock.pipelines.fields.masks import decode_mask, window_of_mask
 from penstock.pipelines.fields.placement import corners_of, find_outside
 from penstock.pipelines.plan.augmentations import AugmentPlan
 from penstock.pipelines.plan.moves import move_mask
+from penstock.pipelines.sample.patches import view_image
 
 
 class WorkerFields:
     """Makes what workers have to make of a source's fields; belongs to one thread.
 
+    Args:
+        in_patches: leave each mask as a whole image at the beginning of its row, whose memory is that of patches.
+
     Attributes:
         has_work: whether there is anything to make or to check.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, in_patches: bool = False) -> None:
+        self._in_patches = in_patches
         self._source = source if has_fields(source) else None
         kinds = {} if self._source is None else self._source.field_kinds
         self._masks = {name: kind for name, kind in kinds.items() if kind.kind == "mask"}
@@ -42,7 +47,7 @@ class WorkerFields:
         """Write the masks of `rows` to `masks`, and return by row what is wrong with the fields of a sample.
 
         about: of each row of the batch its `index`, `size`, `window`, `place`, `turn` and `flip`.
-        masks: of each view [batch, height, width]. moves: of each view what then moves the pixels of `rows`, or None.
+        masks: of each view [batch, height, width], or [batch, length, levels] of patches. moves: of each view what then moves the pixels of `rows`, or None.
         working_on: called with each sample whose masks are read.
         """
         if not rows:
@@ -75,6 +80,7 @@ class WorkerFields:
             raise LoaderError("E-DATASET", cause, fix="pass Masks(..., dtype='int32')")
         drawn = (np.reshape(about[column], (len(views), -1)).tolist() for column in ("window", "place", "turn", "flip"))
         for out, window, place, (turn,), (flip,) in zip(views, *drawn, strict=True):
+            out = view_image(out, *place[2:], 1)[..., 0] if self._in_patches else out
             window_of_mask(mask, tuple(window), tuple(place), out.shape, turn, flip, kind.ignore_index, out)
 
     def _check_boxes(self, rows: list[int], about: npt.NDArray[np.void]) -> dict[int, LoaderError]:

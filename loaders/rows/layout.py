@@ -142,7 +142,13 @@ def image_layout(pipelines: Sequence[ImagePipeline], batch_size: int) -> BatchLa
     return BatchLayout(batch_size, tuple(Part(*part) for part in parts), tuple(each.size for each in pipelines))
 
 
-def patch_layout(pipeline: ImagePipeline, batch_size: int, patch: int, length: int) -> BatchLayout:
-    """Return the layout of a batch of patches, [batch, length, patch * patch * channels] of levels."""
+def patch_layout(
+    pipeline: ImagePipeline, batch_size: int, patch: int, length: int, masks: Sequence[tuple[str, str]] = ()
+) -> BatchLayout:
+    """Return the layout of a batch of patches, [batch, length, patch * patch * channels] of levels.
+
+    masks: names and types of masks, which are cut into patches as the images are.
+    """
     part = Part((length, patch * patch * pipeline.channels), np.dtype(pipeline.sample_dtype).str)
-    return BatchLayout(batch_size, (part,), patch=patch)
+    extras = tuple((name, (Part((length, patch * patch), kind),)) for name, kind in masks)
+    return BatchLayout(batch_size, (part,), extras=extras, patch=patch)

@@ -92,8 +92,8 @@ class Producer:
             self.repaired, self.read_s = self._python.repaired, native_s + self._python.read_s
         if self._transform is not None:
             self._transform.finish(cursor, batch, slot, working_on, keys)
-        if slot.layout.patch:
-            cut_rows(slot.images[0], slot.rows["place"], slot.layout.patch)
+        for array in slot.arrays if slot.layout.patch else ():
+            cut_rows(array, slot.rows["place"], slot.layout.patch)
         self._label(batch.rows, index if content.is_full and not bad else None)
         for row in sorted(self.tasks):  # the tasks of substitutes came last
             self.tasks[row] = self.tasks.pop(row)

@@ -111,7 +111,7 @@ class ProducerSettings:
         found = self._kept.plans.get((cursor.epoch, batch_size, shape))
         if found is None:
             if rounds is not None:
-                crops = patch_layout(self.pipeline, batch_size, rounds.patch, schedule.length_at(cursor))
+                crops = self._patch_layout(batch_size, rounds.patch, schedule.length_at(cursor))
                 grid = rounds.patch, schedule.length_at(cursor), rounds.max_ratio
                 plan = Plan(partial(plan_patches, self.pipeline, grid, *drawn_by), crops)
             else:
@@ -136,6 +136,9 @@ class ProducerSettings:
     def layout(self, cursor: Cursor) -> BatchLayout:
         """Return the layout of the batch at `cursor`, in its slot."""
         return self._planned(cursor)[0]
+
+    def _patch_layout(self, batch_size: int, patch: int, length: int) -> BatchLayout:
+        return patch_layout(self.pipeline, batch_size, patch, length, self._masks)
 
     def _make_layout(self, pipelines: tuple[ImagePipeline, ...], batch_size: int) -> BatchLayout:
         images = image_layout(pipelines, batch_size)
@@ -178,7 +181,7 @@ class ProducerSettings:
         layouts = [self._make_layout(resized(self.pipelines, size), number) for number, size in shapes]
         if rounds is not None:
             pairs = zip(rounds.batch_sizes, rounds.lengths, strict=True)
-            layouts = [patch_layout(self.pipeline, number, rounds.patch, length) for number, length in pairs]
+            layouts = [self._patch_layout(number, rounds.patch, length) for number, length in pairs]
         if not layouts:
             return layout
         most = max(each.num_bytes for each in layouts)

@@ -73,7 +73,7 @@ class HostBatch:
         places: int32 [batch, 4], where in the image the crop lies; [batch, views, 4].
         turns: uint8 [batch], how the image is turned, as in BatchPlan; [batch, views].
         sizes: int32 [batch, 2], width and height of the whole upright images, in pixels.
-        output_sizes: (height, width) of each view's images before transforms.
+        output_sizes: (height, width) of each view's images before transforms; none of patches.
         fields: what the source has next to images and labels, by name: arrays, lists, or Ragged for lists of arrays;
             of several views tuples of these, where it moves with the image.
         extras: other arrays that workers make, such as masks, by name: of each view [batch, ...], zeros in padding

@@ -17,23 +17,22 @@ from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
 from penstock.pipelines.plan.crops import BatchPlan
 
 Floats = npt.NDArray[np.float64]
+Size = tuple[int, int] | None  # (height, width) of all outputs; None where each output is as large as its place
 STILL: Floats = np.empty((0, 1, 2, 3))  # matrices of no operations
 _CORNERS = np.array(((0, 1), (2, 1), (2, 3), (0, 3)))  # where in a box the coordinates of its corners are
 _SLACK = 1.0  # pixels that annotations may reach over the image's edge: tools round, and some count pixels from 1
 
 
-def move_points(points: Floats, rows: npt.NDArray[np.intp], plan: BatchPlan, size: tuple[int, int]) -> Floats:
-    """Return points (x, y), float64 [n, 2], of the images in `rows`, int [n], in output pixels.
-
-    size: (height, width) of the output.
-    """
+def move_points(points: Floats, rows: npt.NDArray[np.intp], plan: BatchPlan, size: Size) -> Floats:
+    """Return points (x, y), float64 [n, 2], of the images in `rows`, int [n], in output pixels."""
     window, place = plan.windows[rows].astype(np.float64), plan.places[rows].astype(np.float64)
     moved = place[:, :2] + (points - window[:, :2]) * place[:, 2:] / window[:, 2:]
     turns, flips = plan.turns[rows], plan.flips[rows]
     transposed, upside_down = (turns & TRANSPOSED) != 0, (turns & UPSIDE_DOWN) != 0
     moved[transposed] = moved[transposed, ::-1]
-    moved[upside_down, 1] = size[0] - moved[upside_down, 1]
-    moved[flips, 0] = size[1] - moved[flips, 0]
+    sides = place[:, 2:] if size is None else np.broadcast_to(np.float64(size[::-1]), moved.shape)
+    moved[upside_down, 1] = sides[upside_down, 1] - moved[upside_down, 1]
+    moved[flips, 0] = sides[flips, 0] - moved[flips, 0]
     return moved
 
 
@@ -59,12 +58,12 @@ def find_outside(corners: Floats, rows: npt.NDArray[np.intp], sizes: npt.NDArray
 
 
 def place_boxes(
-    boxes: Ragged, corners: Floats, kind: FieldKind, plan: BatchPlan, size: tuple[int, int], moves: Floats = STILL
+    boxes: Ragged, corners: Floats, kind: FieldKind, plan: BatchPlan, size: Size, moves: Floats = STILL
 ) -> tuple[Ragged, npt.NDArray[np.bool_]]:
     """Cut boxes to the windows, drop those of which too little is left, and move the others to output pixels.
 
     Returns boxes, float32 [m, 4] (x1, y1, x2, y2) and their classes, and which of the boxes these are. A box of which
-    nothing is left is always dropped. size: (height, width) of the output. moves: of forward_matrices, after which a
+    nothing is left is always dropped. moves: of forward_matrices, all outputs having one size, after which a
     box is the smallest one around its four moved corners, cut to the image; what is left of it counts in the same way.
     """
     windows = plan.windows[boxes.rows].astype(np.float64)
@@ -74,6 +73,7 @@ def place_boxes(
     first, second = (move_points(cut[:, at : at + 2], boxes.rows, plan, size) for at in (0, 2))
     moved = np.concatenate((np.minimum(first, second), np.maximum(first, second)), 1)
     for matrices in moves:
+        assert size is not None
         at, matrix = _find_moved(matrices, boxes.rows)
         around = _surround(moved[at], matrix)
         moved[at], full = around.clip(0, size[::-1] * 2), _areas(around)
@@ -100,14 +100,14 @@ def place_keypoints(
     rows: npt.NDArray[np.intp],
     kind: FieldKind,
     plan: BatchPlan,
-    size: tuple[int, int],
+    size: Size,
     moves: Floats = STILL,
 ) -> npt.NDArray[np.float32]:
     """Move sets of keypoints, [n, k, 3] of x, y and visibility, of the images in `rows`, int [n].
 
     Those outside the window, those that a move takes out of the image, and those of visibility 0, become zeros. Where
-    the result is a mirror image, the pairs `kind.swaps` change places. size: (height, width) of the output. moves: of
-    forward_matrices.
+    the result is a mirror image, the pairs `kind.swaps` change places. moves: of forward_matrices, all outputs having
+    one size.
     """
     given = points.astype(np.float64)
     window = plan.windows[rows].astype(np.float64)[:, None]
@@ -116,6 +116,7 @@ def place_keypoints(
     of_each = np.broadcast_to(rows[:, None], seen.shape)[seen]
     moved, shown = move_points(given[seen, :2], of_each, plan, size), np.ones((len(of_each), 1), bool)
     for matrices in moves:
+        assert size is not None
         at, matrix = _find_moved(matrices, of_each)
         moved[at] = (matrix[:, :, :2] @ moved[at, :, None])[..., 0] + matrix[:, :, 2]
         shown[at] &= ((moved[at] >= 0) & (moved[at] < size[::-1])).all(1, keepdims=True)

@@ -13,8 +13,7 @@ import torch
 from photo_folder import photo, write_folder
 from PIL import Image
 
-from penstock.loaders import ByUpdate, LoaderError, PatchBudget, create_loader, with_fields
-from penstock.loaders.fields.field_specs import Keypoints
+from penstock.loaders import ByUpdate, LoaderError, PatchBudget, create_loader
 from penstock.loaders.loader import Batch, Loader
 from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train, timm_a2
 
@@ -174,13 +173,6 @@ def test_what_patches_cannot_do_is_refused_in_one_line(tmp_path: Path, settings:
     with pytest.raises(ValueError, match=words) as caught:
         open_with(write_folder(tmp_path / "photos", 12), **settings)
     assert "\n" not in str(caught.value)
-
-
-def test_fields_that_move_cannot_follow_patches(tmp_path: Path) -> None:
-    points = np.zeros((12, 2, 3), np.float32)
-    source = with_fields(write_folder(tmp_path / "photos", 12), points=Keypoints(points))
-    with pytest.raises(ValueError, match="points cannot follow images that are cut into patches"):
-        open_with(source)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 from photo_fields import PhotoFields
 from PIL import Image
 
-from penstock.loaders import Boxes, LoaderError, Masks, concat, create_loader, split, with_fields, with_labels
+from penstock.loaders import Boxes, LoaderError, Masks, PatchBudget, concat, create_loader, split, with_fields, with_labels
 from penstock.loaders.loader import Loader
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines import imagenet_eval, imagenet_train
@@ -117,6 +117,20 @@ def test_fields_have_the_size_of_their_bucket(data: PhotoFields, tmp_path: Path)
     assert {tuple(batch.images.shape[2:]) for batch in batches} == set(sizes)
     for batch in batches:
         data.check(batch)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fields_follow_images_that_are_cut_into_patches(data: PhotoFields, tmp_path: Path, engine: str) -> None:
+    settings: dict[str, Any] = {"patches": PatchBudget(size=5, sequence_lengths=(12, 40)), "batch_size": 4, "pad": True}
+    pipeline = ImagePipeline(vertical_flip=0.5)
+    own = {**settings, **ENGINES[engine], "pipeline": pipeline, "drop_last": False}
+    with open_loader(data.source(), tmp_path, **own) as loader:
+        batches = list(loader.batches())
+    assert {batch.images.shape[1] for batch in batches} == {12, 40}
+    assert min(batch.index.min() for batch in batches) == -1
+    for batch in batches:
+        data.check_patches(batch, 5)
+    assert sorted(number for batch in batches for number in batch.index.tolist() if number >= 0) == [*range(NUM_PHOTOS)]
 
 
 @pytest.mark.parametrize("pad", [True, False])

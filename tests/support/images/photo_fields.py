@@ -104,6 +104,22 @@ class PhotoFields:
             of_view = BatchPlan._make(part[:, view] for part in plan)
             self._check_view(fields, index, of_view, tuple(images.shape[2:]), moves[view] if moves else None)
 
+    def check_patches(self, batch: Batch, patch: int) -> None:
+        """Compare the fields of a batch of patches, each row put together again, with ones computed row by row."""
+        plan = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)
+        fields = {name: values for name, values in batch.fields.items() if not name.startswith("patch_")}
+        masks = batch.fields["mask"].numpy()
+        assert masks.shape == (*batch.images.shape[:2], patch * patch)
+        assert (masks[~batch.fields["patch_valid"].numpy()] == 254).all()
+        for row, number in enumerate(batch.index.tolist()):
+            width, height = batch.places[row, 2:].tolist()
+            whole = np.full((height, width), 254, np.uint8)
+            for at in range(width * height // (patch * patch)):
+                top, left = (batch.fields["patch_coord"][row, at] * patch).tolist()
+                whole[top : top + patch, left : left + patch] = masks[row, at].reshape(patch, patch)
+            own = {name: values[row : row + 1] for name, values in fields.items()} | {"mask": whole[None]}
+            self._check_view(own, [number], BatchPlan._make(part[row : row + 1] for part in plan), whole.shape, None)
+
     def _check_view(
         self,
         fields: dict[str, Any],
