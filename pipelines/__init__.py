@@ -6,7 +6,7 @@ import warnings
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import ERROR_CODES, LoaderError
 from penstock.pipelines.plan.crops import BatchPlan, plan_batch
-from penstock.pipelines.presets import deit3, dino, simclr, timm_a1, timm_a2, timm_a3
+from penstock.pipelines.presets import deit3, deit3_21k, dino, simclr, timm_a1, timm_a2, timm_a3
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import (
     IMAGENET_MEAN,
@@ -28,6 +28,7 @@ __all__ = [
     "ImagePipeline",
     "LoaderError",
     "deit3",
+    "deit3_21k",
     "dino",
     "imagenet_eval",
     "imagenet_train",

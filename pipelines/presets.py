@@ -12,6 +12,7 @@ from typing import Any
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
 _Size = int | tuple[int, int]
+_DEIT3: dict[str, Any] = {"three_augment": True, "color_jitter": (0.3, 0.3, 0.3, 0.0), "cutmix": 1.0}
 _DINO_COLOR: dict[str, Any] = {
     "color_jitter": (0.4, 0.4, 0.2, 0.1),
     "color_jitter_probability": 0.8,
@@ -53,12 +54,24 @@ def deit3(size: _Size = 224, **settings: Any) -> ImagePipeline:
 
     Source: Touvron, Cord, Jégou: "DeiT III: Revenge of the ViT", arXiv 2204.07118; augment.py and the commands in
     README_revenge.md of facebookresearch/deit. Larger models train at 192 or 160. Evaluate with
-    `imagenet_eval(224, center_fraction=1.0)`.
-    Not part of the data: binary cross-entropy, repeated augmentation, LAMB, stochastic depth, LayerScale. Not covered:
-    the simple random crop of the ImageNet-21k recipe.
+    `imagenet_eval(224, center_fraction=1.0)`. Fine-tuning at a higher resolution takes timm's rand-m9-mstd0.5-inc1
+    instead: `imagenet_train(224, auto_augment="timm", rand_magnitude_std=0.5, mixup=0.8, cutmix=1.0)`.
+    Not part of the data: binary cross-entropy, repeated augmentation, LAMB, stochastic depth, LayerScale.
     """
-    recipe = {"three_augment": True, "color_jitter": (0.3, 0.3, 0.3, 0.0), "mixup": 0.8, "cutmix": 1.0}
-    return imagenet_train(size, **{**recipe, **settings})
+    return imagenet_train(size, **{**_DEIT3, "mixup": 0.8, **settings})
+
+
+def deit3_21k(size: _Size = 224, **settings: Any) -> ImagePipeline:
+    """Return the training pipeline of DeiT III on ImageNet-21k: a simple random crop, 3-Augment, cutmix 1.0, no mixup.
+
+    The shorter side is resized to `size`, four pixels are added on each side, and a crop of `size` is cut out. They are
+    black, where the reference mirrors the edge. The reference fine-tunes on ImageNet-1k with the same pipeline.
+    Source and evaluation: see deit3. Not part of the data: cross-entropy with label smoothing 0.1, LAMB, stochastic
+    depth.
+    """
+    shorter_side = max(size) if isinstance(size, (tuple, list)) else size
+    recipe: dict[str, Any] = {"crop": "random", "shorter_side": shorter_side, "padding": 4}
+    return imagenet_train(size, **{**_DEIT3, **recipe, **settings})
 
 
 def simclr_view(size: _Size = 224, *, strength: float = 1.0, **settings: Any) -> ImagePipeline:

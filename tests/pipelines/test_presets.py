@@ -148,6 +148,21 @@ def test_three_augment_takes_each_of_three_equally_often() -> None:
     assert all(2780 < count < 3220 for count in counts.values())  # 5 standard errors
 
 
+def test_the_crop_of_deit_for_imagenet_21k_is_resize_and_a_padded_random_crop() -> None:
+    """Of an image of 300 x 200 a crop of 64 shows all positions of Resize(64), RandomCrop(64, padding=4)."""
+    made = presets.deit3_21k(64)
+    assert (made.size, made.shorter_side, made.padding, made.flip, made.scale) == ((64, 64), (64, 64), 4, 0.5, (0.08, 1))
+    assert (made.mean, made.augment.mixup, made.augment.cutmix, made.augment.erasing) == (IMAGENET_MEAN, 0, 1.0, 0)
+    n, (width, height) = 3000, (300, 200)
+    plan = plan_batch(made, 1, 0, np.arange(n), np.full(n, width), np.full(n, height))
+    left = np.rint(plan.windows[:, 0] * 64 / height).astype(int) - plan.places[:, 0]
+    above = np.rint(plan.windows[:, 1] * 64 / height).astype(int) - plan.places[:, 1]
+    assert set(left) == set(range(-4, 96 + 4 - 64 + 1))  # the image is scaled to 96 x 64
+    assert set(above) == set(range(-4, 4 + 1))
+    assert (plan.places[:, 2:] >= 64 - 4).all()
+    assert presets.deit3_21k((48, 80)).shorter_side == (80, 80)
+
+
 def test_crops_of_segmentation_and_detection_scale_as_the_references() -> None:
     """The share of the image that a crop shows follows from the scale that is drawn: from half to twice, 0.1 to 2."""
     n, side = 2000, 1000

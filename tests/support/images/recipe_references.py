@@ -86,6 +86,7 @@ RECIPES: dict[str, Callable[[Draw], Steps]] = {
     "timm_a2": lambda draw: rand_augment(draw, 7),
     "timm_a3": lambda draw: rand_augment(draw, 6),
     "deit3": deit3,
+    "deit3_21k": deit3,
     "simclr_view": lambda draw: views(draw, (0.8, 0.8, 0.8, 0.2), 0.5),
     "dino_global_1": lambda draw: views(draw, _DINO, 1.0),
     "dino_global_2": lambda draw: views(draw, _DINO, 0.1, 0.2),
