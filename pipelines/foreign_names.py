@@ -60,6 +60,9 @@ _WITHOUT = {
     "leave it to the loss, torch.nn.CrossEntropyLoss(label_smoothing=...)": ("label_smoothing", "smoothing"),
     "pass the data as the first argument": ("dataset", "data", "data_dir", "file_root", "urls", "path", "fname"),
     "leave it out: nothing is downloaded": ("download",),
+    "pass one pipeline per view, such as pipeline=[imagenet_train()] * 2, or pipeline=dino()": (
+        *("views", "n_views", "num_views", "nmb_crops", "num_crops", "multi_crop"),
+    ),
 }
 _NAME_OF = {theirs: ours for ours, names in _OUR_NAMES.items() for theirs in names}
 _ADVICE = {theirs: advice for advice, names in _WITHOUT.items() for theirs in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,7 @@ def _refuse_nonfinite(values: npt.NDArray[Any], what: str) -> None:
 
 
 def _check_count(what: str, values: Any, num_samples: int) -> None:
-    if not hasattr(values, "__len__") or len(values) != num_samples:
-        got = f"{len(values):,}" if hasattr(values, "__len__") else shown(values)
+    if isinstance(values, Mapping) or not hasattr(values, "__len__") or len(values) != num_samples:
+        has_order = hasattr(values, "__len__") and not isinstance(values, Mapping)
+        got = f"{len(values):,}" if has_order else shown(values)
         raise ValueError(f"{what} must be one list per sample ({num_samples:,}), got {got}")

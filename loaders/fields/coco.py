@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from penstock.loaders.fields.mask_files import sample_names
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.file_read import read_error
-from penstock.pipelines.errors import printable
+from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.fields.ragged import Ragged, find_elements
 
 
@@ -52,7 +53,8 @@ def read_document(path: Any) -> CocoDocument:
         number_of = {each["id"]: number for number, each in enumerate(categories)}
         return CocoDocument([*document["images"]], categories, document["annotations"], number_of)
     except OSError as error:
-        raise read_error(error, os.fsencode(path)) from error
+        found = read_error(error, os.fsencode(path))
+        raise LoaderError(found.code, found.cause, fix="pass a JSON file of COCO instances", path=found.path) from error
     except (KeyError, TypeError, ValueError) as error:
         raise _other_file(path, error) from None
 
@@ -94,14 +96,20 @@ def read_coco(source: Source, path: Any) -> CocoFields:
 
 
 def find_images(source: Source, images: list[dict[str, Any]]) -> npt.NDArray[np.int64]:
-    """Return the id of the image of each sample: that of its name, or else of its last part."""
+    """Return the id of the image of each sample: that of its name, or else of its last part where only one has it."""
     whole = {str(each["file_name"]): each["id"] for each in images}
-    last = {os.path.basename(name): number for name, number in whole.items()}
+    counts = Counter(map(os.path.basename, whole))
+    last = {base: number for name, number in whole.items() if counts[base := os.path.basename(name)] == 1}
     found = []
     for index, name in enumerate(sample_names(source)):
         number = whole.get(name, last.get(os.path.basename(name)))
         if number is None:
-            raise ValueError(f"sample {index} ({printable(name)}) is none of the {len(images):,} images of the file")
+            is_ambiguous = counts[os.path.basename(name)] > 1
+            what = "has the last part of several names in the file" if is_ambiguous else "is not in the file"
+            raise ValueError(
+                f"sample {index} ({printable(name)}) {what}, which has {len(images):,} images: give it a file_name "
+                "that is the sample's name"
+            )
         found.append(number)
     return np.array(found, np.int64)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.loaders.fields.columns import ArrayColumn, BytesColumn
 from penstock.loaders.sources.contract import Source, sample_name
-from penstock.loaders.system.file_read import mtime_ns
+from penstock.loaders.system.file_read import mtime_ns, read_error
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
 
@@ -36,10 +36,17 @@ class MaskFiles:
         return hashlib.blake2b(stats.data, digest_size=16).digest()
 
     def read(self, index: int) -> bytes:
-        """Return the content of the mask of sample `index`. Raises OSError."""
-        (path,) = self._paths.take_bytes(np.array([index]))
-        with open(path, "rb") as file:
-            return file.read()
+        """Return the content of the mask of sample `index`. Raises LoaderError as read_error, with the mask's path."""
+        path = self.path(index)
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise read_error(error, path) from error
+
+    def path(self, index: int) -> bytes:
+        """Return the path of the mask of sample `index`."""
+        return self._paths.take_bytes(np.array([index]))[0]
 
 
 class MaskBytes:
@@ -88,11 +95,11 @@ def find_masks(source: Source, where: Any) -> MaskFiles | MaskBytes | MaskSource
     if isinstance(where, Source):
         return match_source(source, where)
     if callable(where):
-        return MaskFiles(os.fsencode(where(name)) for name in sample_names(source))
+        return _check_first(source, MaskFiles(os.fsencode(where(name)) for name in sample_names(source)))
     if isinstance(where, (list, tuple, MaskBytes)):
         if len(where) != len(source):
             raise ValueError(f"masks must be one path per sample ({len(source):,}), got {len(where):,}")
-        return where if isinstance(where, MaskBytes) else MaskFiles(map(os.fsencode, where))
+        return where if isinstance(where, MaskBytes) else _check_first(source, MaskFiles(map(os.fsencode, where)))
     if not isinstance(where, (str, os.PathLike)):
         raise ValueError(f"masks must be a folder, pattern, function, list, array or Source, got {shown(where)}")
     text = os.fspath(where)
@@ -102,15 +109,22 @@ def find_masks(source: Source, where: Any) -> MaskFiles | MaskBytes | MaskSource
             "images"
         )
     if "{name}" in text:
-        return MaskFiles(
-            os.fsencode(text.replace("{name}", os.path.splitext(name)[0])) for name in sample_names(source)
-        )
+        paths = (os.fsencode(text.replace("{name}", os.path.splitext(name)[0])) for name in sample_names(source))
+        return _check_first(source, MaskFiles(paths))
     return MaskFiles(_find_in_folder(source, text))
 
 
 def sample_names(source: Source) -> Iterable[str]:
     """Yield the name of each sample as text."""
     return (os.fsdecode(sample_name(source, index)) for index in range(len(source)))
+
+
+def _check_first(source: Source, masks: MaskFiles) -> MaskFiles:
+    """Return `masks`, of which the first must be there: the others are not looked for. Raises ValueError."""
+    if len(source) and not os.path.exists(masks.path(0)):
+        name = printable(sample_name(source, 0))
+        raise ValueError(f"no mask for sample 0 ({name}): {printable(masks.path(0))} does not exist")
+    return masks
 
 
 def _stat(path: bytes) -> tuple[int, int]:

@@ -153,9 +153,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"mask": "s3://masks/"}, "field 'mask': masks cannot be taken from"),
     ({"mask": ["a.png"] * 5}, "masks must be one path per sample (6), got 5"),
     ({"mask": "nowhere"}, "no mask for sample 0 ('p0.jpg') in 'nowhere'"),
+    ({"mask": "nowhere/{name}.png"}, "no mask for sample 0 ('p0.jpg'): "),
+    ({"mask": lambda name: f"{name}.png"}, "no mask for sample 0 ('p0.jpg'): "),
+    ({"mask": ["nowhere.png"] * N}, "no mask for sample 0 ('p0.jpg'): "),
     ({"mask": np.zeros((N, 4), int)}, "masks must be integers [6, height, width]"),
     ({"mask": np.full((N, 4, 4), 256)}, "values of uint8 masks must be from 0 to 255, got 256 to 256"),
     ({"boxes": [np.zeros((0, 4))] * 5}, "boxes must be one list per sample (6), got 5"),
+    ({"boxes": {f"p{number}.jpg": [] for number in range(N)}}, "boxes must be one list per sample (6), got {'p0.jpg'"),
     ({"boxes": [np.zeros((2, 3))] * N}, "sample 0: boxes must be numbers [k, 4], got float64 [2, 3]"),
     ({"boxes": [[[5, 5, 3, 9]]] * N}, "sample 0: a box must be left, top, right, bottom"),
     ({"boxes": ([[[0, 0, 1, 1]]] * N, [[0]] * 5 + [[0, 1]])}, "sample 5 has 1 boxes and 2 classes"),
@@ -178,7 +182,11 @@ def test_fields_that_do_not_fit_are_refused(photos: Path, fields: dict[str, Any]
     ("changes", "text"),
     [
         ({"annotations": 3}, "is no JSON file of COCO instances"),
-        ({"images": []}, "sample 0 ('p0.jpg') is none of the 0 images"),
+        ({"images": []}, "sample 0 ('p0.jpg') is not in the file, which has 0 images"),
+        (
+            {"images": [{"id": number, "file_name": f"{number}/p0.jpg"} for number in (100, 101)]},
+            "sample 0 ('p0.jpg') has the last part of several names in the file, which has 2 images",
+        ),
         ({"categories": []}, "annotation 1 of image 100 must have a category of the file"),
     ],
 )
