@@ -146,6 +146,22 @@ def test_raw_levels_and_bad_samples_have_zeros_for_padding(tmp_path: Path) -> No
         assert [bad.sample for bad in loader.ledger().bad] == [5]
 
 
+def test_padding_is_zero_where_a_slot_held_a_larger_image_before(many_aspects: Path) -> None:
+    """Of raw levels nothing but the cut clears the memory behind an image."""
+    budget = PatchBudget(size=7, sequence_lengths=50)
+    settings: dict[str, Any] = {"patches": budget, "batch_size": 4, "dtype": torch.uint8, "workers": 1}
+    counts, left = [], 0
+    with create_loader(many_aspects, **settings, workers_are="threads") as loader:
+        for _ in range(8):
+            for batch in loader.batches():
+                valid = batch.fields["patch_valid"]
+                counts += valid.sum(1).tolist()
+                left += int(batch.images[~valid].sum())
+                del batch
+    assert max(counts) > min(counts)
+    assert left == 0
+
+
 def open_with(source: Any, **settings: Any) -> Loader:
     defaults = {"patches": PatchBudget(size=8, sequence_lengths=16), "batch_size": 4, "workers": 0}
     return create_loader(source, **{**defaults, **settings})

@@ -37,6 +37,7 @@ FOREIGN = {
     "imagenet_train(flip=...)": ("hflip=0.5",),
     "antialiased bilinear": ("interpolation='bicubic'",),
     "with_labels(source, labels)": ("target_transform=int", "classes=['cat', 'dog']", "label='species'"),
+    "[imagenet_train()] * 2": ("views=2", "num_crops=10"),
     "the first argument": ("file_root='photos'", "data_dir='photos'", "root='data'"),
     "split(source, 0.9)": ("split='train'",),
     "s3://": ("requests=9", "local_cache='here'"),
