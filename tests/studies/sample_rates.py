@@ -1,16 +1,20 @@
-"""Measures kinds of samples and shapes of batches next to torch's DataLoader with Pillow, which does the same work.
+"""Measures kinds of samples and shapes of batches next to other loaders that do the same work.
 
-`python sample_rates.py PHOTOS --rounds 5 --json FILE`: images per second, the rounds alternating, of two workers each:
-eight views of each image; the user's own transform in numpy; a mask next to each image; batches in aspect buckets next
-to batches of one size. The masks are made from the photos, as PNG.
+`python sample_rates.py PHOTOS --rounds 5 --json FILE`: images per second, the rounds alternating, of two workers or
+threads each: eight views of each image; the user's own transform in numpy; a mask next to each image (PNG, made from
+the photos); batches in aspect buckets next to batches of one size. The others are torch's DataLoader with Pillow, DALI
+where it is installed, and FFCV of another interpreter: `--ffcv PYTHON`. What each of them does is said in
+samples_by_dali.py and samples_by_ffcv.py, and what they cannot do in OUT_OF_REACH.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import statistics
+import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +23,8 @@ import numpy as np
 import torch
 import typer
 from PIL import Image
+from sample_kinds import BATCH, SIZE, VIEWS, WORKERS, count_rate, shift_colors
+from samples_by_dali import check_masks, make_dali
 from torch.utils.data import DataLoader, Dataset
 
 from penstock.bench.measure.environment import describe_environment
@@ -27,16 +33,20 @@ from penstock.loaders import create_loader, open_source, with_fields
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines import imagenet_train
 
-BATCH, WORKERS = 64, 2
-VIEWS = [imagenet_train(224, scale=(0.4, 1))] * 2 + [imagenet_train(96, scale=(0.05, 0.4))] * 6
-SIZE = 224
-
-
-def shift_colors(image: np.ndarray[Any, Any], generator: np.random.Generator) -> torch.Tensor:
-    """Return floats [3, height, width] with random gain and offset of each channel: a usual transform in numpy."""
-    pixels = image.astype(np.float32) * generator.uniform(0.8, 1.2, 3).astype(np.float32)
-    pixels += generator.uniform(-20, 20, 3).astype(np.float32)
-    return torch.from_numpy(np.ascontiguousarray(np.clip(pixels, 0, 255).transpose(2, 0, 1)))
+PIPELINES = [imagenet_train(size, scale=share) for size, share in VIEWS]
+SETTLE_S = 1.5
+KINDS = {"eight views": "views", "own transform": "transform", "mask": "mask"}
+OUT_OF_REACH = {
+    "mask": {
+        "FFCV": "random crops and flips draw for each field on their own, and the resize averages pixels, so that "
+        "classes mix: a mask cannot follow its image"
+    },
+    "aspect buckets": {
+        "DALI": "a pipeline makes batches of one shape, and has no order by aspect",
+        "FFCV": "a loader makes batches of one shape, and has no order by aspect",
+        "torch + Pillow": "DataLoader has no order by aspect; users write a batch sampler of their own",
+    },
+}
 
 
 class PillowSamples(Dataset[Any]):
@@ -48,7 +58,7 @@ class PillowSamples(Dataset[Any]):
     def __init__(self, photos: Path, masks: Path, kind: str) -> None:
         self._source = open_source(photos)
         self._masks, self._kind = masks, kind
-        views = VIEWS if kind == "views" else [imagenet_train(SIZE)]
+        views = PIPELINES if kind == "views" else [imagenet_train(SIZE)]
         self._draws = [PillowDataset(self._source, view, torch.uint8) for view in views]
 
     def __len__(self) -> int:
@@ -69,7 +79,7 @@ class PillowSamples(Dataset[Any]):
                     made = made.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else made
                     found.append(np.array(made))
         if self._kind == "transform":
-            return shift_colors(found[0], np.random.default_rng(int(torch.randint(1 << 31, ()))))
+            found = [shift_colors(found[0], np.random.default_rng(int(torch.randint(1 << 31, ()))))]
         return [torch.from_numpy(each) for each in found]
 
 
@@ -83,84 +93,128 @@ def make_masks(photos: Path, folder: Path) -> Path:
     return folder
 
 
-def endless(make: Callable[[], Any]) -> Iterator[Any]:
-    """Serve a loader's epochs without end."""
-    loader = make()
-    while True:
-        yield from loader
+class Here:
+    """Measures a loader of this process."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._batches = self._serve(make)
+        count_rate(self._batches, SETTLE_S, 0.5)
+
+    def rate(self, seconds: float) -> float:
+        """Return images per second."""
+        return count_rate(self._batches, SETTLE_S, seconds)
+
+    def close(self) -> None:
+        """Let go of the loader."""
+        self._batches.close()  # type: ignore[attr-defined]
+
+    @staticmethod
+    def _serve(make: Callable[[], Any]) -> Iterator[Any]:
+        loader = make()
+        while True:
+            yield from loader
 
 
-def count(batch: Any) -> int:
-    """Return the number of images in a batch; of several views an image counts once."""
-    while not isinstance(batch, torch.Tensor):
-        batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
-    return len(batch)
+class Ffcv:
+    """Measures FFCV in a process of its own interpreter."""
+
+    def __init__(self, python: Path, photos: Path, kind: str) -> None:
+        script = Path(__file__).with_name("samples_by_ffcv.py")
+        own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            [str(python), str(script), str(photos), kind], stdin=pipe, stdout=pipe, text=True, env=own
+        )
+        while self._answer() != "ready":  # it prints the progress of writing its file
+            pass
+        self.rate(0.5)
+
+    def rate(self, seconds: float) -> float:
+        """Return images per second."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{SETTLE_S} {seconds}\n")
+        self._process.stdin.flush()
+        return float(self._answer())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"FFCV ended with {self._process.wait()}: its error is above")
+        return line.strip()
 
 
-def measure(batches: Iterator[Any], seconds: float) -> float:
-    """Return images per second."""
-    done, started = 0, time.perf_counter()
-    while time.perf_counter() - started < seconds:
-        done += count(next(batches))
-    return done / (time.perf_counter() - started)
-
-
-def cases(photos: Path, masks: Path) -> dict[str, dict[str, Callable[[], Iterable[Any]]]]:
-    """Return, for each case, what makes the loaders that are compared."""
+def cases(photos: Path, masks: Path, ffcv: Path | None) -> dict[str, dict[str, Callable[[], Any]]]:
+    """Return, for each case, what makes the loaders that are compared; Penstock's comes first."""
 
     def ours(source: Any = photos, **settings: Any) -> Any:
         usual = {"pipeline": imagenet_train(SIZE), "batch_size": BATCH, "dtype": torch.uint8, "workers": WORKERS}
-        return create_loader(source, **{**usual, **settings})
+        return Here(partial(create_loader, source, **{**usual, **settings}))
 
-    def theirs(kind: str) -> Any:
+    def by_torch(kind: str) -> Any:
         settings: dict[str, Any] = {"num_workers": WORKERS, "persistent_workers": True}
-        return DataLoader(PillowSamples(photos, masks, kind), BATCH, shuffle=True, drop_last=True, **settings)
+        dataset = PillowSamples(photos, masks, kind)
+        return Here(partial(DataLoader, dataset, BATCH, shuffle=True, drop_last=True, **settings))
+
+    def by_dali(kind: str) -> Any:
+        files = sorted(photos.iterdir())
+        loader = make_dali(kind, files, [masks / f"{path.stem}.png" for path in files])
+        if kind == "mask":
+            check_masks(next(iter(loader))[0])
+        return Here(lambda: loader)
 
     buckets = [(224, 224), (192, 256), (256, 192)]
     many = [photos] * 8  # so that each bucket fills batches
-    return {
-        "eight views": {"penstock": partial(ours, pipeline=VIEWS), "torch + Pillow": partial(theirs, "views")},
-        "own transform": {
-            "penstock": partial(ours, transform=shift_colors, dtype=torch.float32),
-            "torch + Pillow": partial(theirs, "transform"),
-        },
-        "mask": {
-            "penstock": lambda: ours(with_fields(photos, mask=masks)),
-            "torch + Pillow": partial(theirs, "mask"),
-        },
-        "aspect buckets": {"buckets": partial(ours, many, buckets=buckets), "one size": partial(ours, many)},
+    found: dict[str, dict[str, Callable[[], Any]]] = {
+        "eight views": {"Penstock": partial(ours, pipeline=PIPELINES)},
+        "own transform": {"Penstock": partial(ours, transform=shift_colors, dtype=torch.float32)},
+        "mask": {"Penstock": lambda: ours(with_fields(photos, mask=masks))},
+        "aspect buckets": {"Penstock": partial(ours, many, buckets=buckets), "one size": partial(ours, many)},
     }
+    for name, kind in KINDS.items():
+        found[name]["torch + Pillow"] = partial(by_torch, kind)
+        if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
+            found[name]["DALI"] = partial(by_dali, kind)
+        if ffcv is not None and "FFCV" not in OUT_OF_REACH.get(name, {}):
+            found[name]["FFCV"] = partial(Ffcv, ffcv, photos, kind)
+    return found
 
 
 def main(
     photos: Annotated[Path, typer.Argument(help="A folder of photos.")],
     rounds: Annotated[int, typer.Option(help="Rounds of each loader.")] = 5,
-    seconds: Annotated[float, typer.Option(help="Seconds of a round.")] = 6,
+    seconds: Annotated[float, typer.Option(help="Seconds of a round.")] = 4,
     only: Annotated[list[str] | None, typer.Option(help="Cases to measure.")] = None,
+    ffcv: Annotated[Path | None, typer.Option(help="A Python that has ffcv.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Where to write the record.")] = None,
 ) -> None:
     """Measure the cases, and print medians and ratios."""
     found: dict[str, dict[str, list[float]]] = {}
+    load: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, loaders in cases(photos.resolve(), make_masks(photos, Path(folder))).items():
+        for name, makers in cases(photos.resolve(), make_masks(photos, Path(folder)), ffcv).items():
             if only and name not in only:
                 continue
-            batches = {who: endless(make) for who, make in loaders.items()}
-            for each in batches.values():
-                measure(each, 2)
-            rates = found[name] = {who: [] for who in batches}
+            loaders = {who: make() for who, make in makers.items()}
+            rates = found[name] = {who: [] for who in loaders}
             for _ in range(rounds):
-                for who, each in batches.items():
-                    rates[who].append(measure(each, seconds))
-            first, second = (statistics.median(each) for each in rates.values())
-            ratios = [a / b for a, b in zip(*rates.values(), strict=True)]
-            print(f"{name}: {' / '.join(rates)} = {first:.0f} / {second:.0f}, {statistics.median(ratios):.2f} times")
-            print(f"    ratios of the rounds: {', '.join(f'{ratio:.2f}' for ratio in ratios)}", flush=True)
-            for each in batches.values():
-                each.close()  # type: ignore[attr-defined]
+                for who, loader in loaders.items():
+                    rates[who].append(loader.rate(seconds))
+            load[name] = os.getloadavg()[0]
+            ours, *_ = rates.values()
+            for who, each in rates.items():
+                ratios = [a / b for a, b in zip(ours, each, strict=True)]
+                spread = f"{statistics.median(ratios):.2f} times, {min(ratios):.2f} to {max(ratios):.2f}"
+                print(f"{name}: {who} {statistics.median(each):,.0f} images/s; Penstock {spread}", flush=True)
+            for loader in loaders.values():
+                loader.close()
     if json_file is not None:
         about = {"environment": describe_environment(), "batch_size": BATCH, "workers": WORKERS, "seconds": seconds}
-        write_json(json_file, {**about, "images_per_s": found})
+        write_json(json_file, {**about, "load": load, "images_per_s": found, "out_of_reach": OUT_OF_REACH})
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from augment_images import Calls
 
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.batch.erase_and_mix import erase, mix
+from penstock.pipelines.batch.patch_stage import PatchStage
 from penstock.pipelines.batch.stage import DTYPES, BatchStage
 from penstock.pipelines.plan.augmentations import BatchKey
 from penstock.pipelines.spec import Augmentations, ImagePipeline
@@ -83,6 +84,16 @@ def test_the_result_can_go_into_memory_at_hand(dtype: torch.dtype) -> None:
     found = stage(images, out=memory[1:4])
     assert found.data_ptr() == memory[1].data_ptr()
     assert torch.equal(found, stage(images))
+    assert (memory[[0, 4]] == 7).all()
+
+
+def test_patches_are_normalised_as_images_and_can_go_into_memory_at_hand() -> None:
+    images = batch_of(3)
+    patches = images.reshape(3, 20, 36 * 3)  # each line of an image as one patch
+    memory = torch.full((5, *patches.shape[1:]), 7.0)
+    found = PatchStage(RECIPES["odd"], torch.float32, CPU)(patches, out=memory[1:4])
+    assert found.data_ptr() == memory[1].data_ptr()
+    assert torch.equal(found.view(images.shape), BatchStage(RECIPES["odd"], torch.float32, CPU)(images).permute(0, 2, 3, 1))
     assert (memory[[0, 4]] == 7).all()
 
 
