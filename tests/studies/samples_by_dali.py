@@ -1,0 +1,81 @@
+"""DALI's own pipelines for each kind of sample, on the CPU, as its documentation builds them.
+
+Views: the file is decoded once, and each view is a random_resized_crop of it. Mask: two readers of one seed and one
+window for both files, so that image and mask stay together. Own transform: python_function, which DALI calls for one
+image at a time in one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sample_kinds import BATCH, SIZE, VIEWS, WHOLE, WORKERS, shift_colors
+
+RATIO = (3 / 4, 4 / 3)
+_GENERATOR = np.random.default_rng(0)
+
+
+def shift_at_random(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Call the user's function with one generator for all images: DALI has none of each sample."""
+    return shift_colors(image, _GENERATOR)
+
+
+def make_dali(kind: str, photos: Sequence[Path], masks: Sequence[Path]) -> Any:
+    """Return an iterable of epochs of batches: lists of one dict of tensors.
+
+    kind: "views", "transform" or "mask".
+    """
+    from nvidia.dali import fn, pipeline_def, types
+    from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+    def read(paths: Sequence[Path], name: str) -> Any:
+        return fn.readers.file(files=list(map(str, paths)), random_shuffle=True, seed=1, name=name)
+
+    def crop_of(encoded: Any) -> Any:
+        return fn.random_crop_generator(fn.peek_image_shape(encoded), random_area=WHOLE, random_aspect_ratio=RATIO)
+
+    def cut(encoded: Any, window: Any, mirror: Any, filter_: Any, colors: Any) -> Any:
+        part = fn.decoders.image_slice(
+            encoded, *window, axes=[0, 1], normalized_anchor=False, normalized_shape=False, output_type=colors
+        )
+        return fn.flip(fn.resize(part, size=[SIZE, SIZE], interp_type=filter_), horizontal=mirror)
+
+    def planes(image: Any, mirror: Any = 0) -> Any:
+        return fn.crop_mirror_normalize(image, mirror=mirror, dtype=types.UINT8, output_layout="CHW", mean=0.0, std=1.0)
+
+    @pipeline_def(batch_size=BATCH, num_threads=WORKERS, device_id=None, seed=1)
+    def work() -> Any:
+        encoded, number = read(photos, "Reader")
+        if kind == "views":
+            whole = fn.decoders.image(encoded, output_type=types.RGB)
+            made = []
+            for size, share in VIEWS:
+                view = fn.random_resized_crop(
+                    whole, size=size, random_area=share, random_aspect_ratio=RATIO, interp_type=types.INTERP_TRIANGULAR
+                )
+                made.append(planes(view, fn.random.coin_flip()))
+            return *made, number
+        mirror, window = fn.random.coin_flip(), crop_of(encoded)
+        image = cut(encoded, window, mirror, types.INTERP_TRIANGULAR, types.RGB)
+        if kind == "transform":
+            return fn.python_function(image, function=shift_at_random), number
+        mask, its_number = read(masks, "Masks")
+        return planes(image), cut(mask, window, mirror, types.INTERP_NN, types.GRAY), number, its_number
+
+    names = {
+        "views": [*(f"view {number}" for number in range(len(VIEWS))), "number"],
+        "transform": ["image", "number"],
+        "mask": ["image", "mask", "number", "number of mask"],
+    }[kind]
+    return DALIGenericIterator(
+        work(), names, reader_name="Reader", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
+    )
+
+
+def check_masks(batch: dict[str, Any]) -> None:
+    """Raise AssertionError where image and mask of a batch are not of one sample."""
+    assert (batch["number"] == batch["number of mask"]).all()
