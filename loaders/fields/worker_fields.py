@@ -47,7 +47,8 @@ class WorkerFields:
         """Write the masks of `rows` to `masks`, and return by row what is wrong with the fields of a sample.
 
         about: of each row of the batch its `index`, `size`, `window`, `place`, `turn` and `flip`.
-        masks: of each view [batch, height, width], or [batch, length, levels] of patches. moves: of each view what then moves the pixels of `rows`, or None.
+        masks: of each view [batch, height, width], or [batch, length, levels] of patches. moves: of each view what then
+        moves the pixels of `rows`, or None.
         working_on: called with each sample whose masks are read.
         """
         if not rows:
@@ -80,7 +81,7 @@ class WorkerFields:
             raise LoaderError("E-DATASET", cause, fix="pass Masks(..., dtype='int32')")
         drawn = (np.reshape(about[column], (len(views), -1)).tolist() for column in ("window", "place", "turn", "flip"))
         for out, window, place, (turn,), (flip,) in zip(views, *drawn, strict=True):
-            out = view_image(out, *place[2:], 1)[..., 0] if self._in_patches else out
+            out = view_image(out, place[2], place[3], 1)[..., 0] if self._in_patches else out
             window_of_mask(mask, tuple(window), tuple(place), out.shape, turn, flip, kind.ignore_index, out)
 
     def _check_boxes(self, rows: list[int], about: npt.NDArray[np.void]) -> dict[int, LoaderError]:

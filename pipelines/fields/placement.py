@@ -30,7 +30,7 @@ def move_points(points: Floats, rows: npt.NDArray[np.intp], plan: BatchPlan, siz
     turns, flips = plan.turns[rows], plan.flips[rows]
     transposed, upside_down = (turns & TRANSPOSED) != 0, (turns & UPSIDE_DOWN) != 0
     moved[transposed] = moved[transposed, ::-1]
-    sides = place[:, 2:] if size is None else np.broadcast_to(np.float64(size[::-1]), moved.shape)
+    sides = place[:, 2:] if size is None else np.broadcast_to(np.array(size[::-1], np.float64), moved.shape)
     moved[upside_down, 1] = sides[upside_down, 1] - moved[upside_down, 1]
     moved[flips, 0] = sides[flips, 0] - moved[flips, 0]
     return moved

@@ -27,8 +27,8 @@ def fit_grids(widths: Ints, heights: Ints, patch: int, length: int, max_ratio: f
     scale = np.minimum(columns * h, rows * w).max(1)
     grids: Ints = np.stack((-(-scale // heights), -(-scale // widths)), 1)
     if max_ratio is not None:
-        most = np.ceil(np.stack((widths, heights), 1) * (max_ratio / patch)).astype(np.int64)
-        grids = np.minimum(grids, np.maximum(most, 1))
+        most = np.ceil(np.stack((widths, heights), 1) * (max_ratio / patch)).astype(np.int64)  # at least 1
+        grids = np.minimum(grids, most)
     return grids
 
 

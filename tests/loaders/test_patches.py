@@ -15,7 +15,9 @@ from PIL import Image
 
 from penstock.loaders import ByUpdate, LoaderError, PatchBudget, create_loader
 from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.rows.python_rows import PythonRows
 from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train, timm_a2
+from penstock.pipelines.native.library import native_library
 
 MEAN, STD = (0.5, 0.25, 0.75), (0.5, 1.0, 0.25)
 LENGTHS = {"torch": (30, 77), "pillow": (50,)}
@@ -131,6 +133,26 @@ def test_batches_are_dicts_that_a_model_takes(tmp_path: Path) -> None:
         assert (batch["patches"][~batch["patch_valid"]] == 1).all()
 
 
+def test_by_default_a_batch_of_the_longest_sequence_has_batch_size_images(tmp_path: Path) -> None:
+    patches = PatchBudget(size=8, sequence_lengths=(10, 20))
+    with create_loader(write_folder(tmp_path, 12), patches=patches, batch_size=3, workers=0) as loader:
+        assert sorted(tuple(batch.images.shape[:2]) for batch in loader.batches()) == [(3, 20), (6, 10)]
+    assert PatchBudget(tokens=576).tokens == 576  # room for one image of the longest
+
+
+def test_ordinary_photos_are_cut_into_patches_by_the_native_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that the library refuses is made in Python, with the same pixels, several times slower."""
+    if native_library() is None:
+        pytest.skip("without the native library")
+    monkeypatch.setattr(PythonRows, "fill", None)
+    with create_loader(
+        write_folder(tmp_path, 12), patches=PatchBudget(size=8, sequence_lengths=16), batch_size=4, workers=0
+    ) as loader:
+        assert len(list(loader)) == 3
+
+
 def test_raw_levels_and_bad_samples_have_zeros_for_padding(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "photos", 12)
     (root / "class1" / "0004.jpg").write_bytes(photo(4)[:90])
@@ -178,6 +200,7 @@ def open_with(source: Any, **settings: Any) -> Loader:
         ({"patches": PatchBudget(tokens=600)}, "batch_size follows from tokens=600: leave one of them out"),
         ({"pipeline": [imagenet_train()] * 2}, "patches need a single view, got 2"),
         ({"pipeline": ImagePipeline(crop="letterbox")}, "patches need crop='random_resized', .*, got 'letterbox'"),
+        ({"pipeline": ImagePipeline(crop="center", shorter_side=64)}, "without shorter_side"),
         ({"pipeline": timm_a2()}, "patches cannot be augmented beyond crop and flips"),
         ({"pipeline": imagenet_train(rotate90=0.5)}, "leave out augmentations and rotate90"),
         ({"batch_size": 13}, "a global batch of 13 never fills from 12 samples"),

@@ -153,6 +153,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"mask": "s3://masks/"}, "field 'mask': masks cannot be taken from"),
     ({"mask": ["a.png"] * 5}, "masks must be one path per sample (6), got 5"),
     ({"mask": "nowhere"}, "no mask for sample 0 ('p0.jpg') in 'nowhere'"),
+    ({"patch_valid": ["a"] * N}, "a field must not be called patch_valid, which batches have already"),
     ({"mask": "nowhere/{name}.png"}, "no mask for sample 0 ('p0.jpg'): "),
     ({"mask": lambda name: f"{name}.png"}, "no mask for sample 0 ('p0.jpg'): "),
     ({"mask": ["nowhere.png"] * N}, "no mask for sample 0 ('p0.jpg'): "),

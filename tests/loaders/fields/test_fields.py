@@ -15,7 +15,17 @@ import torch
 from photo_fields import PhotoFields
 from PIL import Image
 
-from penstock.loaders import Boxes, LoaderError, Masks, PatchBudget, concat, create_loader, split, with_fields, with_labels
+from penstock.loaders import (
+    Boxes,
+    LoaderError,
+    Masks,
+    PatchBudget,
+    concat,
+    create_loader,
+    split,
+    with_fields,
+    with_labels,
+)
 from penstock.loaders.loader import Loader
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines import imagenet_eval, imagenet_train

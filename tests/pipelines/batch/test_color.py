@@ -8,7 +8,7 @@ import torch
 from augment_images import by_pillow, share_off
 from PIL import Image
 
-from penstock.pipelines.batch.color import adjust_hue, to_grey, to_planes
+from penstock.pipelines.batch.color import adjust_hue, make_grey, to_grey, to_planes
 from penstock.pipelines.plan.augmentations import Op
 
 
@@ -33,3 +33,11 @@ def test_grey_is_pillows_mode_l() -> None:
     images = every_colour(3)
     expected = np.asarray(Image.fromarray(images[0]).convert("L"))
     assert (to_grey(to_planes(torch.from_numpy(images)))[0].numpy() == expected).all()
+
+
+def test_every_colour_of_16_million_is_made_grey_as_pillow_does() -> None:
+    image = every_colour(1)[0]
+    found = torch.from_numpy(image.copy())[None]
+    make_grey(found, np.empty(0))
+    expected = np.asarray(Image.fromarray(image).convert("L"))
+    assert all(np.array_equal(found[0, ..., channel], expected) for channel in range(3))

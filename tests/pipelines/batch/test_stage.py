@@ -93,7 +93,8 @@ def test_patches_are_normalised_as_images_and_can_go_into_memory_at_hand() -> No
     memory = torch.full((5, *patches.shape[1:]), 7.0)
     found = PatchStage(RECIPES["odd"], torch.float32, CPU)(patches, out=memory[1:4])
     assert found.data_ptr() == memory[1].data_ptr()
-    assert torch.equal(found.view(images.shape), BatchStage(RECIPES["odd"], torch.float32, CPU)(images).permute(0, 2, 3, 1))
+    as_images = BatchStage(RECIPES["odd"], torch.float32, CPU)(images)
+    assert torch.equal(found.view(images.shape), as_images.permute(0, 2, 3, 1))
     assert (memory[[0, 4]] == 7).all()
 
 
