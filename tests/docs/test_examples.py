@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from range_server import serve_ranges
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 SMALL = ["--epochs", "1", "--size", "32", "--batch-size", "4"]
@@ -56,6 +57,24 @@ def test_every_example_is_listed_and_short() -> None:
     assert set(found) == set(SCRIPTS)
     assert [name for name in found if f"]({name})" not in page] == []
     assert {name: len(text.splitlines()) for name, text in found.items() if len(text.splitlines()) > 70} == {}
+
+
+def test_tars_come_over_http_once(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("obstore")
+    script, name = str(EXAMPLES / "tars_over_http.py"), "train-{0000..0001}.tar"
+    with serve_ranges(here) as server:
+        options = ["--local-cache", str(here / "copy"), "--batch-size", "4"]
+        monkeypatch.setattr(sys, "argv", [script, f"{server.url}/{name}", *options])
+        sent = []
+        for _ in range(2):
+            runpy.run_path(script, run_name="__main__")
+            sent.append(server.num_bytes)
+    assert capsys.readouterr().out.count("10 images") == 2
+    images = sum(path.stat().st_size for path in (here / "photos").rglob("*.jpg"))
+    assert sent[0] > images
+    assert sent[1] - sent[0] < images / 10
 
 
 @pytest.mark.slow
