@@ -100,10 +100,22 @@ def too_wide(path: str, text: str) -> list[str]:
 
 
 def broken_links(path: str, text: str, root: Path = ROOT) -> list[str]:
-    """Return the relative links of a page that lead to no file."""
-    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
-    files = {x: os.path.normpath(os.path.join(os.path.dirname(path), x)) for x in links if "://" not in x}
-    return [f"{path}: {x}" for x, file in files.items() if not file.endswith(GENERATED) and not (root / file).exists()]
+    """Return the relative links of a page that lead to no file, or to no heading of a page."""
+    broken = []
+    for target, anchor in set(re.findall(r"\]\(([^)#\s]*)(#[^)\s]+)?\)", text)):
+        file = os.path.normpath(os.path.join(os.path.dirname(path), target)) if target else path
+        if "://" in target or file.endswith(GENERATED):
+            continue
+        page = text if file == path else (root / file).read_text("utf-8") if anchor and (root / file).is_file() else ""
+        if not (root / file).exists() or anchor.removeprefix("#") not in {"", *headings(page)}:
+            broken.append(f"{path}: {target}{anchor}")
+    return sorted(broken)
+
+
+def headings(page: str) -> list[str]:
+    """Return the anchors of a page's headings, as code hosts and MkDocs make them."""
+    titles = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles]
 
 
 # Built from pieces, so that this file does not hold what it looks for.
@@ -191,7 +203,12 @@ def test_pages_can_be_read() -> None:
 
 def test_a_wide_line_or_a_broken_link_goes_red() -> None:
     assert too_wide("a.md", "x" * 110 + "\n" + "x" * 111) == ["a.md:2: 111 columns"]
-    assert broken_links("README.md", "[a](Makefile) [b](https://a.b/c) [c](nowhere.md#x)") == ["README.md: nowhere.md"]
+    text = "# A b, c.d\n[a](Makefile) [b](https://a.b/c#d) [c](nowhere.md#x) [d](#a-b-cd) [e](#a-b) [f](LICENSE#new)\n"
+    assert broken_links("README.md", text) == [
+        "README.md: #a-b",
+        "README.md: LICENSE#new",
+        "README.md: nowhere.md#x",
+    ]
 
 
 def test_walk_without_git_finds_what_git_finds() -> None:
@@ -289,13 +306,6 @@ def test_the_gate_is_strict() -> None:
 @pytest.mark.parametrize("line", ["\tpytest || true", "\truff check . ||:", "\t-mypy", "\t@-mypy", "MAKEFLAGS += -k"])
 def test_a_soft_gate_goes_red(line: str) -> None:
     assert softened(f"test:\n\tpytest -m 'not gpu' || exit 1\n{line}\n") == [line]
-
-
-def test_documented_targets_exist() -> None:
-    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    pages = "\n".join((ROOT / page).read_text("utf-8") for page in ("README.md", "CONTRIBUTING.md"))
-    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", pages, re.MULTILINE))
-    assert {"bench", "test"} <= named <= targets
 
 
 def missing_tests(texts: Iterable[str]) -> list[str]:
