@@ -30,6 +30,8 @@ _SORTED = 0.8  # share of equal pairs from which on data counts as sorted; 0.5 i
 class Blocks:
     """Ask for a shuffle by blocks, which suits storage that is slow at random reads.
 
+    Raises ValueError for numbers below 1.
+
     Attributes:
         samples: neighbouring samples per block; by default 64, which are some MB of photos, or the row groups of
             Parquet files, whatever their sizes.

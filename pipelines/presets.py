@@ -95,14 +95,20 @@ def simclr_view(size: _Size = 224, *, strength: float = 1.0, **settings: Any) ->
 
 
 def simclr(size: _Size = 224, *, strength: float = 1.0, **settings: Any) -> tuple[ImagePipeline, ...]:
-    """Return the pipelines of SimCLR's two views, for `create_loader(..., pipeline=simclr())`: see simclr_view."""
+    """Return the pipelines of SimCLR's two views, for `create_loader(..., pipeline=simclr())`.
+
+    Each draws colour jitter with probability 0.8, grey 0.2 and blur 0.5; pixels are scaled to 0 to 1 and not normalised
+    further. `strength` scales the jitter; the paper takes 0.5 and `blur=0.0` for CIFAR-10. `settings` are those of
+    imagenet_train. Source, and what differs: penstock.pipelines.presets.simclr_view.
+    """
     return (simclr_view(size, strength=strength, **settings),) * 2
 
 
 def dino(size: _Size = 224, *, local_size: _Size = 96, local_views: int = 8) -> tuple[ImagePipeline, ...]:
     """Return the pipelines of DINO's views, for `create_loader(..., pipeline=dino())`: two global, then local ones.
 
-    Source: see dino_global_1.
+    size: of the global views, which take 0.4 to 1 of the area; local_size: of the `local_views`, which take 0.05 to
+    0.4. Source: Caron et al.: "Emerging properties in self-supervised vision transformers", arXiv 2104.14294.
     """
     return dino_global_1(size), dino_global_2(size), *(dino_local(local_size),) * local_views
 

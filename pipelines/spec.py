@@ -21,7 +21,9 @@ from penstock.pipelines.foreign_names import refuse_unknown
 
 MAX_VIEWS = 256  # a number of 8 bits, next to one for the purpose of a draw
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""Mean of red, green and blue over ImageNet's photos, on a scale from 0 to 1, as torchvision has it."""
 IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Standard deviation of red, green and blue, on the same scale."""
 DEFAULT_MAX_PIXELS = 100_000_000
 RAND_BINS = 31  # number of magnitudes of torchvision's RandAugment and TrivialAugmentWide
 MAX_RAND_OPS = 16
@@ -345,7 +347,7 @@ def imagenet_train(size: int | tuple[int, int] = 224, **settings: object) -> Ima
     """Return the usual pipeline for training on ImageNet: RandomResizedCrop and a flip with probability 1/2.
 
     `size` is in pixels, one side or (height, width); `settings` are fields of ImagePipeline and of Augmentations, such
-    as flip=0.0, auto_augment="rand" or mixup=0.2.
+    as flip=0.0, auto_augment="rand" or mixup=0.2. Raises TypeError for an unknown setting, and as ImagePipeline does.
     """
     chosen = {field.name: settings.pop(field.name) for field in fields(Augmentations) if field.name in settings}
     if chosen:

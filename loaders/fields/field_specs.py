@@ -29,6 +29,9 @@ _TAKEN = ("images", "labels", "index", "patches", "patch_coord", "patch_valid") 
 class Masks:
     """Say where the mask of each image is; it is cut, resized by nearest neighbour, turned and flipped with its image.
 
+    Served as [batch, height, width] of `dtype`. Raises ValueError for an unknown `dtype` or `of`, and for an
+    ignore_index that `dtype` cannot hold.
+
     Attributes:
         where: a folder, in which each mask has the name of its image, perhaps with another suffix; a pattern such as
             "masks/{name}_seg.png", where {name} is the image's name without suffix; a function of the image's name that
@@ -57,6 +60,9 @@ class Masks:
 class Boxes:
     """Give the boxes of each image, left, top, right and bottom in pixels of the image, with their classes.
 
+    Served as float32 [k, 4], one tensor per image, with their classes, int64 [k]. Raises ValueError unless min_area is
+    from 0 to 1.
+
     Attributes:
         boxes: an array [k, 4] per image.
         classes: a list of k class numbers or class names per image; None for class 0.
@@ -79,6 +85,8 @@ class Boxes:
 class Keypoints:
     """Give the keypoints of each image: an array [n, k, 3] of x, y and visibility, or [n, k, 2].
 
+    Served as float32 [batch, k, 3], in pixels of the crop.
+
     Attributes:
         points: x and y in pixels of the image, from its edge: the centre of the first pixel is 0.5. Visibility 0 means
             that a point is not known.
@@ -94,7 +102,8 @@ class Coco:
     """Read boxes and classes, and keypoints where there are some, of a JSON file of COCO.
 
     Crowds are left out, as in the references of torchvision. Class numbers count the category ids in their order, from
-    0. 0.5 is added to keypoints, which COCO counts from the centre of the first pixel.
+    0. 0.5 is added to keypoints, which COCO counts from the centre of the first pixel. Served as Boxes and Keypoints
+    are.
 
     Attributes:
         path: of the JSON file.
@@ -112,6 +121,8 @@ class Coco:
 @dataclass(frozen=True)
 class Yolo:
     """Read the boxes of a folder of text files of YOLO: class, centre and sides as shares of the image, one per line.
+
+    Served as Boxes are.
 
     Attributes:
         folder: with a .txt of the name of each image; an image without one has no boxes.

@@ -22,7 +22,7 @@ class ByUpdate:
     """Ask for sizes that change at batches of the run, such as ByUpdate({0: 128, 5000: 160}).
 
     A run counts its batches from 0 through all epochs. A change in the middle of an epoch leaves the order of the
-    samples as it is: each is still served once.
+    samples as it is: each is still served once. Raises ValueError for anything but a dict.
 
     Attributes:
         values: of the number of each batch at which a size changes, the size from there on.
