@@ -19,6 +19,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the data that the pages name."""
     folder = tmp_path_factory.mktemp("docs")
     synthesise(folder / "imagenet", images=10, validation=4, classes=2, workers=0)
+    (folder / "demo").symlink_to("imagenet")
     shutil.copytree(folder / "imagenet" / "train", folder / "photos")
     images = sorted((folder / "photos").rglob("*.jpg"))
     _write_table(folder, images)
