@@ -20,14 +20,14 @@ BARS = (  # label, name in the record, whether it is Penstock's
     ("torch + Pillow, files", "torch_pil:u8", False),
 )
 COLOURS = {"light": ("#24292f", "#57606a", "#d9480f", "#adb5bd"), "dark": ("#e6edf3", "#9198a1", "#ff8a4c", "#5c6570")}
-WIDTH, ROW, LEFT, RIGHT = 760, 30, 240, 80
+WIDTH, ROW, LEFT, RIGHT = 540, 30, 235, 65  # narrow, so that its text can be read on a telephone
 
 
 def draw(record: dict[str, Any], theme: str) -> str:
     """Return the SVG of a record; bars are proportional to images per second."""
     ink, faint, ours, theirs = COLOURS[theme]
     rates = [record["beside"][name]["images_per_s"] for _, name, _ in BARS]
-    height = 46 + ROW * len(BARS) + 30
+    height = 46 + ROW * len(BARS) + 42
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
         'font-family="system-ui, sans-serif" font-size="14">',
@@ -45,8 +45,12 @@ def draw(record: dict[str, Any], theme: str) -> str:
             f'<text x="{LEFT + width + 8:.1f}" y="{middle}" fill="{ink}" font-weight="{weight}">{rate:,.0f}</text>',
         ]
     machine = record["machine"].partition(",")[0]
-    note = f"{machine}. Same photos, random crops of 224, uint8 batches; median of three rounds."
-    return "\n".join([*parts, f'<text x="0" y="{height - 8}" fill="{faint}" font-size="12">{note}</text>', "</svg>\n"])
+    notes = (f"{machine}. The same 200 photos, random crops of 224,", "uint8 batches of 64; median of three rounds.")
+    parts += [
+        f'<text x="0" y="{height - 24 + 17 * row}" fill="{faint}" font-size="12">{note}</text>'
+        for row, note in enumerate(notes)
+    ]
+    return "\n".join([*parts, "</svg>\n"])
 
 
 def main(record: str, folder: str) -> None:
