@@ -99,7 +99,7 @@ def complete_codes(text: str) -> str:
 
     def row(found: re.Match[str]) -> str:
         code = ERROR_CODES[found[1]]
-        return f"| <span id='{found[1].lower()}'>`{found[1]}`</span> |{found[2]}| {code.exit_code} | {code.fix} |"
+        return f"| <span id='{found[1].lower()}'>`{found[1]}`</span> |{found[2]}| {code.exit_code} | {_plain(code.fix)} |"
 
     head = "| code | what happened |\n|---|---|\n"
     wide = "| code | what happened | exit code | the usual fix |\n|---|---|--:|---|\n"
@@ -136,7 +136,7 @@ def _option_row(option: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[")
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[").replace("__", "\\_\\_")
 
 
 def example_pages() -> Iterator[tuple[str, str]]:
