@@ -162,7 +162,7 @@ report-picture: link ## draw the report page of REPORT_RECORD as bench/results/r
 	@mkdir -p build
 	$(LINKED_COMMAND) report $(REPORT_RECORD) build/report.html
 	$(BROWSER) --headless $$(test "$$(id -u)" != 0 || echo --no-sandbox) --disable-gpu --hide-scrollbars \
-	  --window-size=1100,940 --screenshot=$(abspath $(REPORT_PICTURE)) file://$(CURDIR)/build/report.html
+	  --window-size=1100,864 --screenshot=$(abspath $(REPORT_PICTURE)) file://$(CURDIR)/build/report.html
 
 image: ## the CPU image, built without a Docker engine (root; Debian or Ubuntu); docker/Dockerfile has the GPU's too
 	@docker/build-cpu.sh
