@@ -1,10 +1,10 @@
-"""Serves samples of another source under other numbers: the base of subsets, splits and repetitions."""
+"""Serves samples of other sources under other numbers: the base of subsets, splits, repetitions and joined sources."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,11 +12,7 @@ import numpy.typing as npt
 
 from penstock.loaders.sources.contract import (
     BlockSource,
-    FetchingSource,
-    FieldSource,
-    LocatedSource,
     Source,
-    TargetSource,
     WindowSource,
     has_fields,
     has_targets,
@@ -31,22 +27,109 @@ from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
 from penstock.pipelines.targets import Targets
 
-Index = TypeVar("Index", int, npt.NDArray[np.int64])
+Indices = npt.NDArray[np.int64]
+Index = TypeVar("Index", int, Indices)
 
 
-class View:
+class OverSources:
+    """Serve samples of other sources; what reads and fetches them is here, by the protocols in contract.py.
+
+    Subclasses say where a sample is.
+
+    Attributes:
+        sources: those whose samples are served.
+        locates: whether some of them say where their images lie.
+        has_windows: whether all of them read parts of images, as caches do.
+        fetches: whether some of them fetch samples ahead of their use.
+        has_targets: whether the labels are no class numbers, or several named ones.
+        has_fields, field_kinds: whether there is more than images and labels, and what that is, by name.
+        label_classes: of labels that are no class numbers, by name ("" for one alone), the names of their classes.
+    """
+
+    has_targets: bool
+    has_fields: bool
+    field_kinds: dict[str, FieldKind]
+
+    def _read_from(self, sources: Sequence[Source]) -> None:
+        self.sources: tuple[Any, ...] = tuple(sources)
+        self.locates, self.has_windows = any(map(is_located, sources)), all(map(is_cache, sources))
+        self._fetching = [source for source in self.sources if is_fetching(source)]  # asked once: it takes 50 us
+        self._windowed = [source for source in self.sources if isinstance(source, WindowSource)]
+        self.fetches = bool(self._fetching)
+        self.label_classes: dict[str, tuple[bytes, ...]] = getattr(sources[0], "label_classes", {})
+
+    def _place(self, index: int) -> tuple[Any, int]:
+        """Return the source of sample `index`, and its index there."""
+        raise NotImplementedError
+
+    def _parts(self, indices: Indices) -> Iterator[tuple[Any, Indices]]:
+        """Yield each source of samples `indices`, and its own indices."""
+        raise NotImplementedError
+
+    def _parts_in(self, some: list[Any], indices: Indices) -> Iterator[tuple[Any, Indices]]:
+        return (part for part in self._parts(indices) if any(part[0] is source for source in some))
+
+    def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
+        source, inner = self._place(index)
+        return source.read(inner)  # type: ignore[no-any-return]
+
+    def stored_size(self, index: int) -> StoredSize | None:
+        source, inner = self._place(index)
+        return source.stored_size(inner) if any(source is other for other in self._windowed) else None
+
+    def read_window(self, index: int, window: Window) -> ImagePart:
+        source, inner = self._place(index)
+        return source.read_window(inner, window)  # type: ignore[no-any-return]
+
+    def will_need(self, indices: Indices) -> None:
+        for source, inner in self._parts_in(self._windowed, indices):
+            source.will_need(inner)
+
+    @property
+    def has_room(self) -> bool:
+        return all(source.has_room for source in self._fetching)
+
+    def announce(self, indices: Indices) -> None:
+        for source, inner in self._parts_in(self._fetching, indices):
+            source.announce(inner)
+
+    def can_hold(self, num_samples: int) -> bool:
+        return all(isinstance(source, BlockSource) and source.can_hold(num_samples) for source in self._fetching)
+
+    def announce_blocks(self, indices: Indices) -> None:
+        for source, inner in self._parts_in(self._fetching, indices):
+            source.announce_blocks(inner)
+
+    def forget(self) -> None:
+        for source in self._fetching:
+            source.forget()
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Requests that were answered, and the bytes that came."""
+        requests, num_bytes = zip(*(getattr(source, "traffic", (0, 0)) for source in self.sources), strict=True)
+        return sum(requests), sum(num_bytes)
+
+    def mask(self, name: str, index: int) -> bytes | npt.NDArray[Any]:
+        source, inner = self._place(index)
+        return source.mask(name, inner)  # type: ignore[no-any-return]
+
+    def name(self, index: int) -> bytes:
+        """Return the name of image `index` in its own source, as sample_name defines it."""
+        return sample_name(*self._place(index))
+
+    def path(self, index: int) -> bytes:
+        source, inner = self._place(index)
+        return source.path(inner)  # type: ignore[no-any-return]
+
+
+class View(OverSources):
     """Serve samples of another source; subclasses override `_at`, which maps an index to one of its samples.
 
     Attributes:
         source: the source whose samples are served.
         classes, skipped: those of `source`.
         fingerprint: hex digest of that of `source` and of how it is viewed.
-        locates: whether `source` says where its images lie.
-        has_windows: whether `source` reads parts of images, as a cache does.
-        fetches: whether `source` fetches samples ahead of their use.
-        has_targets: whether the labels of `source` are no class numbers, or several named ones.
-        has_fields, field_kinds: whether `source` has more than images and labels, and what that is, by name.
-        label_classes: of labels that are no class numbers, by name ("" for one alone), the names of their classes.
     """
 
     def __init__(self, source: Source, num_samples: int, viewing: str) -> None:
@@ -56,12 +139,11 @@ class View:
 
     def _show(self, source: Source) -> None:
         self.source = source
+        self._read_from([source])
         self.classes, self.skipped = source.classes, source.skipped
         self.fingerprint = self._digest(source.fingerprint)
-        self.locates, self.has_windows, self.fetches = is_located(source), is_cache(source), is_fetching(source)
         self.has_targets, self.has_fields = has_targets(source), has_fields(source)
-        self.field_kinds: dict[str, FieldKind] = dict(source.field_kinds) if has_fields(source) else {}
-        self.label_classes: dict[str, tuple[bytes, ...]] = getattr(source, "label_classes", {})
+        self.field_kinds = dict(source.field_kinds) if has_fields(source) else {}
 
     @property
     def content(self) -> str:
@@ -101,92 +183,30 @@ class View:
         """Return the source's index of sample `index`; for an int64 array, of each of its elements."""
         return index
 
-    def indices_of(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _place(self, index: int) -> tuple[Any, int]:
+        return self.source, self._at(index)
+
+    def _parts(self, indices: Indices) -> Iterator[tuple[Any, Indices]]:
+        yield self.source, self._at(indices)
+
+    def indices_of(self, indices: Indices) -> Indices:
         """Return the source's indices of images `indices` (both int64 [n])."""
         return self._at(indices)
 
     def __len__(self) -> int:
         return self._num_samples
 
-    def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
-        """Return an encoded image, or pixels uint8 [height, width, 3]."""
-        return self.source.read(self._at(index))
+    def locate(self, indices: Indices, rows: Rows) -> Names:
+        return self.source.locate(self._at(indices), rows)  # type: ignore[attr-defined,no-any-return]
 
-    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Say in `rows` where images `indices` lie, for the native library."""
-        assert isinstance(self.source, LocatedSource)
-        return self.source.locate(self._at(indices), rows)
-
-    def will_need(self, indices: npt.NDArray[np.int64]) -> None:
-        """Announce that images `indices` will be read soon."""
-        if isinstance(self.source, WindowSource):
-            self.source.will_need(self._at(indices))
-
-    @property
-    def has_room(self) -> bool:
-        """Whether more samples may be announced."""
-        return isinstance(self.source, FetchingSource) and self.source.has_room
-
-    def announce(self, indices: npt.NDArray[np.int64]) -> None:
-        """Begin to fetch images `indices`."""
-        if isinstance(self.source, FetchingSource):
-            self.source.announce(self._at(indices))
-
-    def can_hold(self, num_samples: int) -> bool:
-        """Say whether so many samples may be announced before they are needed."""
-        return isinstance(self.source, BlockSource) and self.source.can_hold(num_samples)
-
-    def announce_blocks(self, indices: npt.NDArray[np.int64]) -> None:
-        """Begin to fetch images `indices` long before they are read."""
-        assert isinstance(self.source, BlockSource)
-        self.source.announce_blocks(self._at(indices))
-
-    def forget(self) -> None:
-        """Forget what was announced and not read."""
-        if isinstance(self.source, FetchingSource):
-            self.source.forget()
-
-    @property
-    def traffic(self) -> tuple[int, int]:
-        """Requests that were answered, and the bytes that came."""
-        return getattr(self.source, "traffic", (0, 0))
-
-    def stored_size(self, index: int) -> StoredSize | None:
-        """Return size and orientation of image `index`; None if it can only be read whole."""
-        return self.source.stored_size(self._at(index)) if isinstance(self.source, WindowSource) else None
-
-    def read_window(self, index: int, window: Window) -> ImagePart:
-        """Return the part of image `index` that holds `window`."""
-        assert isinstance(self.source, WindowSource)
-        return self.source.read_window(self._at(index), window)
-
-    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the class numbers (int64) of images `indices`."""
+    def labels(self, indices: Indices) -> Indices:
         return self.source.labels(self._at(indices))
 
-    def targets(self, indices: npt.NDArray[np.int64]) -> Targets:
-        """Return the labels of images `indices`, where they are no class numbers."""
-        assert isinstance(self.source, TargetSource)
-        return self.source.targets(self._at(indices))
+    def targets(self, indices: Indices) -> Targets:
+        return self.source.targets(self._at(indices))  # type: ignore[attr-defined,no-any-return]
 
-    def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
-        """Return the fields of images `indices` that are no masks, by name."""
-        assert isinstance(self.source, FieldSource)
-        return self.source.fields(self._at(indices))
-
-    def mask(self, name: str, index: int) -> bytes | npt.NDArray[Any]:
-        """Return mask `name` of image `index`."""
-        assert isinstance(self.source, FieldSource)
-        return self.source.mask(name, self._at(index))
-
-    def path(self, index: int) -> bytes:
-        """Return what error texts call image `index`."""
-        return self.source.path(self._at(index))
-
-    def name(self, index: int) -> bytes:
-        """Return the name of image `index`, as sample_name defines it."""
-        return sample_name(self.source, self._at(index))
+    def fields(self, indices: Indices) -> dict[str, Any]:
+        return self.source.fields(self._at(indices))  # type: ignore[attr-defined,no-any-return]
 
     def describe(self) -> str:
-        """Describe the data in one line."""
         return self.source.describe()

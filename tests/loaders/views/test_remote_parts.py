@@ -78,5 +78,6 @@ def test_remote_and_local_data_are_one_source(server: RangeServer, tmp_path: Pat
     joined.announce(np.arange(len(joined)))
     fetchers = [source._fetcher for source in joined.sources if isinstance(source, RemoteSource)]
     assert all(any(fetcher.are_coming(range(NUM_PHOTOS // 2))) for fetcher in fetchers)
+    assert open_source([urls[0], open_source(folder, subset=[0, 9])]).has_room  # type: ignore[attr-defined]
     joined.forget()
     assert not any(any(fetcher.are_coming(range(NUM_PHOTOS // 2))) for fetcher in fetchers)
