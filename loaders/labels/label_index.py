@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 import numpy as np
 
 from penstock.loaders.labels.label_values import Labels, LabelValues, digest_labels
-from penstock.loaders.system.column_file import ALIGNMENT, ColumnFile, DamagedIndexError, write_columns
-from penstock.loaders.system.json_file import ByteText, decode_json
-from penstock.loaders.system.saved_columns import (
-    Open,
-    Write,
-    load_saved,
-    reopen_index,
-    save_in_memory,
-    save_index,
-)
+from penstock.loaders.system.column_file import ALIGNMENT, DamagedIndexError
+from penstock.loaders.system.json_file import ByteText
+from penstock.loaders.system.saved_columns import Open, SavedIndex, Write, load_saved, save_in_memory, save_index
 
 FORMAT = 1
 _COLUMNS = {"values": ("|u1",)}  # the arrays of all labels, one after another
@@ -41,24 +33,21 @@ class _Header:
     format: int = FORMAT
 
 
-class LabelIndex:
+class LabelIndex(SavedIndex):
     """Look up labels by name and sample.
-
-    Pickles as the name and digest of its file, which each worker maps.
 
     Attributes:
         labels: values by name.
         digest: hex digest of these and of the names of their classes.
     """
 
+    kinds, header_class = _COLUMNS, _Header
+    header: _Header
+
     def __init__(self, path: bytes, verify: bool = True) -> None:
-        """Map the file at `path`; `verify` first compares its digest. Raises DamagedIndexError."""
-        self.file = ColumnFile(path, _COLUMNS, verify=verify)
-        try:
-            header = decode_json(self.file.header, _Header)
-        except ValueError as error:
-            raise DamagedIndexError(f"not an index of this version: {error}") from error
-        if header.format != FORMAT or any(saved.dtype not in _TYPES for saved in header.labels):
+        super().__init__(path, verify)
+        header = self.header
+        if any(saved.dtype not in _TYPES for saved in header.labels):
             raise DamagedIndexError("not an index of this version")
         self.digest, self.labels, start = header.digest, dict[str, LabelValues](), 0
         for saved in header.labels:
@@ -71,12 +60,10 @@ class LabelIndex:
             self.labels[saved.name] = LabelValues(values, classes)
             start = end + -end % ALIGNMENT
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.file.paths, self.digest)
-
-
-def _reopen(paths: tuple[bytes, ...], digest: str) -> LabelIndex:
-    return reopen_index(paths, LabelIndex, lambda found: found.digest == digest)
+    @property
+    def identity(self) -> str:
+        """Hex digest of the labels."""
+        return self.digest
 
 
 def keep_labels(labels: Labels, name: bytes | None = None) -> LabelIndex:
@@ -88,8 +75,7 @@ def keep_labels(labels: Labels, name: bytes | None = None) -> LabelIndex:
         parts += [values.tobytes(), bytes(-values.nbytes % ALIGNMENT)]
 
     def write(file: BinaryIO) -> None:
-        header = json.dumps(asdict(_Header(digest, records))).encode("ascii")
-        write_columns(file, header, {"values": np.frombuffer(b"".join(parts), np.uint8)}, _COLUMNS)
+        LabelIndex.write(file, _Header(digest, records), {"values": np.frombuffer(b"".join(parts), np.uint8)})
 
     return save_in_memory(write, LabelIndex) if name is None else save_index(name, write, LabelIndex)
 

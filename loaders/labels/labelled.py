@@ -48,12 +48,10 @@ class Labelled(View):
         return np.zeros(len(indices), np.int64) if self.has_targets else self._index.labels[ALONE].serve(indices)
 
     def targets(self, indices: npt.NDArray[np.int64]) -> Targets:
-        """Return the labels of images `indices`: one array, or a dict of them by name."""
         of = {name: found.serve(indices) for name, found in self._index.labels.items()}
         return of[ALONE] if list(of) == [ALONE] else of
 
     def describe(self) -> str:
-        """Describe the data in one line."""
         names = ", ".join(name for name in self._index.labels if name)
         return f"{self.source.describe()}, with {f'labels {names}' if names else 'other labels'}"
 

@@ -20,7 +20,7 @@ from penstock.loaders.sources.image_files import MAX_FILE_BYTES, oversize_error
 from penstock.loaders.sources.range_index import Container, RangeIndex, Ranges
 from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.system.column_file import ColumnFile
-from penstock.loaders.system.saved_columns import drop_index, reopen_index
+from penstock.loaders.system.saved_columns import drop_index
 from penstock.pipelines.checked import checked_int
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, STORED, Names, Rows
@@ -129,7 +129,6 @@ class FetchedRanges:
 
     @property
     def has_room(self) -> bool:
-        """Whether more samples may be announced."""
         return self._fetcher.has_room
 
     @property
@@ -252,7 +251,6 @@ class RemoteSource(FetchedRanges, RangeSource):
         return RemoteSource(self._index, self._reopen, replace(self.options, **changes))
 
     def refreshed(self) -> RangeSource:
-        """Return this source if its containers are unchanged, otherwise one of their present content."""
         return self if self.is_unchanged() else self._reopen()
 
     def containers(self) -> Iterator[Container]:
@@ -264,11 +262,4 @@ class RemoteSource(FetchedRanges, RangeSource):
         return are_unchanged(self._index)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach_remote, (self._index.file.paths, self.content, self._reopen, self.options)
-
-
-def _attach_remote(
-    paths: tuple[bytes, ...], content: str, reopen: Callable[[], RangeSource], options: RemoteOptions
-) -> RemoteSource:
-    index = reopen_index(paths, RangeIndex, lambda found: found.header.content == content)
-    return RemoteSource(index, reopen, options)
+        return RemoteSource, (self._index, self._reopen, self.options)

@@ -65,12 +65,10 @@ class ArraySource:
         return NO_NAMES
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the class numbers (int64) of images `indices` (int64)."""
         numbers: npt.NDArray[np.int64] = self._labels[indices]
         return numbers
 
     def path(self, index: int) -> bytes:
-        """Return the name of image `index` in error texts: b"array[17]"."""
         return b"array[%d]" % index
 
     def describe(self) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from typing import BinaryIO
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.system.column_file import ColumnFile, Columns, DamagedIndexError, split_names, write_columns
-from penstock.loaders.system.json_file import decode_json
+from penstock.loaders.system.column_file import split_names
+from penstock.loaders.system.saved_columns import SavedIndex
 from penstock.pipelines.native.locate import FileTables
 from penstock.pipelines.native.rows import FILE
 
@@ -61,18 +59,18 @@ class IndexHeader:
     format: int = FORMAT
 
 
-class FolderIndex:
+class FolderIndex(SavedIndex):
     """Look up names, folders, labels, sizes and times of the images below one root; no Python object per image.
 
-    The mapping is shared: all processes on a machine use the same pages. File names are relative to their folder,
-    folder names to the root; both are bytes. Raises DamagedIndexError (also for a file that is not there).
+    File names are relative to their folder, folder names to the root; both are bytes.
     """
 
+    kinds, header_class = COLUMNS, IndexHeader
+    header: IndexHeader
+
     def __init__(self, path: bytes, verify: bool = True) -> None:
-        """Map the index at `path`; `verify` first reads it and compares its digest (40 ms per million files)."""
-        self.file = ColumnFile(path, COLUMNS, verify=verify)
+        super().__init__(path, verify)
         columns = self.file.columns
-        self.header = _read_header(self.file.header, columns)
         self.root = columns["root"].tobytes()
         self.classes = split_names(columns["class_names"], columns["class_offsets"])
         self.class_counts = columns["class_counts"]
@@ -128,7 +126,10 @@ class FolderIndex:
         rows["file_size"], rows["kind"] = rows["size"], np.where(rows["size"] <= max_file_bytes, FILE, rows["kind"])
         return columns["folder_names"], columns["file_names"]
 
-    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def __len__(self) -> int:
+        return self.num_files
+
+    def labels_of(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the class numbers (int64) of images."""
         labels: npt.NDArray[np.int64] = self.folder_labels[self.file_folders[indices]].astype(np.int64)
         return labels
@@ -137,23 +138,3 @@ class FolderIndex:
 def as_prefix(root: bytes) -> bytes:
     """Return what the names of an index are appended to: the root and a slash, if it does not end with one."""
     return root if root.endswith(b"/") else root + b"/"
-
-
-def write_index(file: BinaryIO, header: IndexHeader, columns: Columns) -> None:
-    """Write an index: its header, and the arrays for COLUMNS. Raises OSError."""
-    write_columns(file, json.dumps(asdict(header)).encode("ascii"), columns, COLUMNS)
-
-
-def _read_header(header: bytes, columns: Columns) -> IndexHeader:
-    """Return the header of an index whose columns fit each other. Raises DamagedIndexError."""
-    try:
-        read = decode_json(header, IndexHeader)
-    except ValueError as error:
-        raise DamagedIndexError(f"not an index of this version: {error}") from error
-    if read.format != FORMAT:
-        raise DamagedIndexError("not an index of this version")
-    for name, column in columns.items():
-        table = name.partition("_")[0]
-        if not name.endswith(("_names", "_offsets", "root")) and len(column) != len(columns[f"{table}_offsets"]) - 1:
-            raise DamagedIndexError("columns of one table differ in length")
-    return read

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.folder_index import IndexHeader, write_index
-from penstock.loaders.system.column_file import DIGEST_BYTES
+from penstock.loaders.sources.folder_index import FolderIndex, IndexHeader
+from penstock.loaders.system.column_file import DIGEST_BYTES, join_names, narrowest
 
 # Marks a folder whose listing may change without its mtime changing: never equal to a real time.
 UNSETTLED = -(1 << 63)
@@ -47,16 +47,21 @@ class FileTable:
 
 
 class FolderIndexBuilder:
-    """Collect classes, folders and files one after another, then write them as one FolderIndex file."""
+    """Collect classes, folders and files one after another, then write them as one FolderIndex file.
 
-    def __init__(self) -> None:
+    Args:
+        files: collected elsewhere, in the order of the index.
+        paths: digest of their paths.
+    """
+
+    def __init__(self, files: FileTable | None = None, paths: Any = None) -> None:
         self.classes: list[bytes] = []
         self.class_counts: list[int] = []
         self._folder_names, self._folder_offsets = bytearray(), array("Q", [0])
         self.folder_labels, self.folder_mtimes = array("i"), array("q")
         self._folder_ctimes, self._folder_inodes = array("q"), array("Q")
-        self._files = FileTable()
-        self._paths = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self._files = files or FileTable()
+        self._paths = paths or hashlib.blake2b(digest_size=DIGEST_BYTES)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -94,9 +99,24 @@ class FolderIndexBuilder:
         ):
             column.frombytes(np.asarray(unsorted)[order].tobytes())
 
-    def write(self, file: BinaryIO, *, root: bytes, flat: bool, skipped: dict[str, int]) -> None:
-        """Write the index of the tree at `root`; `skipped` counts what was left out. Raises OSError."""
-        fingerprint = self._fingerprint()
+    def write(
+        self,
+        file: BinaryIO,
+        *,
+        root: bytes,
+        flat: bool,
+        skipped: dict[str, int],
+        rules: bytes = b"penstock image folder 1",
+        label_of: npt.NDArray[np.int32] | None = None,
+        made_by: str = "",
+        labels: str = "",
+    ) -> None:
+        """Write the index of the files below `root`; `skipped` counts what was left out. Raises OSError.
+
+        rules: version of the rules of the fingerprint. label_of: of each file, where they do not follow from the number
+        of files of each class. made_by, labels: as of IndexHeader.
+        """
+        fingerprint = self._fingerprint(rules, array("Q", self.class_counts) if label_of is None else label_of)
         content = hashlib.blake2b(fingerprint.encode(), digest_size=DIGEST_BYTES)
         content.update(self._files.mtimes)
         sizes = np.frombuffer(self._files.sizes, np.uint64)
@@ -106,11 +126,14 @@ class FolderIndexBuilder:
             num_bytes=int(sizes.sum()),
             flat=flat,
             skipped=skipped,
+            made_by=made_by,
+            labels=labels,
         )
+        class_names, class_offsets = join_names(self.classes)
         columns: dict[str, npt.NDArray[Any]] = {
             "root": np.frombuffer(root, np.uint8),
-            "class_names": np.frombuffer(b"".join(self.classes), np.uint8),
-            "class_offsets": np.array([0, *accumulate(map(len, self.classes))], np.uint64),
+            "class_names": class_names,
+            "class_offsets": class_offsets,
             "class_counts": np.array(self.class_counts, np.int64),
             "folder_names": np.frombuffer(self._folder_names, np.uint8),
             "folder_offsets": np.frombuffer(self._folder_offsets, np.uint64),
@@ -119,23 +142,17 @@ class FolderIndexBuilder:
             "folder_ctimes": np.frombuffer(self._folder_ctimes, np.int64),
             "folder_inodes": np.frombuffer(self._folder_inodes, np.uint64),
             "file_names": np.frombuffer(self._files.names, np.uint8),
-            "file_offsets": _narrow(np.frombuffer(self._files.offsets, np.uint64), np.uint32),
-            "file_folders": _narrow(np.frombuffer(self._files.folders, np.uint32), np.uint16),
-            "file_sizes": _narrow(sizes, np.uint32),
+            "file_offsets": narrowest(np.frombuffer(self._files.offsets, np.uint64), np.uint32, np.uint64),
+            "file_folders": narrowest(np.frombuffer(self._files.folders, np.uint32), np.uint16, np.uint32),
+            "file_sizes": narrowest(sizes, np.uint32, np.uint64),
             "file_mtimes": np.frombuffer(self._files.mtimes, np.int64),
         }
-        write_index(file, header, columns)
+        FolderIndex.write(file, header, columns)
 
-    def _fingerprint(self) -> str:
+    def _fingerprint(self, rules: bytes, labels: Any) -> str:
         """Return a digest of the number of images, paths, sizes and classes; it does not depend on times or root."""
-        digest = hashlib.blake2b(b"penstock image folder 1", digest_size=DIGEST_BYTES)
+        digest = hashlib.blake2b(rules, digest_size=DIGEST_BYTES)
         digest.update(len(self._files).to_bytes(8, "little"))
-        digest.update(self._paths.digest())
-        digest.update(self._files.sizes)
-        digest.update(array("Q", self.class_counts))
-        digest.update(b"\0".join(self.classes))
+        for part in (self._paths.digest(), self._files.sizes, labels, b"\0".join(self.classes)):
+            digest.update(part)
         return digest.hexdigest()
-
-
-def _narrow(column: npt.NDArray[Any], kind: type[np.unsignedinteger[Any]]) -> npt.NDArray[Any]:
-    return column.astype(kind) if not len(column) or column.max() <= np.iinfo(kind).max else column

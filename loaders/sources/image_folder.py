@@ -23,7 +23,7 @@ from penstock.loaders.sources.saved_index import is_still_valid, load_index, nam
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.system.saved_columns import save_index
 from penstock.pipelines.checked import checked_bool, checked_int
-from penstock.pipelines.errors import LoaderError, count_text, printable, size_text
+from penstock.pipelines.errors import LoaderError, printable
 
 SHOW_SCAN_AFTER_S = 1.0  # what takes less is not shown on the terminal
 _SPLITS = frozenset({b"train", b"training", b"val", b"valid", b"validation", b"test", b"testing"})
@@ -45,6 +45,8 @@ class ImageFolder(ImageFiles):
     Raises LoaderError: E-NODATA for a folder that does not exist or holds no image, E-EMPTYCLASS for a class folder
     without images unless `allow_empty` (it then keeps its class number), E-ACCESS for a folder that cannot be read.
     """
+
+    one_class = "a flat folder counts as one class"
 
     def __init__(
         self,
@@ -76,14 +78,6 @@ class ImageFolder(ImageFiles):
         if is_still_valid(self._index, self.root, every_file=True):
             return self
         return ImageFolder(self.root, rescan=True, **self._options)
-
-    def describe(self) -> str:
-        """Return one line: images, classes, bytes, what was skipped."""
-        images = count_text(len(self), "image")
-        classes = count_text(len(self.classes), "class")
-        if self._index.header.flat:
-            classes += " (a flat folder counts as one class)"
-        return f"{images}, {classes}, {size_text(self.num_bytes)}{skipped_text(self.skipped)}"
 
     def _warn_of_labels(self) -> None:
         if not self._index.header.flat:

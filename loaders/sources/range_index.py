@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.system.column_file import (
-    DIGEST_BYTES,
-    ColumnFile,
-    Columns,
-    DamagedIndexError,
-    join_names,
-    narrowest,
-    split_names,
-    write_columns,
-)
-from penstock.loaders.system.json_file import decode_json
+from penstock.loaders.system.column_file import DIGEST_BYTES, Columns, join_names, narrowest, split_names
+from penstock.loaders.system.saved_columns import SavedIndex
 
 FORMAT = 1
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -31,8 +21,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "container_offsets": ("<u8",),
     "container_sizes": ("<i8",),
     "container_mtimes": ("<i8",),
-    "key_names": ("|u1",),
-    "key_offsets": ("<u4", "<u8"),
+    "sample_names": ("|u1",),
+    "sample_offsets": ("<u4", "<u8"),
     "sample_containers": ("|u1", "<u2", "<u4"),
     "sample_starts": ("<u4", "<u8"),
     "sample_sizes": ("<u4", "<u8"),
@@ -106,48 +96,41 @@ class RangeHeader:
     format: int = FORMAT
 
 
-class RangeIndex:
-    """Look up the ranges of samples; the mapped columns are shared by all processes on a machine.
+class RangeIndex(SavedIndex):
+    """Look up the ranges of samples.
 
     Attributes:
-        file: the mapped file.
-        header: what it says of itself.
         classes: class names, by class number.
         container_sizes: bytes of the files that hold the samples.
         starts, sizes: of each sample the offset in its container and its bytes.
         container_of, labels: of each sample the number of its container and its class number.
     """
 
+    kinds, header_class = COLUMNS, RangeHeader
+    header: RangeHeader
+
     def __init__(self, path: bytes, verify: bool = True) -> None:
-        """Map the index at `path`; `verify` first compares its digest. Raises DamagedIndexError."""
-        self.file = ColumnFile(path, COLUMNS, verify=verify)
+        super().__init__(path, verify)
         columns = self.file.columns
-        try:
-            self.header = decode_json(self.file.header, RangeHeader)
-        except ValueError as error:
-            raise DamagedIndexError(f"not an index of this version: {error}") from error
-        if self.header.format != FORMAT:
-            raise DamagedIndexError("not an index of this version")
         self.classes = split_names(columns["class_names"], columns["class_offsets"])
         self.container_of, self.labels = columns["sample_containers"], columns["sample_labels"]
         self.starts, self.sizes = columns["sample_starts"], columns["sample_sizes"]
-        self._keys, self._key_offsets = columns["key_names"], columns["key_offsets"]
+        self._keys, self._key_offsets = columns["sample_names"], columns["sample_offsets"]
         self._containers, self._container_offsets = columns["container_names"], columns["container_offsets"]
         self.container_sizes, self._container_mtimes = columns["container_sizes"], columns["container_mtimes"]
-        lengths = {len(self.labels), len(self.starts), len(self.sizes), len(self._key_offsets) - 1}
-        if lengths != {len(self.container_of)} or len(self.container_sizes) != len(self._container_offsets) - 1:
-            raise DamagedIndexError("columns of one table differ in length")
 
     def __len__(self) -> int:
         return len(self.container_of)
 
+    def labels_of(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the class numbers (int64) of samples."""
+        return self.labels[indices].astype(np.int64)
+
     @property
     def num_containers(self) -> int:
-        """Return the number of containers."""
         return len(self.container_sizes)
 
     def container(self, number: int) -> Container:
-        """Return container `number`."""
         name = self._containers[self._container_offsets[number] : self._container_offsets[number + 1]].tobytes()
         return Container(name, int(self.container_sizes[number]), int(self._container_mtimes[number]))
 
@@ -227,11 +210,11 @@ class RangeTable:
             "container_offsets": container_offsets,
             "container_sizes": container_sizes,
             "container_mtimes": container_mtimes,
-            "key_names": key_names,
-            "key_offsets": narrowest(key_offsets, np.uint32, np.uint64),
+            "sample_names": key_names,
+            "sample_offsets": narrowest(key_offsets, np.uint32, np.uint64),
             "sample_containers": narrowest(self.container_of, np.uint8, np.uint16, np.uint32),
             "sample_starts": narrowest(self.starts, np.uint32, np.uint64),
             "sample_sizes": sizes,
             "sample_labels": labels,
         }
-        write_columns(file, json.dumps(asdict(header)).encode("ascii"), columns, COLUMNS)
+        RangeIndex.write(file, header, columns)

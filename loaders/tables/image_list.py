@@ -12,7 +12,6 @@ import numpy as np
 from penstock.loaders.remote.places import without_key
 from penstock.loaders.remote.remote_source import FetchedRanges, RemoteOptions
 from penstock.loaders.sources.folder_index import FolderIndex, as_prefix
-from penstock.loaders.sources.folder_scan import skipped_text
 from penstock.loaders.sources.image_files import ImageFiles
 from penstock.loaders.sources.range_index import Container
 from penstock.loaders.sources.reopening import Reopening
@@ -20,7 +19,7 @@ from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.loaders.tables.file_stats import MISSING, stat_files
 from penstock.loaders.tables.list_index import ListIndexWriter
 from penstock.loaders.tables.row_packer import NO_LABEL, RowPacker
-from penstock.pipelines.errors import count_text, printable, size_text
+from penstock.pipelines.errors import printable
 
 NUM_SAMPLED_FILES = 256
 _CHUNK = 1024  # files that are looked up at once
@@ -40,6 +39,8 @@ class ImageList(ImageFiles):
         reopen: makes this source again from its table, from the files too if `rescan`; None for a list in memory.
         base: folder to which the names of images are relative; None for names that are whole paths.
     """
+
+    one_class = "rows without labels count as one class"
 
     def __init__(
         self,
@@ -77,14 +78,6 @@ class ImageList(ImageFiles):
         base: bytes | None = self._options["base"]
         path = without_key(self.path(index))
         return path if base is None else path.removeprefix(as_prefix(base))
-
-    def describe(self) -> str:
-        """Return one line: images, classes, bytes."""
-        images = count_text(len(self), "image")
-        classes = count_text(len(self.classes), "class")
-        if self._index.header.flat:
-            classes += " (rows without labels count as one class)"
-        return f"{images}, {classes}, {size_text(self.num_bytes)}{skipped_text(self.skipped)}"
 
     def _warn_of_missing(self) -> None:
         missing = np.flatnonzero(self._index.file.columns["file_mtimes"] == MISSING)

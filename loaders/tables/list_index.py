@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from array import array
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from types import MappingProxyType
@@ -15,8 +14,9 @@ import numpy as np
 from penstock.loaders.labels.label_values import digest_labels, split_classes
 from penstock.loaders.remote.object_store import RemoteObject, is_url
 from penstock.loaders.remote.places import HTTP
-from penstock.loaders.sources.folder_index import IndexHeader, as_prefix, write_index
-from penstock.loaders.system.column_file import DIGEST_BYTES, join_names, narrowest
+from penstock.loaders.sources.folder_index import as_prefix
+from penstock.loaders.sources.folder_index_builder import FileTable, FolderIndexBuilder
+from penstock.loaders.system.column_file import DIGEST_BYTES
 from penstock.loaders.tables.file_stats import MISSING, stat_files
 from penstock.loaders.tables.row_packer import RowPacker
 from penstock.pipelines.errors import LoaderError, printable
@@ -63,12 +63,11 @@ class ListIndexWriter:
         prefix = as_prefix(self.root)
         self._has_keys = prefix.lower().startswith(HTTP)  # queries, which may change while the image does not
         self._folders = [folder[len(prefix) :] for folder in packer.folders]
+        self._files = FileTable()
         self._arrange_entries()
-        self._names, self._offsets = bytearray(), array("Q", [0])
         self._paths = hashlib.blake2b(digest_size=DIGEST_BYTES)
-        sizes, times = stat_files(prefix, self._name_files(), show, listed)
-        self._sizes, self._times = np.frombuffer(sizes, np.uint64), np.frombuffer(times, np.int64)
-        if (self._times == MISSING).all():
+        self._files.sizes, self._files.mtimes = stat_files(prefix, self._name_files(), show, listed)
+        if (np.frombuffer(self._files.mtimes, np.int64) == MISSING).all():
             folders, names = next(packer.chunks())
             first = printable(prefix + self._folders[folders[0]] + names[0])
             cause = f"none of the {len(packer):,} files is there, the first is {first}"
@@ -87,63 +86,39 @@ class ListIndexWriter:
         self._carries = num_entries * (_ENTRY_BYTES + lengths) > num_files * lengths
         folder_of[self._carries[folder_of]] = num_folders
         entries, entry_of = np.unique(folder_of * num_classes + self._labels, return_inverse=True)
-        self._entry_of = narrowest(entry_of, np.uint16, np.uint32)
+        self._files.folders.frombytes(entry_of.astype(np.uint32).tobytes())
         names = [*(folder[:-1] for folder in self._folders), b""]
         self._entry_names = [names[number] for number in (entries // num_classes).tolist()]
-        self._entry_labels = (entries % num_classes).astype(np.int32)
+        self._entry_labels = (entries % num_classes).tolist()
 
     def _name_files(self) -> Iterator[list[bytes]]:
         """Yield the paths of the rows relative to the root, some at a time; digest them, and keep their names."""
         kept = [b"" if carries else folder for folder, carries in zip(self._folders, self._carries, strict=True)]
+        table = self._files
         for folders, names in self._packer.chunks():
             paths = [self._folders[folder] + name for folder, name in zip(folders, names, strict=True)]
             named = [path.partition(b"?")[0] for path in paths] if self._has_keys else paths
             self._paths.update(b"\0".join(named) + b"\0")
             own = [path[len(kept[folder]) :] for folder, path in zip(folders, paths, strict=True)]
-            self._offsets.extend(list(accumulate(map(len, own), initial=len(self._names)))[1:])
-            self._names += b"".join(own)
+            table.offsets.extend(list(accumulate(map(len, own), initial=len(table.names)))[1:])
+            table.names += b"".join(own)
             yield paths
 
     def write(self, file: BinaryIO) -> None:
         """Write the index. Raises OSError."""
-        class_names, class_offsets = join_names(list(self._classes))
-        folder_names, folder_offsets = join_names(self._entry_names)
-        num_entries = len(self._entry_names)
-        columns = {
-            "root": np.frombuffer(self.root, np.uint8),
-            "class_names": class_names,
-            "class_offsets": class_offsets,
-            "class_counts": np.bincount(self._labels, minlength=len(self._classes)).astype(np.int64),
-            "folder_names": folder_names,
-            "folder_offsets": folder_offsets,
-            "folder_labels": self._entry_labels,
-            # Times and inodes of folders show which files a scan would find: a list names its files.
-            "folder_mtimes": np.zeros(num_entries, np.int64),
-            "folder_ctimes": np.zeros(num_entries, np.int64),
-            "folder_inodes": np.zeros(num_entries, np.uint64),
-            "file_names": np.frombuffer(self._names, np.uint8),
-            "file_offsets": narrowest(np.frombuffer(self._offsets, np.uint64), np.uint32, np.uint64),
-            "file_folders": self._entry_of,
-            "file_sizes": narrowest(self._sizes, np.uint32, np.uint64),
-            "file_mtimes": self._times,
-        }
-        write_index(file, self._header(), columns)
-
-    def _header(self) -> IndexHeader:
-        identity = hashlib.blake2b(b"penstock image list 1", digest_size=DIGEST_BYTES)
-        identity.update(len(self._packer).to_bytes(8, "little"))
-        identity.update(self._paths.digest())
-        for column in (self._sizes, self._labels):
-            identity.update(np.ascontiguousarray(column).data)
-        identity.update(b"\0".join(self._classes))
-        content = hashlib.blake2b(identity.hexdigest().encode(), digest_size=DIGEST_BYTES)
-        content.update(self._times.data)
-        return IndexHeader(
-            fingerprint=identity.hexdigest(),
-            content=content.hexdigest(),
-            num_bytes=int(self._sizes.sum()),
+        builder = FolderIndexBuilder(self._files, self._paths)
+        builder.classes = list(self._classes)
+        builder.class_counts = np.bincount(self._labels, minlength=len(self._classes)).tolist()
+        # Times and inodes of folders show which files a scan would find: a list names its files.
+        for name, label in zip(self._entry_names, self._entry_labels, strict=True):
+            builder.add_folder(name, label, 0, 0)
+        builder.write(
+            file,
+            root=self.root,
             flat=self._is_flat,
             skipped={},
+            rules=b"penstock image list 1",
+            label_of=np.ascontiguousarray(self._labels),
             made_by=self._made_by,
             labels=digest_labels(self.labels) if self.labels else "",
         )

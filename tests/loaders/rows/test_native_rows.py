@@ -28,7 +28,7 @@ from penstock.loaders.rows.producer import Aborted, Producer
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import is_located
-from penstock.loaders.sources.folder_index import FolderIndex, write_index
+from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.loaders.workers.worker_progress import MADE, SAMPLE, WorkerProgress
@@ -213,7 +213,7 @@ def test_an_index_that_lies_leads_nowhere(tmp_path: Path, monkeypatch: pytest.Mo
         column = index._columns[name].astype("<u8")
         column[at : at + len(values)] = values
         with (tmp_path / "lies.index").open("wb") as file:
-            write_index(file, index.header, {**index._columns, name: column})
+            FolderIndex.write(file, index.header, {**index._columns, name: column})
         source._index = FolderIndex(os.fsencode(tmp_path / "lies.index"))
         both(source, 2, at_least=0)
 

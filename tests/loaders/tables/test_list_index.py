@@ -28,7 +28,7 @@ def index_of(root: Path, rows: list[tuple[str, int]]) -> FolderIndex:
 
 
 def rows_of(index: FolderIndex) -> list[tuple[str, int]]:
-    labels = index.labels(np.arange(index.num_files)).tolist()
+    labels = index.labels_of(np.arange(index.num_files)).tolist()
     return [(os.fsdecode(index.relative_path(n)), label) for n, label in enumerate(labels)]
 
 
