@@ -116,7 +116,7 @@ def read_footer(path: bytes) -> Footer:
 
     Not of its columns: their descriptions, if damaged, end the process in pyarrow 26.
     """
-    with _opened(path) as (file, container):
+    with open_file(path) as (file, container):
         about = file.metadata
         groups = [about.row_group(number) for number in range(about.num_row_groups)]
         rows = np.array([group.num_rows for group in groups], np.int64)
@@ -128,13 +128,13 @@ def read_footer(path: bytes) -> Footer:
 
 def read_schema(path: bytes) -> Any:
     """Return the pyarrow schema of a file."""
-    with _opened(path) as (file, _):
+    with open_file(path) as (file, _):
         return file.schema_arrow
 
 
 def read_column(footer: Footer, name: str) -> Any:
     """Return a whole column as a pyarrow chunked array."""
-    with _opened(footer.container.name, footer.container, footer.metadata) as (file, _):
+    with open_file(footer.container.name, footer.container, footer.metadata) as (file, _):
         column = file.read(columns=[name], use_threads=False).column(name)
         if len(column) != footer.group_rows.sum():
             raise ValueError("a column has more or fewer values than rows")
@@ -146,7 +146,7 @@ def read_group(container: Container, group: int, image: str, read_at: ReadAt | N
 
     read_at: how to read bytes of a file by URL, by start and count; by requests of its own unless given.
     """
-    with _opened(container.name, container, _read_metadata(container), read_at) as (file, _):
+    with open_file(container.name, container, _read_metadata(container), read_at) as (file, _):
         column = file.read_row_group(group, columns=[image], use_threads=False).column(image)
         chunks = tuple(locate_values(chunk) for chunk in column.chunks)
         ends = np.cumsum([len(values.sizes) for values in chunks], dtype=np.int64)
@@ -157,12 +157,12 @@ def read_group(container: Container, group: int, image: str, read_at: ReadAt | N
 
 @functools.lru_cache(maxsize=16)  # parsing that of 10,000 groups takes 70 ms
 def _read_metadata(container: Container) -> Any:
-    with _opened(container.name, container) as (file, _):
+    with open_file(container.name, container) as (file, _):
         return file.metadata
 
 
 @contextlib.contextmanager
-def _opened(
+def open_file(
     path: bytes, expected: Container | None = None, metadata: Any = None, read_at: ReadAt | None = None
 ) -> Iterator[tuple[Any, Container]]:
     """Open a Parquet file with pyarrow. Raises LoaderError, E-CHANGED if it is not `expected` before and after."""

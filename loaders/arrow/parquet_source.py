@@ -244,7 +244,6 @@ class ParquetSource:
         return max(1, self._cache.limit_bytes * num_groups // max(1, 2 * self.num_bytes))
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the class numbers (int64) of images `indices` (int64)."""
         return self._labels.array[indices].astype(np.int64)
 
     def name(self, index: int) -> bytes:

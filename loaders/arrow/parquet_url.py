@@ -54,12 +54,10 @@ class UrlParquetSource(ParquetSource):
 
     @property
     def has_room(self) -> bool:
-        """Whether more samples may be announced."""
         return sum(self._ahead.values()) < min(self._blocks.options.bytes_ahead, self._cache.limit_bytes // 2)
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Requests that were answered, and the bytes that came."""
         return self._blocks.traffic
 
     def announce(self, indices: npt.NDArray[np.int64]) -> None:
@@ -112,7 +110,6 @@ class UrlParquetSource(ParquetSource):
         return data[start % BLOCK_BYTES :][:count]
 
     def refreshed(self) -> ParquetSource:
-        """Return this source if its files are unchanged, otherwise one of their present content."""
         return self if self._blocks.is_unchanged() else self._reopen()
 
     def __getstate__(self) -> dict[str, Any]:

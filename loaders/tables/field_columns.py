@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from penstock.loaders.arrow.arrow_files import ArrowFile
+from penstock.loaders.arrow.arrow_parquet import open_file, read_schema
 from penstock.loaders.fields.field_specs import Masks
 from penstock.loaders.fields.mask_files import MaskBytes
 from penstock.loaders.remote.places import absolute, folder_of
 from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
-from penstock.loaders.tables.arrow_table import PARQUET_SUFFIXES, open_parquet, read_arrow
+from penstock.loaders.tables.arrow_table import PARQUET_SUFFIXES
 from penstock.loaders.tables.open_tables import TABLE_SUFFIXES, as_root, choose_reader
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
@@ -75,9 +77,7 @@ def _read_column(table: Any, name: str) -> list[Any]:
     names = getattr(table, "column_names", None)
     if names is None:
         names = list(getattr(table, "columns", []))
-    if name not in names:
-        found = f"its columns are {', '.join(map(str, names))}" if len(names) else f"got {shown(table)}"
-        raise ValueError(f"no column {name!r} in the table: {found}")
+    _check_name(name, names, table)
     column = table[name]
     convert = next((c for c in ("to_pylist", "to_list", "tolist") if hasattr(column, c)), None)
     return list(column) if convert is None else getattr(column, convert)()
@@ -86,18 +86,25 @@ def _read_column(table: Any, name: str) -> list[Any]:
 def _read_file(path: bytes, name: str) -> list[Any]:
     suffix = os.fsdecode(os.path.splitext(path)[1]).lower()
     if suffix in PARQUET_SUFFIXES:
-        file = open_parquet(path)
-        return _read_column(
-            file.read([name]) if name in file.schema_arrow.names else file.schema_arrow.empty_table(), name
-        )
+        _check_name(name, read_schema(path).names, path)
+        with open_file(path) as (file, _):
+            return file.read([name]).column(0).to_pylist()  # type: ignore[no-any-return]
     if suffix in _IPC_SUFFIXES:
-        return _read_column(read_arrow(path), name)
+        arrow = ArrowFile(path)
+        _check_name(name, arrow.schema.names, path)
+        return [value for (part,) in arrow.chunks([name]) for value in part.to_pylist()]
     if suffix not in TABLE_SUFFIXES:
         wanted = "a table, a file of Arrow, a data frame or a Dataset"
         raise ValueError(
             f"column {name!r} must be of {wanted}, got {printable(path)}: pass Column({name!r}, table=...)"
         )
     return [row[name] for _, _, row in choose_reader(path)(path, name, {name: name})]
+
+
+def _check_name(name: str, names: Sequence[Any], table: Any) -> None:
+    if name not in names:
+        found = f"its columns are {', '.join(map(str, names))}" if len(names) else f"got {shown(table)}"
+        raise ValueError(f"no column {name!r} in the table: {found}")
 
 
 def _as_masks(values: Sequence[Any], name: str, folder: bytes) -> MaskBytes | list[bytes]:
