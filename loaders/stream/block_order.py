@@ -56,18 +56,15 @@ class BlockShuffled:
 
     @property
     def name(self) -> str:
-        """Name the order in saved states."""
         blocks = self.block if self.sizes is None else f"sizes {self.sizes.digest}"
         return f"blocks-2 of {blocks} in groups of {self.group} over {self.lanes} lanes"
 
     def __call__(self, epoch: int, positions: Index) -> Index:
-        """Return the sample indices at `positions`, both int64 [k]."""
         layout = _layout(self, epoch)
         places = layout.lanes.places_at(np.asarray(positions, np.int64))
         return layout.samples_at(self._mix(epoch, places, backwards=False))
 
     def positions_of(self, epoch: int, samples: Index) -> Index:
-        """Return the positions of `samples`, both int64 [k]."""
         layout = _layout(self, epoch)
         places = layout.places_of(np.asarray(samples, np.int64))
         return layout.lanes.positions_of(self._mix(epoch, places, backwards=True))

@@ -43,11 +43,9 @@ class Bucketed:
 
     @property
     def name(self) -> str:
-        """Name the order in saved states."""
         return f"buckets-1 {self.digest}"
 
     def __call__(self, epoch: int, positions: Index) -> Index:
-        """Return the sample indices at `positions`, both int64 [k]."""
         places = np.array(positions, np.int64)
         buckets = np.searchsorted(self.starts, places, "right") - 1
         for bucket in np.unique(buckets).tolist() if self.shuffled else ():
@@ -113,8 +111,9 @@ class BucketSteps:
     def after(self, place: int) -> int:
         return self.place(self.number(place) + 1)
 
-    def like(self, place: int) -> int:
-        return self.number(place)
+    def group(self, place: int, steps: int) -> tuple[int, int]:
+        number = self.number(place)
+        return self.place(number - number % steps), number % steps
 
     @cached_property
     def _short(self) -> tuple[Index, Index]:
@@ -151,12 +150,12 @@ class BucketSteps:
         """Return the bucket of step `number`."""
         return int(_buckets(self, number // _AT_ONCE)[number % _AT_ONCE])
 
-    def positions(self, numbers: Index, rows: Index) -> Index:
-        """Return the positions of Bucketed at `rows` of the global batches of steps `numbers`: int64 [k, rows].
+    def positions(self, place: int, steps: int, rows: Index) -> Index:
+        """Return the positions of Bucketed at `rows` of some global batches, from `place` on: int64 [steps, rows].
 
         Rows without a sample have the position n, and so have steps behind the last one.
         """
-        n = self.starts[-1]
+        n, numbers = self.starts[-1], self.number(place) + np.arange(steps, dtype=np.int64)
         positions = np.full((len(numbers), len(rows)), n, np.int64)
         inside = numbers < len(self)
         batches = numbers[inside] if self.shuffle is None else self.shuffle(numbers[inside])

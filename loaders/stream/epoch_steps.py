@@ -40,8 +40,8 @@ class EpochSteps(Protocol):
         """Return the place after the step at `place`."""
         ...
 
-    def like(self, place: int) -> int:
-        """Count the steps directly before `place` that take samples as the one there does, so that they are cached."""
+    def group(self, place: int, steps: int) -> tuple[int, int]:
+        """Return the place of a group of `steps` that are looked up together, and which of it the one at `place` is."""
         ...
 
 
@@ -87,14 +87,17 @@ class EqualSteps:
         return begin + (self.left(begin) - 1) * self.batches[-1]
 
     def number(self, place: int) -> int:
-        return self.left(0) - self.left(self.starts[self._part(place)]) + self.like(place)
+        part = self._part(place)
+        begin = self.starts[part]
+        return self.left(0) - self.left(begin) + (place - begin) // self.batches[part]
 
     def after(self, place: int) -> int:
         return place + self.batch(place)
 
-    def like(self, place: int) -> int:
+    def group(self, place: int, steps: int) -> tuple[int, int]:
         part = self._part(place)
-        return (place - self.starts[part]) // self.batches[part]
+        within = (place - self.starts[part]) // self.batches[part] % steps
+        return place - within * self.batches[part], within
 
     def _part(self, place: int) -> int:
         return bisect_right(self.starts, place) - 1
@@ -164,8 +167,8 @@ class RoundSteps:
     def after(self, place: int) -> int:
         return place + self.batch(place)
 
-    def like(self, place: int) -> int:
-        return 0
+    def group(self, place: int, steps: int) -> tuple[int, int]:
+        return place, 0
 
     def _find(self, place: int) -> tuple[int, int]:
         """Return the round and the number in it of the step that begins at `place`. Raises LoaderError E-STATE."""

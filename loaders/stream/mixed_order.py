@@ -39,7 +39,6 @@ class Mixed:
 
     @property
     def name(self) -> str:
-        """Name the order in saved states."""
         settings = json.dumps([self.n, self.sizes, self.shares]).encode("ascii")
         return f"mixed-1 {hashlib.blake2b(settings, digest_size=8).hexdigest()}"
 
@@ -54,7 +53,6 @@ class Mixed:
         return used + (epoch - named) * self.counts(epoch)
 
     def __call__(self, epoch: int, positions: Index) -> Index:
-        """Return the sample indices at `positions`, both int64 [k]."""
         places = Permutation.of_epoch(self.n, self.seed, epoch)(positions)
         ends = np.cumsum(self.counts(epoch))
         sources = np.searchsorted(ends, places, "right")

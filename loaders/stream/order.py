@@ -47,11 +47,9 @@ class InOrder:
     repeats: bool = False
 
     def __call__(self, epoch: int, positions: Index) -> Index:
-        """Return `positions`."""
         return positions
 
     def positions_of(self, epoch: int, samples: Index) -> Index:
-        """Return `samples`."""
         return samples
 
 
@@ -65,9 +63,7 @@ class Shuffled:
     repeats: bool = False
 
     def __call__(self, epoch: int, positions: Index) -> Index:
-        """Return the sample indices at `positions`, both int64 [k]."""
         return Permutation.of_epoch(self.n, self.seed, epoch)(positions)
 
     def positions_of(self, epoch: int, samples: Index) -> Index:
-        """Return the positions of `samples`, both int64 [k]."""
         return Permutation.of_epoch(self.n, self.seed, epoch).inverse(samples)

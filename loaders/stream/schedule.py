@@ -227,7 +227,7 @@ class Schedule:
         Raises LoaderError E-STATE if no step begins there, in buckets and in patches.
         """
         settled, left = self.settle(cursor), self.n - cursor.position
-        if settled != cursor and self.drop_last and left and self.buckets is None and self.rounds is None:
+        if settled != cursor and self.drop_last and left and isinstance(self._steps(cursor.epoch), EqualSteps):
             size = self.at(cursor).global_batch
             warnings.warn(
                 f"the last {left} samples of epoch {cursor.epoch} are left out, as a step takes {size}: "
@@ -281,10 +281,9 @@ class Schedule:
 
     def batch(self, epoch: int, position: int) -> Index:
         """Return this rank's sample indices, int64 [batch_size], of the step at global `position`; -1 past the end."""
-        schedule, like = self.at(Cursor(epoch, position)), self._steps(epoch).like(position)
+        schedule = self.at(Cursor(epoch, position))
         steps = 1 if self.rounds is not None else max(1, _AT_ONCE // schedule.batch_size)
-        within = like % steps
-        first = like - within if self.buckets is not None else position - schedule.global_batch * within
+        first, within = self._steps(epoch).group(position, steps)
         indices: Index = _batches(schedule, epoch, first, steps)[within].copy()
         return indices
 
@@ -324,16 +323,12 @@ class Schedule:
 
 @lru_cache(maxsize=16)
 def _batches(schedule: Schedule, epoch: int, first: int, steps: int) -> Index:
-    """Return the sample indices, int64 [steps, batch_size], of several steps, as Schedule.batch.
-
-    first: the position of the first of them; in buckets its number.
-    """
-    following = np.arange(steps, dtype=np.int64)
+    """Return the sample indices, int64 [steps, batch_size], of several steps from `first` on, as Schedule.batch."""
     if schedule.buckets is None:
-        positions = schedule.positions(first + schedule.global_batch * following)
+        positions = schedule.positions(first + schedule.global_batch * np.arange(steps, dtype=np.int64))
     else:
         rows = schedule.rank * schedule.batch_size + np.arange(schedule.batch_size, dtype=np.int64)
-        positions = schedule._bucket_steps(epoch).positions(first + following, rows)
+        positions = schedule._bucket_steps(epoch).positions(first, steps, rows)
     inside = positions < schedule.n
     indices = np.where(inside, positions, -1)
     assert schedule.order is not None

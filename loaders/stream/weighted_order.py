@@ -33,11 +33,9 @@ class Weighted:
 
     @property
     def name(self) -> str:
-        """Name the order in saved states."""
         return f"weighted-1 {self.digest} {self.n}"
 
     def __call__(self, epoch: int, positions: Index) -> Index:
-        """Return the sample indices at `positions`, both int64 [k]."""
         words = random_words(self.seed, epoch, np.asarray(positions, np.int64), STREAM_DRAW, 2)
         uniform = ((words[:, 0] << np.uint64(21)) | (words[:, 1] >> np.uint64(11))).astype(np.float64) * 2.0**-53
         sums = self.cumulated.array
