@@ -119,14 +119,11 @@ def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Any) -> Source:
 
     Raises ValueError for impossible shares, and as open_source does.
     """
-    if not isinstance(parts, Mapping) or not parts or not all(_is_pair(part) for part in parts.values()):
+    are_pairs = isinstance(parts, Mapping) and all(isinstance(p, (tuple, list)) and len(p) == 2 for p in parts.values())
+    if not are_pairs or not parts:
         raise ValueError(f"mix takes a dict of name -> (source, share), got {shown(parts)}")
     shares = checked_shares({name: share for name, (_, share) in parts.items()})
     return Mixture({name: open_source(source, **options) for name, (source, _) in parts.items()}, shares)
-
-
-def _is_pair(part: Any) -> bool:
-    return isinstance(part, (tuple, list)) and len(part) == 2
 
 
 def concat(sources: Sequence[SourceLike], **options: Any) -> Source:

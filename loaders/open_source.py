@@ -305,7 +305,8 @@ def _open_files(paths: Collection[bytes], named: bytes, options: dict[str, Any])
         raise ValueError(f"{printable(named)} is of a format that is not read: {cure}")
     if kind is None:
         hint = " (a URL of a folder ends with a slash)" if is_url(named) else ""
-        raise ValueError(f"{printable(named)} is not a source{hint}: pass a folder of images, or {_known_files()}")
+        known = ", ".join(f"{kind.name} ({', '.join(kind.suffixes)})" for kind in FILE_KINDS)
+        raise ValueError(f"{printable(named)} is not a source{hint}: pass a folder of images, or {known}")
     return _open_kind(kind, paths if kind.open is open_lists.open_images else list(paths), options)
 
 
@@ -316,11 +317,3 @@ def _find_file_kind(paths: list[bytes], image: str | None = None) -> FileKind | 
         if all(name.endswith(kind.suffixes) for name in names) and kind.is_this(paths[0], image):
             return kind
     return None
-
-
-def _known_files() -> str:
-    return ", ".join(map(_name_files, FILE_KINDS))
-
-
-def _name_files(kind: FileKind) -> str:
-    return f"{kind.name} ({', '.join(kind.suffixes)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.loaders.cache.format import About, Encoding
@@ -127,10 +127,7 @@ def _build_set(request: BuildRequest, folder: bytes, shards: int, ranks: Ranks) 
     complete = _is_complete(request, folder, shards)
     if not complete:
         _prepare_folder(folder)
-    files = [
-        build_file(_request_shard(request, shard, shards), _shard_path(folder, shard, shards))
-        for shard in ranks.shards(shards)
-    ]
+    files = [build_file(*each) for each in _request_shards(request, folder, shards, ranks.shards(shards))]
     ranks.meet()
     if not (complete and not any(file.built for file in files)) and (ranks.group is None or ranks.rank == 0):
         abouts = _read_abouts(request, folder, shards)
@@ -143,19 +140,19 @@ def _build_set(request: BuildRequest, folder: bytes, shards: int, ranks: Ranks) 
     return BuiltCache(path=folder, files=files, complete=complete or ranks.group is not None)
 
 
-def _shard_path(folder: bytes, shard: int, shards: int) -> bytes:
-    return os.path.join(folder, shard_name(shard, shards))
-
-
-def _request_shard(request: BuildRequest, shard: int, shards: int) -> BuildRequest:
-    return replace(request, shard=(shard, shards))
+def _request_shards(
+    request: BuildRequest, folder: bytes, shards: int, numbers: Iterable[int]
+) -> Iterator[tuple[BuildRequest, bytes]]:
+    """Yield for each of `numbers` what is to be built, and where."""
+    for shard in numbers:
+        yield replace(request, shard=(shard, shards)), os.path.join(folder, shard_name(shard, shards))
 
 
 def _read_abouts(request: BuildRequest, folder: bytes, shards: int) -> list[About] | None:
     """Read the metadata of all shards; None while one is missing. Raises LoaderError for one that may not be used."""
     found = []
-    for shard in range(shards):
-        about = read_usable_file(_request_shard(request, shard, shards), _shard_path(folder, shard, shards))
+    for each in _request_shards(request, folder, shards, range(shards)):
+        about = read_usable_file(*each)
         if about is None:
             return None
         found.append(about)

@@ -93,7 +93,6 @@ class BatchIterator(WatchedIterator, CountingIterator):
         return bool(self._shutdown)
 
     def ready(self) -> int:
-        """Return the number of batches that are available without waiting."""
         if self._shutdown:
             return 0
         if self._is_iterable or not self._in_order:
@@ -216,7 +215,6 @@ class BatchIterator(WatchedIterator, CountingIterator):
         return batch
 
     def get_end_states(self) -> list[ProcessState | None] | None:
-        """Return the states of workers that continue with the next epoch."""
         if not self._persistent_workers:
             return None
         if not self._is_iterable:
@@ -263,7 +261,6 @@ class BatchIterator(WatchedIterator, CountingIterator):
             self._progress.close()
 
     def close(self) -> None:
-        """End the iteration, and its processes."""
         super().close()
         self.shut_down()
 

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from penstock.loaders.metrics.stats import LoaderStats
 
+_COUNTED = ("batches", "images", "replaced", "repaired", "images_per_s", "queue_depth")
+_MEASURED = ("elapsed_s", "wait_s", "produce_s", "read_s", "requests", "fetched_bytes")
 WAIT_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
@@ -26,19 +28,6 @@ def loader_metrics(loader: HasStats, prefix: str = "penstock/") -> dict[str, flo
     mean rate since the first batch was requested.
     """
     stats = loader.stats()
-    values = {
-        "batches": stats.batches,
-        "images": stats.images,
-        "replaced": stats.replaced,
-        "repaired": stats.repaired,
-        "images_per_s": stats.images_per_s,
-        "queue_depth": stats.queue_depth,
-        "elapsed_s": stats.elapsed_s,
-        "wait_s": stats.wait_s,
-        "produce_s": stats.produce_s,
-        "read_s": stats.read_s,
-        "requests": stats.requests,
-        "fetched_bytes": stats.fetched_bytes,
-        **{f"wait_{name}_s": stats.wait_quantile(share) for name, share in WAIT_QUANTILES.items()},
-    }
+    values = {name: getattr(stats, name) for name in (*_COUNTED, *_MEASURED)}
+    values |= {f"wait_{name}_s": stats.wait_quantile(share) for name, share in WAIT_QUANTILES.items()}
     return {f"{prefix}{name}": float(value) for name, value in values.items()}
