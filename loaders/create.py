@@ -49,7 +49,7 @@ from penstock.pipelines.spec import ImagePipeline, checked_views
 REPORT_REPAIRS = ("simplejpeg", "turbojpeg")  # decoders that report what libjpeg repairs, at no cost
 
 
-def create_loader(
+def create_loader(  # noqa: PLR0913  the one place where all settings of a loader meet
     source: SourceLike,
     *,
     backend: str = "torch",

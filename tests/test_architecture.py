@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("pipelines", "loaders", "bench")
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
-MAX_PARAMETERS = 10
 
 # room -> the rooms of its own package that it may import, beside the packages to its left ("errors" and "spec" are
 # files of pipelines). `test_rooms_import_upwards_only` holds the order; MANY is every room above.
@@ -54,9 +53,9 @@ ROOMS: dict[str, str] = {
     "loaders/cache": "system fields",
     "loaders/remote": "system stream sources cache",
     "loaders/labels": "system sources",
-    "loaders/tables": "system sources remote labels fields",
-    "loaders/tars": "system sources remote labels",
     "loaders/arrow": "system sources remote labels",
+    "loaders/tables": "system sources remote labels fields arrow",
+    "loaders/tars": "system sources remote labels",
     "loaders/views": "system sources",
     "loaders/cache_encode": "system workers sources cache",
     "loaders/cache_build": "system stream workers sources cache fields cache_encode",
@@ -95,14 +94,6 @@ LONG_FUNCTIONS: dict[str, str] = {
     "bench/commands/train.py::train": "half of it are its options: a command's options are its parameters",
     "loaders/create.py::create_loader": "two thirds are its signature and docstring, the manual of the image path",
 }
-WIDE_FUNCTIONS: dict[str, str] = {
-    "bench/commands/bench.py::bench": "a command's options are its parameters",
-    "bench/commands/doctor.py::doctor": "a command's options are its parameters",
-    "bench/commands/iterate.py::iterate": "a command's options are its parameters",
-    "bench/commands/train.py::train": "a command's options are its parameters",
-    "loaders/create.py::create_loader": "the one place where all settings of a loader meet",
-    "loaders/drop_in/data_loader.py::DataLoader.__init__": "it takes every argument of torch's DataLoader",
-}
 
 # Optional packages that only some files may import: import name -> what those files' names contain.
 HOMES = {"nvidia": "dali", "h5py": "hdf5", "pyarrow": "arrow", "obstore": "store", "fsspec": "store"}
@@ -115,13 +106,6 @@ CLOCKS = {
     for name in ("time", "perf_counter", "monotonic", "process_time", "thread_time", "clock_gettime")
     for suffix in ("", "_ns")
 } | {"timeit.default_timer", "timeit.timeit", "timeit.repeat"}
-# Calls that run what a file says.
-PICKLES = ("pickle", "_pickle", "dill", "cloudpickle", "marshal")
-UNSAFE_CALLS = {
-    *(f"{module}.{name}" for module in PICKLES for name in ("load", "loads", "Unpickler")),
-    *("eval", "exec", "builtins.eval", "builtins.exec"),
-    *("shelve.open", "yaml.load", "yaml.unsafe_load", "os.system", "os.popen"),
-}
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # "import": with the module; "guarded": likewise, with ImportError caught; "later": in a function, or for type checkers.
 When = Literal["import", "guarded", "later"]
@@ -235,12 +219,10 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDe
 
 
 def import_direction(module: Module) -> Iterator[str]:
-    """Imports go from bench to loaders to pipelines, never back, and use absolute names."""
+    """Imports go from bench to loaders to pipelines, never back."""
     allowed = LAYERS[: LAYERS.index(module.layer) + 1]
     for found in module.imports:
-        if found.relative:
-            yield f"{module.path}:{found.line}: relative import; write `from penstock.{module.layer}...`"
-        elif found.top in LAYERS:
+        if found.top in LAYERS:
             yield f"{module.path}:{found.line}: `{found.name}` is imported bare; it is `penstock.{found.name}`"
         elif found.name == "penstock":
             yield f"{module.path}:{found.line}: import the part that is meant, not all of penstock"
@@ -314,31 +296,16 @@ def function_length(module: Module) -> Iterator[str]:
             yield f"{module.path}::{name}: {lines} lines, the limit is {MAX_FUNCTION_LINES}"
 
 
-def function_width(module: Module) -> Iterator[str]:
-    """A function has at most MAX_PARAMETERS parameters; settings that belong together are a dataclass."""
-    for name, node in module.functions():
-        arguments = node.args
-        named = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-        count = len([a for a in named if a not in ("self", "cls")]) + bool(arguments.vararg) + bool(arguments.kwarg)
-        if (count > MAX_PARAMETERS) != (f"{module.path}::{name}" in WIDE_FUNCTIONS):
-            yield f"{module.path}::{name}: {count} parameters, the limit is {MAX_PARAMETERS}"
-
-
 def data_is_not_code(module: Module) -> Iterator[str]:
-    """No file that Penstock reads can make it run code: there is no pickle, no eval and no shell."""
+    """No file that Penstock reads can make it run code: what ruff's rules (S1, S3, S506, S6) leave."""
     for node, _ in module.nodes:
         if not isinstance(node, ast.Call):
             continue
-        name = module.dotted(node.func) or ""
         settings = {k.arg: k.value for k in node.keywords}
-        if name in UNSAFE_CALLS:
-            yield f"{module.path}:{node.lineno}: {name} runs what the data says"
-        if name == "torch.load" and not _is_constant(settings.get("weights_only"), True):
+        if module.dotted(node.func) == "torch.load" and not _is_constant(settings.get("weights_only"), True):
             yield f"{module.path}:{node.lineno}: torch.load without weights_only=True unpickles"
         if "allow_pickle" in settings and not _is_constant(settings["allow_pickle"], False):
             yield f"{module.path}:{node.lineno}: allow_pickle is never anything but False"
-        if "shell" in settings and not _is_constant(settings["shell"], False):
-            yield f"{module.path}:{node.lineno}: a shell reads file names as commands"
 
 
 def one_clock(module: Module) -> Iterator[str]:
@@ -399,7 +366,6 @@ PACKAGE_CHECKS: tuple[Check, ...] = (
     optional_packages_lazy,
     file_size,
     function_length,
-    function_width,
     data_is_not_code,
     one_clock,
     module_has_a_caption,
@@ -431,8 +397,8 @@ def test_exemptions_name_what_exists_and_say_why() -> None:
     modules = {module.path: module for module in read_modules(*LAYERS)}
     names = {f"{path}::{name}" for path, module in modules.items() for name, _ in module.functions()}
     assert set(LONG_FILES) <= set(modules)
-    assert set(LONG_FUNCTIONS) | set(WIDE_FUNCTIONS) <= names
-    assert all(len(why.split()) > 3 for why in (LONG_FILES | LONG_FUNCTIONS | WIDE_FUNCTIONS).values())
+    assert set(LONG_FUNCTIONS) <= names
+    assert all(len(why.split()) > 3 for why in (LONG_FILES | LONG_FUNCTIONS).values())
 
 
 def test_tests_mirror_the_tree() -> None:
@@ -497,7 +463,6 @@ OFFENCES: list[tuple[Check, str, str]] = [
     (import_direction, "loaders/a.py", "def f():\n    import penstock.bench.cli"),
     (import_direction, "loaders/a.py", "import importlib\nimportlib.import_module('penstock.bench.cli')"),
     (import_direction, "bench/a.py", "from loaders.order import x"),
-    (import_direction, "bench/a.py", "from .cli import main"),
     (import_direction, "bench/a.py", "import penstock"),
     (room_direction, "loaders/cache/a.py", "from penstock.loaders.sources.contract import x"),
     (room_direction, "loaders/cache/a.py", "def f():\n    from penstock.loaders import create"),
@@ -517,16 +482,9 @@ OFFENCES: list[tuple[Check, str, str]] = [
     (file_size, "bench/a.py", "x = 1\n" * 401),
     (function_length, "bench/a.py", LINES_61),
     (function_length, "bench/a.py", "class A:\n    def f(self):\n" + "        x = 1\n" * 60),
-    (function_width, "bench/a.py", "def f(a, b, c, d, e, /, f, g, h, i, j, *, k): ..."),
-    (function_width, "bench/a.py", "def f(a, b, c, d, e, f, g, h, i, *j, **k): ..."),
-    (data_is_not_code, "loaders/a.py", "import pickle\npickle.load(f)"),
-    (data_is_not_code, "loaders/a.py", "from pickle import loads as parse\nparse(b)"),
-    (data_is_not_code, "loaders/a.py", "import pickle as p\np.Unpickler(f)"),
     (data_is_not_code, "loaders/a.py", "import torch\ntorch.load(f)"),
     (data_is_not_code, "loaders/a.py", "import torch\ntorch.load(f, weights_only=False)"),
     (data_is_not_code, "loaders/a.py", "import numpy as np\nnp.load(f, allow_pickle=True)"),
-    (data_is_not_code, "loaders/a.py", "eval(text)"),
-    (data_is_not_code, "loaders/a.py", "import subprocess\nsubprocess.run(c, shell=True)"),
     (one_clock, "bench/train/loop.py", "import time\nstart = time.perf_counter()"),
     (one_clock, "bench/train/loop.py", "from time import monotonic as now\nnow()"),
     (one_clock, "bench/train/loop.py", "import time\ndef f(clock=time.time_ns): ..."),
@@ -558,8 +516,7 @@ INNOCENT: list[tuple[Check, str, str]] = [
     (optional_packages_lazy, "a.py", "try:\n    import PIL\nexcept (ImportError, OSError):\n    raise"),
     (file_size, "bench/a.py", "x = 1\n" * 400),
     (function_length, "bench/a.py", LINES_61.removesuffix("    x = 1\n")),
-    (function_width, "bench/a.py", "def f(self, a, b, c, d, e, f, g, h, i, j): ..."),
-    (data_is_not_code, "bench/a.py", "import torch\nmodel.eval()\ntorch.load(f, weights_only=True)\nregistry.load(f)"),
+    (data_is_not_code, "bench/a.py", "import torch\ntorch.load(f, weights_only=True)\nregistry.load(f)"),
     (one_clock, "bench/measure/clock.py", "import time\ntime.perf_counter()"),
     (one_clock, "bench/train/loop.py", "import time\ntime.sleep(1)\nstats.time"),
     (one_clock, "loaders/stats.py", "import time\ntime.monotonic()"),
@@ -591,6 +548,6 @@ def test_every_check_is_shown_red() -> None:
 
 def test_stale_exemptions_go_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LONG_FILES, "bench/a.py", "it was long once")
-    monkeypatch.setitem(WIDE_FUNCTIONS, "bench/a.py::f", "it was wide once")
+    monkeypatch.setitem(LONG_FUNCTIONS, "bench/a.py::f", "it was long once")
     module = Module("bench/a.py", "def f(): ...")
-    assert len([*file_size(module), *function_width(module)]) == 2
+    assert len([*file_size(module), *function_length(module)]) == 2

@@ -19,7 +19,7 @@ _OWN_BYTES = 150 << 20  # for samples and batches that a run holds besides its l
 
 
 @takes_data_options
-def bench(
+def bench(  # noqa: PLR0913  a command's options are its parameters
     data: common.Data,
     backend: Annotated[
         str, typer.Option(help="all (those that run here, compared), torch, hdf5, dali, or auto: the saved profile.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @takes_data_options
-def doctor(
+def doctor(  # noqa: PLR0913  a command's options are its parameters
     data: Annotated[
         Path | None, typer.Argument(metavar="[DATA]", help=common.DATA_HELP + " Some are read.", parser=DataPath)
     ] = None,

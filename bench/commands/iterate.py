@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @takes_data_options
-def iterate(
+def iterate(  # noqa: PLR0913  a command's options are its parameters
     data: common.Data,
     dump: Annotated[str, typer.Option(help="Where the JSON lines go; - is standard output.")] = "-",
     backend: common.Backend = "torch",

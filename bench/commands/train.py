@@ -26,7 +26,7 @@ _OWN_BYTES = 200 << 20  # weights, gradients and momentum of ResNet-18: 140 MiB;
 
 @common.takes_techniques
 @takes_data_options
-def train(
+def train(  # noqa: PLR0913  a command's options are its parameters
     data: common.Data,
     validation: Annotated[
         Path | None,

@@ -71,7 +71,7 @@ class DataLoader(TorchDataLoader[T_co]):
     Raises LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD, E-SHM for lost workers; a new iteration starts new ones.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  it takes every argument of torch's DataLoader
         self,
         dataset: Dataset[T_co],
         batch_size: int | None = 1,
