@@ -360,13 +360,10 @@ with create_loader(Own(), pipeline=imagenet_train(8), batch_size=4, workers=2) a
 """
 
 
-@pytest.mark.parametrize("kind", ["encoded", "pixels"])
-def test_a_script_and_a_notebook_need_no_main_guard(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), [("train.py", "encoded"), ("-", "pixels")])
+def test_a_script_and_a_notebook_need_no_main_guard(tmp_path: Path, name: str, kind: str) -> None:
     (tmp_path / "photo.jpg").write_bytes(photo(0))
     (tmp_path / "train.py").write_text(SCRIPT)
-    arguments = [str(tmp_path / "photo.jpg"), kind]
-    for command, text in (([str(tmp_path / "train.py")], None), (["-"], SCRIPT)):  # a notebook has no file either
-        run = subprocess.run(
-            [sys.executable, *command, *arguments], input=text, capture_output=True, text=True, timeout=600, check=False
-        )
-        assert (run.stdout, run.stderr, run.returncode) == ("started\n8\n", "", 0)
+    command = [sys.executable, name, "photo.jpg", kind]  # a notebook has no file: it comes by standard input
+    run = subprocess.run(command, cwd=tmp_path, input=SCRIPT, capture_output=True, text=True, timeout=600, check=False)
+    assert (run.stdout, run.stderr, run.returncode) == ("started\n8\n", "", 0)

@@ -308,8 +308,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made in a file, even by root
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize(("method", "kept"), [("forkserver", True), ("spawn", False)])
 def test_a_started_process_maps_the_index(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, kept: bool
 ) -> None:

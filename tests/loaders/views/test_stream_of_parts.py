@@ -23,7 +23,6 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "torch, python": {"backend": "torch", "workers": 0, "decoder": "simplejpeg"},
     "torch, threads": {"backend": "torch", "workers": 2, "workers_are": "threads"},
     "torch, processes": {"backend": "torch", **PROCESSES},
-    "torch, spawned": {"backend": "torch", **PROCESSES, "start_method": "spawn"},
     "hdf5, threads": {"backend": "hdf5", "workers": 2},
     "hdf5, processes": {"backend": "hdf5", **PROCESSES, "decoder": "simplejpeg"},
     "dali": {"backend": "dali", "workers": 2},
