@@ -10,7 +10,8 @@ from itertools import chain, count, cycle, islice
 import numpy as np
 import torch
 
-from penstock.bench.ceilings.store import StoreCeiling, fetched_apart, find_remote
+from penstock.bench.ceilings.remote_data import fetched_apart, has_remote_samples
+from penstock.bench.ceilings.store import StoreCeiling
 from penstock.bench.data.wrapped_sources import FetchedSource
 from penstock.bench.measure.clock import Rate, Stopwatch, measure_rate
 from penstock.loaders.rows.native_rows import suits_native_library
@@ -174,13 +175,13 @@ class DecodeCeilings:
 
     def store(self, batch_size: int, *, cached: bool) -> StoreCeiling | None:
         """Return the ceiling of the remote storage that the data come from; None for data on this machine."""
-        if self._store is None and not cached and find_remote(self._source(cached=False)) is not None:
+        if self._store is None and not cached and has_remote_samples(self._source(cached=False)):
             self._store = StoreCeiling(self._source(cached=False), batch_size, self._seed)
         return None if cached else self._store
 
     def _in_memory(self, source: Source) -> Source:
         """Return a source that holds what it has fetched once, if that is remote."""
-        if find_remote(source) is None:
+        if not has_remote_samples(source):
             return source
         if self._fetched is None:
             self._fetched = FetchedSource(fetched_apart(source))

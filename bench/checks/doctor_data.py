@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
-from penstock.bench.ceilings.store import StoreCeiling, find_remote
+from penstock.bench.ceilings.remote_data import has_remote_samples
+from penstock.bench.ceilings.store import StoreCeiling
 from penstock.bench.checks.doctor_folders import file_system_of, is_remote
 from penstock.bench.checks.finding import DoctorSettings, Finding, State
 from penstock.bench.data.training_folder import training_folder
@@ -46,7 +47,7 @@ def data_findings(settings: DoctorSettings, data: Path) -> Iterator[Finding]:
             yield Finding(name, "fail", f"{named}: {cause}", fix)
             continue
         yield Finding(name, "ok", source.describe())
-        if find_remote(source) is not None:
+        if has_remote_samples(source):
             yield remote_speed(name, source, settings.batch_size)
         else:
             yield file_system(name, path)

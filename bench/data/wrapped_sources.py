@@ -32,27 +32,26 @@ class RepeatedSource(View):
 
 
 class FetchedSource(View):
-    """Serves the encoded images of a source that fetches them, each from memory after its first time."""
+    """Serves the images of a source that fetches them, each from memory after its first time."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source, len(source), "fetched")
-        self._held: dict[int, npt.NDArray[np.uint8]] = {}
+        self._held: dict[int, bytes | npt.NDArray[np.uint8]] = {}
 
-    def read(self, index: int) -> bytes:
-        """Return an encoded image."""
-        return self._fetched(index).tobytes()
+    def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
+        """Return an encoded image, or pixels of a source joined with it that has those."""
+        if index not in self._held:
+            self._held[index] = self.source.read(index)
+        return self._held[index]
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Say in `rows` where images `indices` lie in memory."""
-        kept = [self._fetched(index) for index in indices.tolist()]
-        rows["kind"], rows["size"] = ENCODED, [image.nbytes for image in kept]
-        rows["offset"] = [image.ctypes.data for image in kept]
+        """Say in `rows` where images `indices` lie in memory; pixels stay ELSEWHERE."""
+        kept = [self.read(index) for index in indices.tolist()]
+        for row, image in enumerate(kept):
+            if isinstance(image, bytes):
+                rows["kind"][row], rows["size"][row] = ENCODED, len(image)
+                rows["offset"][row] = np.frombuffer(image, np.uint8).ctypes.data
         return NO_NAMES._replace(kept=kept)
-
-    def _fetched(self, index: int) -> npt.NDArray[np.uint8]:
-        if index not in self._held:
-            self._held[index] = np.frombuffer(self.source.read(index), np.uint8)
-        return self._held[index]
 
 
 def sample_of(source: Source, count: int) -> Subset:

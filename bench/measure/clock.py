@@ -38,7 +38,7 @@ class Rate:
     over_time: tuple[tuple[float, float], ...] = ()
 
     @classmethod
-    def from_steps(cls, images: Sequence[int], seconds: Sequence[float], windows: int = NUM_WINDOWS) -> Rate:
+    def from_steps(cls, images: Sequence[float], seconds: Sequence[float], windows: int = NUM_WINDOWS) -> Rate:
         """Return the rate of steps of so many images and seconds each, in at most `windows` consecutive windows.
 
         A window is several steps because loaders deliver in bursts: the median over single steps would be the rate

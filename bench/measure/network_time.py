@@ -42,6 +42,8 @@ class StoreTime:
         bytes_per_s: bytes that come with so many requests.
         more_requests: a larger number that was tried, None if it was not.
         more_bytes_per_s: bytes that came with these.
+        under_way: requests that were under way with `requests`, of all remote sources together; 0 for `requests`.
+        share: share of the samples that are remote.
     """
 
     requests: int
@@ -52,6 +54,8 @@ class StoreTime:
     bytes_per_s: float
     more_requests: int | None = None
     more_bytes_per_s: float | None = None
+    under_way: int = 0
+    share: float = 1.0
 
     @property
     def is_queueing(self) -> bool:
@@ -66,4 +70,4 @@ class StoreTime:
     @property
     def bytes_per_request(self) -> float:
         """Bytes that one request brings, on average."""
-        return self.bytes_per_s * self.request_s / self.requests
+        return self.bytes_per_s * self.request_s / (self.under_way or self.requests)

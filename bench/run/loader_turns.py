@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from penstock.bench.ceilings.store import find_remote
 from penstock.bench.measure.clock import Rate, StepTimes
 from penstock.bench.measure.network_time import Traffic
 from penstock.bench.measure.resources import Resources, ResourceWatch
@@ -18,13 +17,14 @@ from penstock.bench.run.rounds import Key
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.loaders.loader import Loader
 from penstock.loaders.metrics.stats import LoaderStats
+from penstock.loaders.sources.contract import is_fetching
 from penstock.loaders.stream.ledger import EpochLedger
 
 
 class LoaderTurns:
     """Hands out the loader for one measurement at a time, and collects what each takes of the machine.
 
-    It stays open in between, unless the data are remote: then it would go on fetching while others are measured, and
+    It stays open in between, unless data is fetched ahead: then it would go on fetching while others are measured, and
     its next measurement would begin with what it had fetched.
 
     stack: closes a loader that stays open.
@@ -36,7 +36,7 @@ class LoaderTurns:
         self._resources: dict[Key, list[Resources]] = defaultdict(list)
         self._spans: dict[Key, list[Span]] = defaultdict(list)
         self._open: Loader | None = None
-        if find_remote(opener.source(cached=candidate.cached)) is None:
+        if not is_fetching(opener.source(cached=candidate.cached)):
             self._open = stack.enter_context(opener.open(candidate))
         with self.turn() as loader:
             self._about = loader.describe()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.bench.ceilings.store import fetched_apart
+from penstock.bench.ceilings.remote_data import fetched_apart
 from penstock.bench.data.wrapped_sources import RepeatedSource
 from penstock.bench.record.bench_record import DTYPES, BenchSettings, KnobValue, Options
 from penstock.loaders.cache_build.for_source import prepare_source

@@ -91,8 +91,9 @@ class Figures:
 
     @property
     def from_network(self) -> bool:
-        """Whether most of what the loader delivered came over the network meanwhile, not from memory or a copy."""
-        return self.arriving is not None and self.arriving >= _MOSTLY * self.loader
+        """Whether most of the remote samples came over the network meanwhile, not from memory or a copy."""
+        share = self.store.share if self.store else 1.0
+        return self.arriving is not None and self.arriving >= _MOSTLY * self.loader * share
 
     @property
     def waits_for_network(self) -> bool:

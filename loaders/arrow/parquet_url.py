@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import threading
 from collections.abc import Callable, Iterable
@@ -14,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.arrow.arrow_parquet import ImageGroup, ReadAt
+from penstock.loaders.arrow.group_cache import GroupCache
 from penstock.loaders.arrow.parquet_source import ParquetSource
 from penstock.loaders.labels.labelled import serve_labels
-from penstock.loaders.remote.remote_source import REMOTE_OPTIONS, RemoteOptions, RemoteSource, check_remote
+from penstock.loaders.remote.fetcher import MAX_REQUEST_BYTES
+from penstock.loaders.remote.remote_source import REMOTE_OPTIONS, RemoteOptions, RemoteSource, Request, check_remote
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.range_index import Container, RangeIndex, RangeTable
 from penstock.loaders.sources.reopening import Reopening
@@ -55,6 +58,48 @@ class UrlParquetSource(ParquetSource):
     @property
     def has_room(self) -> bool:
         return sum(self._ahead.values()) < min(self._blocks.options.bytes_ahead, self._cache.limit_bytes // 2)
+
+    @property
+    def options(self) -> RemoteOptions:
+        """How the files are fetched."""
+        return self._blocks.options
+
+    def with_options(self, **changes: Any) -> UrlParquetSource:
+        """Return a source of the same data that fetches by itself; `changes` are fields of RemoteOptions."""
+        apart = copy.copy(self)
+        apart._cache = GroupCache(self._cache.limit_bytes)
+        apart._blocks = self._blocks.with_options(**changes)
+        return apart
+
+    def plan_requests(self, indices: npt.NDArray[np.int64]) -> list[Request]:
+        """Return the requests that fetch the row groups of images `indices` (int64 [n]).
+
+        Of images in random order a group serves those at hand, and more the longer it is kept. Where its bytes lie is
+        estimated from the groups' sizes.
+        """
+        kept = self._cache.limit_bytes / max(1, self.num_bytes)
+        places, wanted = np.unique([self._place(index)[:2] for index in indices.tolist()], axis=0, return_counts=True)
+        planned: list[Request] = []
+        for (file, group), count in zip(places.tolist(), wanted.tolist(), strict=True):
+            number = int(self._file_groups[file]) + group
+            rows = int(self._group_starts[number + 1] - self._group_starts[number])
+            images = rows if kept >= 1 else min(rows, count / (1 - kept))
+            requests = self._blocks.plan_requests(self._blocks_of(file, group))
+            planned += [request._replace(images=images / len(requests)) for request in requests]
+        return planned
+
+    def requests_under_way(self, requests: int) -> int:
+        """Return how many requests are under way at a time if `requests` may be: few groups are decoded at a time."""
+        of_group = -(-self.num_bytes // (len(self._group_bytes) * MAX_REQUEST_BYTES))
+        return min(requests, _GROUPS * of_group)
+
+    def _blocks_of(self, file: int, group: int) -> npt.NDArray[np.int64]:
+        """Return the blocks of a row group, as if the groups filled the file by their sizes."""
+        sizes = self._group_bytes[self._file_groups[file] : self._file_groups[file + 1]]
+        ends = np.cumsum(sizes) / max(1, sizes.sum()) * self._containers[file].size
+        start, end = int(ends[group - 1]) if group else 0, int(ends[group])
+        first, last = start // BLOCK_BYTES, max(start // BLOCK_BYTES + 1, -(-end // BLOCK_BYTES))
+        return np.arange(self._first_blocks[file] + first, self._first_blocks[file] + last)
 
     @property
     def traffic(self) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,20 @@ class RemoteOptions:
             checked_int(name, getattr(self, name), 1)
         if self.local_bytes is not None:
             checked_int("local_bytes", self.local_bytes, 1)
+
+
+class Request(NamedTuple):
+    """Hold one request of a remote source.
+
+    Attributes:
+        store: what makes it.
+        ranges: of one object, in their order there.
+        images: how many images it brings, on average.
+    """
+
+    store: ObjectStore
+    ranges: list[Range]
+    images: float
 
 
 REMOTE_OPTIONS = ("requests", "bytes_ahead", "local_cache", "local_bytes")  # that create_loader hands on
@@ -136,9 +150,14 @@ class FetchedRanges:
         """Requests that were answered, and the bytes that came."""
         return self.store.requests, self.store.num_bytes
 
-    def plan_requests(self, indices: npt.NDArray[np.int64]) -> list[list[Range]]:
+    def plan_requests(self, indices: npt.NDArray[np.int64]) -> list[Request]:
         """Return the requests that fetch images `indices` (int64 [n]) if all are announced at once."""
-        return join_neighbours([self._range(index) for index in indices.tolist()], lambda wanted: wanted)
+        joined = join_neighbours([self._range(index) for index in indices.tolist()], lambda wanted: wanted)
+        return [Request(self.store, ranges, len(ranges)) for ranges in joined]
+
+    def requests_under_way(self, requests: int) -> int:
+        """Return how many requests are under way at a time if `requests` may be."""
+        return requests
 
     def announce(self, indices: npt.NDArray[np.int64]) -> None:
         """Begin to fetch images `indices` (int64 [n]) that are not in the local copy; they are held until read."""

@@ -62,12 +62,12 @@ class OverSources:
         """Return the source of sample `index`, and its index there."""
         raise NotImplementedError
 
-    def _parts(self, indices: Indices) -> Iterator[tuple[Any, Indices]]:
+    def parts(self, indices: Indices) -> Iterator[tuple[Any, Indices]]:
         """Yield each source of samples `indices`, and its own indices."""
         raise NotImplementedError
 
     def _parts_in(self, some: list[Any], indices: Indices) -> Iterator[tuple[Any, Indices]]:
-        return (part for part in self._parts(indices) if any(part[0] is source for source in some))
+        return (part for part in self.parts(indices) if any(part[0] is source for source in some))
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
         source, inner = self._place(index)
@@ -186,7 +186,7 @@ class View(OverSources):
     def _place(self, index: int) -> tuple[Any, int]:
         return self.source, self._at(index)
 
-    def _parts(self, indices: Indices) -> Iterator[tuple[Any, Indices]]:
+    def parts(self, indices: Indices) -> Iterator[tuple[Any, Indices]]:
         yield self.source, self._at(indices)
 
     def indices_of(self, indices: Indices) -> Indices:

@@ -40,7 +40,7 @@ class Concat(OverSources):
             raise ValueError("concat needs at least one source, got none")
         self._read_from(sources)
         self._starts = np.cumsum([0, *map(len, self.sources)])
-        self.classes = merge_classes([source.classes for source in self.sources])
+        self.classes = merge_classes([tuple(source.classes) for source in self.sources])
         self._new_labels = [_renumber(source.classes, self.classes) for source in self.sources]
         self.fingerprint = _digest([source.fingerprint for source in self.sources])
         self.skipped: dict[str, int] = dict(sum((Counter(source.skipped) for source in self.sources), Counter()))
@@ -54,7 +54,11 @@ class Concat(OverSources):
     def refreshed(self) -> Concat:
         """Return the sources with their files as they are now."""
         now = [source.refreshed() if hasattr(source, "refreshed") else source for source in self.sources]
-        return self if all(a is b for a, b in zip(now, self.sources, strict=True)) else Concat(now)
+        return self if all(a is b for a, b in zip(now, self.sources, strict=True)) else self.over(now)
+
+    def over(self, sources: Sequence[Source]) -> Concat:
+        """Return other sources that hold the same data, joined in the same way."""
+        return Concat(sources)
 
     def set_future(self, next_use: Callable[[Any, bool], npt.NDArray[np.int64]]) -> None:
         """Tell the sources when samples are needed next; not one that is here several times, each time with its own."""
@@ -117,7 +121,7 @@ class Concat(OverSources):
         number = int(np.searchsorted(self._starts, index, "right")) - 1
         return self.sources[number], index - int(self._starts[number])
 
-    def _parts(self, indices: Indices) -> Iterator[tuple[Any, Indices]]:
+    def parts(self, indices: Indices) -> Iterator[tuple[Any, Indices]]:
         return ((self.sources[number], inner) for number, _, inner in self._split(indices))
 
     def _split(self, indices: Indices) -> Iterator[tuple[int, npt.NDArray[np.bool_], Any]]:

@@ -39,6 +39,10 @@ class Mixture(Concat):
         super().__init__(list(sources.values()))
         self.mixture = MixtureShares(tuple(sources), tuple(map(len, self.sources)), shares)
 
+    def over(self, sources: Sequence[Source]) -> Mixture:
+        """Return other sources that hold the same data, mixed by the same shares."""
+        return Mixture(dict(zip(self.mixture.names, sources, strict=True)), self.mixture.shares)
+
     def count_sources(self, indices: npt.NDArray[np.int64]) -> dict[str, int]:
         """Return name -> how many of images `indices` (int64 [n]) are of that source."""
         ends = np.cumsum(self.mixture.sizes)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from photo_folder import write_folder
 from range_server import RangeServer
-from remote_photos import open_remote, serve_photos
+from remote_photos import open_remote, serve_photos, write_row_groups
 
 from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
-from penstock.bench.ceilings.store import StoreCeiling, fetched_apart, find_remote
+from penstock.bench.ceilings.remote_data import count_remote, fetched_apart, find_remote, has_remote_samples
+from penstock.bench.ceilings.store import StoreCeiling
 from penstock.bench.checks.doctor_data import remote_speed
-from penstock.loaders import LoaderError, open_source
+from penstock.loaders import LoaderError, concat, mix, open_source
+from penstock.loaders.remote.remote_source import RemoteSource
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.views.subset import Subset
 from penstock.pipelines import imagenet_train
@@ -76,21 +79,21 @@ def test_the_requests_are_those_of_a_loader_for_the_part_that_is_shown(
     remote = open_remote(server, photos)
     store = StoreCeiling(Subset(remote, np.arange(0, 40, 3)), 40, 0)
     wanted = store._next()  # neighbours in one container: every third image
-    assert sorted(found.sample for found in wanted) == list(range(0, 40, 3))
-    assert [found.size for found in wanted] == [len(photos.read(found.sample)) for found in wanted]
+    assert sorted(found.sample for found in wanted.ranges) == list(range(0, 40, 3))
+    assert [found.size for found in wanted.ranges] == [len(photos.read(found.sample)) for found in wanted.ranges]
 
 
 def test_a_loader_of_remote_data_fetches_its_own(server: RangeServer, photos: ImageFolder) -> None:
     remote = open_remote(server, photos)
     part = Subset(remote, np.arange(9))
     apart = fetched_apart(part, requests=7)
-    found = find_remote(apart)
-    assert found is not None
+    (found,) = find_remote(apart)
+    assert isinstance(found, RemoteSource)
     assert (found.options.requests, remote.options.requests) == (7, 64)
     assert apart.read(3) == photos.read(3)
     assert (found.traffic[0], remote.traffic[0]) == (1, 0)
     assert fetched_apart(photos) is photos
-    assert find_remote(photos) is None
+    assert find_remote(photos) == []
 
 
 def test_remote_samples_are_decoded_from_memory(server: RangeServer, photos: ImageFolder) -> None:
@@ -111,5 +114,63 @@ def test_images_by_url_are_measured_as_remote_too(server: RangeServer, photos: I
     finding = remote_speed("data", source, 4)
     assert finding.state == "warn"
     assert "with 1 requests at a time" in finding.found
-    assert find_remote(fetched_apart(source)) is not source
+    assert find_remote(fetched_apart(source)) not in ([], [source])
     assert source.traffic == (0, 0)  # type: ignore[attr-defined]
+
+
+def test_row_groups_by_url_are_measured_as_remote_too(server: RangeServer, photos: ImageFolder) -> None:
+    write_row_groups(server.root / "photos.parquet", photos, 4)
+    source = open_source(f"{server.url}/photos.parquet", requests=1, cache_bytes=1)
+    (remote,) = find_remote(source)
+    assert remote.requests_under_way(64) == 8  # groups that are decoded at a time, each with one request
+    server.delay_s = 0.1
+    store = StoreCeiling(source, 8, 0)
+    assert store.gains_by_more(SHORT_S)
+    time = store.time()
+    assert time is not None
+    assert (time.requests, time.more_requests, time.share) == (1, 4, 1.0)
+    assert 1 <= time.images_per_request <= 4  # those of 8 random ones that lie in a group
+    assert source.traffic[0] == 0  # type: ignore[attr-defined]
+    server.delay_s = 0.0
+    several = StoreCeiling(open_source(f"{server.url}/photos.parquet", requests=8, cache_bytes=1), 8, 0)
+    assert several.more_requests is None
+    kept = StoreCeiling(open_source(f"{server.url}/photos.parquet"), 8, 0)
+    kept.rate(SHORT_S)
+    assert kept.time().images_per_request == 4  # type: ignore[union-attr]  # each group is fetched once
+
+
+def test_requests_for_row_groups_cover_their_bytes(server: RangeServer, photos: ImageFolder) -> None:
+    write_row_groups(server.root / "photos.parquet", photos, 4)
+    source: Any = open_source(f"{server.url}/photos.parquet")
+    source._blocks.announce(np.unique([r.sample for q in source.plan_requests(np.arange(40)) for r in q.ranges]))
+    before = source.traffic[0]
+    assert source.read(17) == photos.read(17)
+    assert source.traffic[0] - before <= 1
+
+
+def test_remote_parts_of_joined_and_mixed_data_are_measured(server: RangeServer, photos: ImageFolder) -> None:
+    remote = open_remote(server, photos, requests=5)
+    joined = concat([photos, Subset(remote, np.arange(10)), remote])
+    assert find_remote(joined) == [remote]
+    assert count_remote(joined, np.arange(90)) == 50
+    store = StoreCeiling(joined, 16, 0)
+    store.rate(SHORT_S)
+    time = store.time()
+    assert time is not None
+    assert time.share == pytest.approx(50 / 90)
+    assert (time.requests, time.under_way) == (5, 5)
+    apart: Any = fetched_apart(joined, requests=7)
+    (found,) = find_remote(apart)  # still one source, of which the other is a part
+    assert found.options.requests == 7
+    assert apart.sources[0] is photos
+    assert apart.read(45) == photos.read(5)
+    mixed = mix({"near": (photos, 0.75), "far": (remote, 0.25)})
+    assert fetched_apart(mixed).mixture == mixed.mixture  # type: ignore[attr-defined]
+    far = StoreCeiling(mixed, 16, 0)
+    images_before = far._next().images
+    assert images_before >= 2  # of four images that a request lets a loader serve, one is fetched
+    far.rate(SHORT_S)
+    assert far.time().share == pytest.approx(0.25, abs=0.1)  # type: ignore[union-attr]
+    assert not has_remote_samples(Subset(joined, np.arange(40)))
+    with pytest.raises(LoaderError, match="no sample of an epoch is remote"):
+        StoreCeiling(Subset(joined, np.arange(40)), 16, 0).rate(SHORT_S)

@@ -11,7 +11,7 @@ import pytest
 from one_thread import one_thread  # noqa: F401  (an autouse fixture)
 from photo_folder import write_folder
 from range_server import RangeServer
-from remote_photos import open_remote, serve_photos
+from remote_photos import open_remote, serve_photos, write_row_groups
 
 from penstock.bench.record.advice import Change
 from penstock.bench.record.bench_record import READ_WARM, BenchSettings, fetch_name
@@ -20,6 +20,7 @@ from penstock.bench.run.loader_turns import LoaderTurns
 from penstock.bench.run.take_advice import apply_change
 from penstock.bench.search.candidate import BenchData, Candidate
 from penstock.bench.verdict.judge import without_paths
+from penstock.loaders import concat, mix, open_source
 from penstock.loaders.sources.image_folder import ImageFolder
 
 
@@ -97,3 +98,23 @@ def test_advice_on_requests_changes_what_is_opened(server: RangeServer, photos: 
     with opener.open(changed) as loader:
         assert loader._source.options.requests == 9  # type: ignore[attr-defined]
         assert loader._source.options.bytes_ahead == 5000  # type: ignore[attr-defined]
+
+
+@pytest.mark.filterwarnings("ignore:in this order an epoch decodes about")
+@pytest.mark.parametrize("kind", ["parquet", "joined", "mixed"])
+def test_a_run_names_the_network_whatever_the_kind_of_its_source(
+    server: RangeServer, photos: ImageFolder, kind: str
+) -> None:
+    if kind == "parquet":
+        write_row_groups(server.root / "photos.parquet", photos, 4)
+        source = open_source(f"{server.url}/photos.parquet", requests=1, cache_bytes=1)
+    else:
+        remote = open_remote(server, photos, requests=1, bytes_ahead=1)
+        source = concat([photos, remote]) if kind == "joined" else mix({"near": (photos, 0.7), "far": (remote, 0.3)})
+    server.delay_s = 0.1
+    asked = settings(seconds=1.0)  # several batches, so that those made before the clock starts count little
+    record = run_benchmark(BenchData(source, asked), "data", asked)
+    assert fetch_name(1) in {measured.name for measured in record.all_of("ceiling")}
+    assert record.verdict is not None
+    assert record.verdict.limit == "latency", record.verdict.sentence
+    assert "--requests 4" in " ".join(advice.what for advice in record.verdict.advice or ())

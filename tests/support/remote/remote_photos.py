@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import torch
+from pyarrow import parquet
 from range_server import RangeServer, serve_ranges
 
 from penstock.loaders import create_loader
@@ -29,6 +31,13 @@ def write_containers(root: Path, photos: ImageFolder) -> None:
     for part in range(PARTS):
         samples = [photos.read(index) for index in range(len(photos)) if index % PARTS == part]
         (root / f"{part}.bin").write_bytes(b"".join(samples))
+
+
+def write_row_groups(path: Path, photos: ImageFolder, rows: int) -> None:
+    """Write the photos as a Parquet file with so many rows in each row group."""
+    images = [{"bytes": bytes(photos.read(index)), "path": None} for index in range(len(photos))]
+    table = pyarrow.table({"image": images, "label": photos.labels(np.arange(len(photos)))})
+    parquet.write_table(table, path, row_group_size=rows, compression="none")
 
 
 @contextmanager
