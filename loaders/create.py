@@ -18,7 +18,7 @@ from penstock.loaders.choose_order import Shuffle, checked_shuffle, choose_order
 from penstock.loaders.engine.slot_needs import consumer_bytes
 from penstock.loaders.feed.batch_feed import Stage
 from penstock.loaders.feed.copies import checked_device, numbered
-from penstock.loaders.labels.labelled import warn_of_lost_labels
+from penstock.loaders.labels.labelled import warn_of_lost_labels, warn_of_no_labels
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.profile import DEFAULT_PROFILE
@@ -191,6 +191,8 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         rank, world_size = checked_int("rank", rank), checked_int("world_size", world_size)
     named = open_source(source, **of_source)
     warn_of_lost_labels(named)
+    if is_random and len(views) == 1 and not isinstance(source, Source) and not of_source.keys() & {"label", "classes"}:
+        warn_of_no_labels(named)  # to train by; several views of an image need none
     choice = choice or choose_saved(decoder, options, profile, is_cache=is_cache(named))
     if on_repaired is None and (choice.backend.has_own_decoder or choice.jpeg_decoder.name not in REPORT_REPAIRS):
         policy = replace(policy, on_repaired="ignore")

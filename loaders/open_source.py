@@ -29,6 +29,7 @@ from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
 from penstock.loaders.sources.reopening import Reopening
+from penstock.loaders.sources.source_faults import check_source
 from penstock.loaders.tables import open_lists
 from penstock.loaders.tables.open_tables import TABLE_SUFFIXES, open_tables
 from penstock.loaders.tables.url_folder import open_url_folder
@@ -223,6 +224,7 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
     if isinstance(spec, Source):
         if options:
             raise TypeError(f"an open source takes no options, got {', '.join(sorted(options))}")
+        check_source(spec)
         return spec
     for kind in OBJECT_KINDS:
         if kind.is_this(spec):
@@ -267,6 +269,8 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
 
 
 def _open_urls(url: bytes, options: dict[str, Any]) -> Source:
+    if url.endswith(b"://") or b":///" in url:
+        raise ValueError(f"{printable(url)} names no bucket or host: write s3://bucket/folder/, for example")
     if _is_url_folder(url):
         url = url.rstrip(b"/")
         kind = next(kind for kind in URL_FOLDER_KINDS if kind.is_this(url))
@@ -304,6 +308,11 @@ def _open_files(paths: Collection[bytes], named: bytes, options: dict[str, Any])
     if cure is not None:
         raise ValueError(f"{printable(named)} is of a format that is not read: {cure}")
     if kind is None:
+        if len(paths) > 1 and any(map(os.path.isdir, paths)):
+            raise ValueError(
+                f"{printable(named)} stands for folders, and a pattern must stand for files: pass the folder that "
+                "holds the class folders, a pattern of files such as 'photos/*/*.jpg', or a list of folders"
+            )
         hint = " (a URL of a folder ends with a slash)" if is_url(named) else ""
         known = ", ".join(f"{kind.name} ({', '.join(kind.suffixes)})" for kind in FILE_KINDS)
         raise ValueError(f"{printable(named)} is not a source{hint}: pass a folder of images, or {known}")

@@ -75,7 +75,7 @@ def cure_of_name(name: str, known: Collection[str], of_pipeline: Collection[str]
     """
     if name in _ADVICE:
         return _ADVICE[name]
-    ours = _NAME_OF.get(name, name)
+    ours = _NAME_OF.get(name) or next((theirs for theirs in _OUR_NAMES.get(name, ()) if theirs in known), name)
     if ours not in known and ours not in of_pipeline:
         near = difflib.get_close_matches(name.lower(), [*known, *of_pipeline], 1, cutoff=0.7)
         if not near:

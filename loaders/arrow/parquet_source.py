@@ -28,7 +28,7 @@ from penstock.loaders.arrow.image_rows import NO_LABEL
 from penstock.loaders.labels.label_index import keep_labels
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import absolute, folder_of, join, read_whole
-from penstock.loaders.sources.folder_scan import skipped_text
+from penstock.loaders.sources.folder_scan import classes_text, skipped_text
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, oversize_error
 from penstock.loaders.sources.range_source import are_unchanged
 from penstock.loaders.sources.reopening import Reopening
@@ -263,7 +263,7 @@ class ParquetSource:
     def describe(self) -> str:
         """Return one line: images, classes, bytes, files, row groups, what was skipped."""
         images = count_text(len(self), "image")
-        classes = count_text(len(self.classes), "class")
+        classes = classes_text(self.classes, "rows")
         groups = f"{len(self._group_starts) - 1:,} row groups of {len(self._containers):,} Parquet files"
         return f"{images}, {classes}, {size_text(self.num_bytes)} in {groups}{skipped_text(self.skipped)}"
 

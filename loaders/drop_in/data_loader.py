@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, SequentialSampler
@@ -39,9 +40,27 @@ from penstock.loaders.workers.needs import Needs, ensure
 from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, check_watchdog
 from penstock.pipelines.checked import checked_bool, checked_int, shown
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.foreign_names import refuse_unknown
 
 T_co = TypeVar("T_co", covariant=True)
+Given = ParamSpec("Given")
 _RANDOM, _SEQUENTIAL, _ITERABLE = "random", "sequential", "iterable"
+
+
+def _names_unknown(init: Callable[Given, None]) -> Callable[Given, None]:
+    """Return an __init__ that says of an argument which it does not have what to write instead."""
+    known = tuple(inspect.signature(init).parameters)[1:]
+    of_ranks = "pass sampler=torch.utils.data.DistributedSampler(dataset)"
+
+    @functools.wraps(init)
+    def checked(*arguments: Given.args, **given: Given.kwargs) -> None:
+        for name in given.keys() - set(known):
+            if name in ("rank", "local_rank", "world_size", "num_replicas", "num_shards", "shard_id"):
+                raise TypeError(f"DataLoader has no setting {name}: {of_ranks}")
+            refuse_unknown("DataLoader", [name], known)
+        init(*arguments, **given)
+
+    return checked
 
 
 class DataLoader(TorchDataLoader[T_co]):
@@ -71,6 +90,7 @@ class DataLoader(TorchDataLoader[T_co]):
     Raises LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD, E-SHM for lost workers; a new iteration starts new ones.
     """
 
+    @_names_unknown
     def __init__(  # noqa: PLR0913  it takes every argument of torch's DataLoader
         self,
         dataset: Dataset[T_co],
@@ -310,7 +330,7 @@ def _name_order(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any, ge
         return SAMPLER
     if seed is not None:
         what = "shuffle=True without your own sampler, batch_sampler or generator"
-        warnings.warn(f"seed={seed} has no effect: it only orders {what}", UserWarning, stacklevel=3)
+        warnings.warn(f"seed={seed} has no effect: it only orders {what}", UserWarning, stacklevel=4)
     if isinstance(dataset, IterableDataset):
         return _ITERABLE
     if batch_sampler is not None or sampler is not None:

@@ -36,7 +36,7 @@ def recommend_settings(
     differs = "random transforms draw from each worker's own generator, and the data set is copied to each worker"
     asked = "tuned=True" if isinstance(num_workers, int) else f"num_workers={num_workers!r}"
     text += f": {differs}" if workers else ""
-    warnings.warn(f"DataLoader({asked}) uses {text}", UserWarning, stacklevel=3)
+    warnings.warn(f"DataLoader({asked}) uses {text}", UserWarning, stacklevel=4)
     return workers, pin_memory, prefetch_factor
 
 

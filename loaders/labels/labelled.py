@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.labels.class_numbers import ONE_CLASS
 from penstock.loaders.labels.label_columns import LabelColumn, LabelRows
 from penstock.loaders.labels.label_index import LabelIndex, keep_labels
 from penstock.loaders.labels.label_values import ALONE, NOT_CLASSES, Labels, LabelValues
@@ -67,6 +68,16 @@ def warn_of_lost_labels(source: Source) -> None:
         warnings.warn(
             "the labels of this data are no class numbers, and a cache does not hold them: pass what it was built from "
             "with cache=..., or with_labels(cache, labels)",
+            stacklevel=3,
+        )
+
+
+def warn_of_no_labels(source: Source) -> None:
+    """Warn of data without labels, whose images are all of one class."""
+    if source.classes == (ONE_CLASS,) and not has_targets(source):
+        warnings.warn(
+            "the data has no labels, so all of them are 0: pass (path, label) for each image, name the place of labels "
+            "with label=, or use with_labels(source, labels)",
             stacklevel=3,
         )
 

@@ -298,6 +298,10 @@ class _Fsspec:
         fix = "check the scheme of the URL; if it is right, pip install the package that adds it to fsspec"
         try:
             self._files = fsspec.filesystem(scheme)
+        except TypeError as error:  # ftp, sftp, webhdfs and others
+            cause = f"{scheme}:// needs settings that a URL cannot hold ({error})"
+            fix = "mount the storage as a folder, or serve it by HTTP or S3"
+            raise LoaderError("E-UNSUPPORTED", cause, fix=fix) from None
         except (ImportError, ValueError) as error:
             raise LoaderError("E-DEPENDENCY", f"fsspec cannot open {scheme}://: {error}", fix=fix) from None
 

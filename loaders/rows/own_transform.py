@@ -21,6 +21,7 @@ from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.plan.philox import STREAM_TRANSFORM, random_words, view_stream
+from penstock.pipelines.spec import ImagePipeline
 from penstock.pipelines.user_functions import describe_exception, takes_generator
 
 WORDS = 4  # random words for each call
@@ -50,7 +51,8 @@ class OwnTransform:
     def __init__(self, function: Callable[..., Any], image: Part) -> None:
         """Try `function` on a made image like `image`. Raises ValueError if it does not return an array or a tensor."""
         if not callable(function):
-            raise ValueError(f"transform must be a function of an image, got {shown(function)}")
+            fix = ": pass it as pipeline=" if isinstance(function, ImagePipeline) else ""
+            raise ValueError(f"transform must be a function of an image, got {shown(function)}{fix}")
         self.function = function
         self._takes_image_by_name = type(function).__module__.partition(".")[0] == "albumentations"
         self._takes_generator = not self._takes_image_by_name and takes_generator(function, num_others=1)

@@ -15,7 +15,7 @@ from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.rows.python_rows import PythonRows, pad_rows
 from penstock.loaders.rows.transform_step import TransformStep
 from penstock.loaders.sources.contract import is_fetching
-from penstock.loaders.sources.source_faults import naming_method
+from penstock.loaders.sources.source_faults import checked_class_numbers, naming_method
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import Progress
@@ -125,7 +125,7 @@ class Producer:
             is_served = rows["index"] >= 0
             served = rows["index"][is_served].astype(np.int64)
         with naming_method("labels()"):
-            rows["label"][is_served] = self._settings.source.labels(served)
+            rows["label"][is_served] = checked_class_numbers(self._settings.source.labels(served), len(served))
 
 
 def _find_served(index: npt.NDArray[np.int64], batch: Slot) -> npt.NDArray[np.intp]:

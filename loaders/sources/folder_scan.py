@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileTable, FolderIndexBuilder
 from penstock.loaders.system.file_read import mtime_ns, read_error, with_retries
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, count_text
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Images that torchvision.datasets.ImageFolder accepts, but this package does not decode.
@@ -41,6 +41,12 @@ _SETTLING_NS = 2_000_000_000
 _PROGRESS_INTERVAL = 1024
 Subfolder = tuple[bytes, bool]  # name, whether it is a link
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def classes_text(classes: tuple[bytes, ...], what: str) -> str:
+    """Return how many classes there are; of `what` without labels, that these count as one class."""
+    unlabelled = f" ({what} without labels count as one class)" if classes == (FLAT_CLASS,) else ""
+    return count_text(len(classes), "class") + unlabelled
 
 
 class FolderScan:

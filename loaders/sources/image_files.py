@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.folder_index import FolderIndex, as_prefix
-from penstock.loaders.sources.folder_scan import skipped_text
+from penstock.loaders.sources.folder_scan import FLAT_CLASS, skipped_text
 from penstock.loaders.sources.range_index import Container, RangeIndex
 from penstock.loaders.system.column_file import ColumnFile
 from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
@@ -71,7 +71,7 @@ class IndexedImages(ABC):
     def describe(self, where: str = "") -> str:
         """Return one line: images, classes, bytes, `where` they are, what was skipped."""
         images, classes = count_text(len(self), "image"), count_text(len(self.classes), "class")
-        if getattr(self._index.header, "flat", False):
+        if self.classes == (FLAT_CLASS,):
             classes += f" ({self.one_class})"
         return f"{images}, {classes}, {size_text(self.num_bytes)}{where}{skipped_text(self.skipped)}"
 

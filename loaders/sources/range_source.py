@@ -25,6 +25,7 @@ class RangeSource(IndexedImages):
     """
 
     _index: RangeIndex
+    one_class = "samples without labels count as one class"
 
     def __init__(
         self, index: RangeIndex, reopen: Callable[[], RangeSource], max_file_bytes: int = MAX_FILE_BYTES

@@ -9,9 +9,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from penstock.loaders.sources.contract import Source
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.sources.contract import Source, has_targets
 from penstock.loaders.system import file_read
 from penstock.loaders.system.file_read import is_transient, read_error, with_retries
+from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, hide_secrets
 
 Result = TypeVar("Result")
@@ -32,6 +36,7 @@ _FIXES = {
     "E-ACCESS": "check the rights and the credentials of the source",
 }
 _LASTING = "check the storage or server, or pass on_bad_sample='replace'"
+_LABELS_TRIED = 2
 _OWN_CODE = "see the cause: the source's own code raised it; with workers=0 a debugger stops there"
 
 
@@ -67,6 +72,32 @@ def naming_method(method: str) -> Iterator[None]:
     except Exception as error:
         cause = f"the source's {method} raised {type(error).__name__}: {error}"
         raise LoaderError("E-DATASET", cause, fix="see the cause") from error
+
+
+def checked_class_numbers(labels: Any, count: int) -> npt.NDArray[np.integer[Any]]:
+    """Return what a source's labels() returned for `count` images. Raises LoaderError E-DATASET for other values."""
+    if isinstance(labels, np.ndarray) and labels.shape == (count,) and labels.dtype.kind in "iu":
+        if labels.min(initial=0) >= 0:
+            return labels
+        cause = f"the source's labels() must return class numbers from 0, got {labels.min()}"
+        raise LoaderError("E-DATASET", cause, fix="leave such samples out of the source: -1 marks padding")
+    got = f"{labels.dtype} {list(labels.shape)}" if hasattr(labels, "dtype") else shown(labels)
+    cause = f"the source's labels() must return one class number per image, int64 [{count}], got {got}"
+    raise LoaderError("E-DATASET", cause, fix="return an array, such as self._labels[indices]")
+
+
+def check_source(source: Source) -> None:
+    """Raise LoaderError E-DATASET for a source whose classes or labels are not as Source describes them."""
+    classes = source.classes
+    if not isinstance(classes, (tuple, list)) or not all(isinstance(name, bytes) for name in classes):
+        cause = f"the source's classes must be a tuple of bytes, got {shown(classes)}"
+        raise LoaderError("E-DATASET", cause, fix="encode the names: tuple(name.encode() for name in names)")
+    some = np.arange(min(len(source), _LABELS_TRIED), dtype=np.int64)
+    with naming_method("labels()"):
+        labels = checked_class_numbers(source.labels(some), len(some))
+    if not has_targets(source) and labels.max(initial=-1) >= len(classes):
+        cause = f"the source's labels() must be below the number of its classes, {len(classes):,}, got {labels.max()}"
+        raise LoaderError("E-DATASET", cause, fix="number the classes from 0, and name each in classes")
 
 
 def can_heal(error: BaseException) -> bool:

@@ -39,7 +39,8 @@ def real_place(path: str | bytes | os.PathLike[str]) -> bytes:
         folder, missing = os.path.dirname(folder), folder
     if missing is not None:
         fix = "correct the path, or make the folder (mkdir -p)"
-        raise LoaderError("E-MISUSE", f"the folder {os.fsdecode(missing)!a} does not exist", fix=fix, path=real)
+        lack = "is a file, not a folder" if os.path.exists(missing) else "does not exist"
+        raise LoaderError("E-MISUSE", f"the folder {os.fsdecode(missing)!a} {lack}", fix=fix, path=real)
     return real
 
 

@@ -50,6 +50,9 @@ def _choose(option: str, wanted: Any, known: Sequence[str], columns: Sequence[An
 def _suggest(option: str, wanted: Sequence[str], columns: Sequence[Any]) -> str:
     """List the columns, and the one whose name is nearest to one that was wanted."""
     names = [str(name) for name in columns]
+    mark = next((mark for mark in ";|\t" if len(names) == 1 and mark in names[0]), None)
+    if mark is not None:
+        return f"its first line is {printable(names[0])}: separate the columns by commas, not by {mark!r}"
     text = f"its columns are {', '.join(map(printable, names))}"
     if any(os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES for name in names):
         return f"{text}; the first line of a table must be the names of its columns"

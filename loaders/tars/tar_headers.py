@@ -14,7 +14,7 @@ from penstock.loaders.tars.tar_file import OpenTar
 from penstock.pipelines.errors import LoaderError
 
 BLOCK = 512  # bytes: headers and contents begin at multiples of it
-FOLDER, AFTER_END = "folder", "data after the end of a tar"
+FOLDER, AFTER_END, NO_END = "folder", "data after the end of a tar", "tar without an end-of-archive block"
 _ZEROS = bytes(BLOCK)
 _AFTER_END_BYTES = 1 << 16  # of what follows the end, to see whether it is padding
 _MOST_EXTENDED_BYTES = 1 << 20  # of a long name or a pax header
@@ -45,7 +45,7 @@ class TarReader:
     """Reads the headers of an open tar one after another, and small contents, all by pread.
 
     It knows v7, ustar, GNU (long names, numbers in base 256) and pax headers. An archive without its end-of-archive
-    blocks is accepted if its last member is complete. What follows an end-of-archive block is not read.
+    blocks is accepted if its last member is complete, and counted. What follows an end-of-archive block is not read.
 
     Attributes:
         path, size: of the file, bytes.
@@ -112,6 +112,7 @@ class TarReader:
         at = self.position
         if at + BLOCK > self.size:
             self._check_remainder(at)
+            self.skipped[NO_END] += self.size > 0
             return None
         begin = at - self._window_start
         if begin < 0 or begin + BLOCK > len(self._window):

@@ -77,6 +77,8 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
     container_of = np.repeat(np.arange(len(tars)), [len(tar.names) for tar in tars])
     if not names:
         fix = "pass tars that contain JPEG, PNG, WebP, BMP or GIF files"
+        if settings.image:
+            fix = "check image=: no member has this suffix"
         raise LoaderError("E-NODATA", f"no sample in {_describe(paths)}{skipped_text(+skipped)}", fix=fix)
 
     def place(index: int) -> bytes:

@@ -36,7 +36,8 @@ class LabelMember(NamedTuple):
         """Return the label as text. Raises ValueError, which says why there is none, OSError."""
         member = sample.get(self.suffix)
         if member is None:
-            raise ValueError(f"the sample has no .{os.fsdecode(self.suffix)} member")
+            there = ", ".join(f".{os.fsdecode(suffix)}" for suffix in sorted(sample))
+            raise ValueError(f"the sample has no .{os.fsdecode(self.suffix)} member, only {there}")
         if member.size > _MOST_LABEL_BYTES:
             raise ValueError(f"its .{os.fsdecode(self.suffix)} member has {member.size:,} bytes")
         text = reader.read(member.start, member.size)

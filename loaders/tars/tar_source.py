@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,11 +23,17 @@ from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.sources.range_index import RangeIndex
 from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.sources.reopening import Reopening
+from penstock.loaders.tars.tar_headers import AFTER_END, NO_END
 from penstock.loaders.tars.tar_index import IndexSettings, make_table
 from penstock.loaders.tars.tar_labels import open_table
 from penstock.pipelines.checked import checked_bool, shown
+from penstock.pipelines.errors import printable
 
 SUFFIX = ".tar"
+_ENDS = {
+    NO_END: "it may have been cut off between two members; compare its size with the original's, or copy it again",
+    AFTER_END: "what follows the end is not read; if tars were joined by cat, pass them one by one",
+}
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4")  # refused with a fix
 TAR_OPTIONS = ("image", "label", "classes", "rescan", *REMOTE_OPTIONS)  # of open_tars, that create_loader hands on
 
@@ -79,8 +86,17 @@ def open_tars(
         index, labels = save_with_labels(name, table_of_samples.write, RangeIndex, others)
     options = {"image": image, "label": label, "classes": classes, "max_file_bytes": max_file_bytes, **remote_options}
     reopen = Reopening(lambda: images_of(open_tars(paths, **options)))
+    _warn_of_ends(index.header.skipped, paths)
     images = RangeSource(index, reopen, max_file_bytes) if remote is None else RemoteSource(index, reopen, remote)
     return serve_labels(images, labels)
+
+
+def _warn_of_ends(skipped: Mapping[str, int], paths: Sequence[bytes]) -> None:
+    """Warn of tars that may be only a part of what was written, or more than one tar."""
+    for reason, meaning in _ENDS.items():
+        if reason in skipped:
+            where = printable(paths[0]) if len(paths) == 1 else f"{skipped[reason]:,} of {len(paths):,} tars"
+            warnings.warn(f"{where}: {reason}: {meaning}", stacklevel=3)
 
 
 def is_tar_folder(path: bytes) -> bool:

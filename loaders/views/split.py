@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source, has_targets, sample_name
 from penstock.loaders.system.durable_file import ensure_writable
+from penstock.loaders.system.real_path import real_place
 from penstock.loaders.views.saved_split import SavedSplit, load_split, save_split
 from penstock.loaders.views.subset import Subset
 from penstock.pipelines.checked import checked_bool, checked_int, checked_number, shown
@@ -49,7 +50,7 @@ def split_source(
             a part and no other sample moves. A class that it does not know is cut by the plain shares.
 
     Raises ValueError for impossible shares, LoaderError E-STATE for a file of another split, E-NODATA for an empty
-    part.
+    part, E-MISUSE and E-ACCESS for a place where no file can be written.
     """
     shares, seed, by_class = (
         _checked_shares(parts),
@@ -59,7 +60,7 @@ def split_source(
     wanted = SavedSplit(parts=list(map(float, shares)), seed=seed, by_class=by_class, thresholds={})
     known = None if save is None else load_split(save, wanted)
     if known is None and save is not None:
-        ensure_writable(save)
+        ensure_writable(os.fsdecode(real_place(save)))
     names, groups = _group_samples(source, by_class)
     hashes = hash_names(source, seed)
     plain = _plain_thresholds(shares)

@@ -110,8 +110,8 @@ def test_a_run_names_the_network_whatever_the_kind_of_its_source(
         source = open_source(f"{server.url}/photos.parquet", requests=1, cache_bytes=1)
     else:
         remote = open_remote(server, photos, requests=1, bytes_ahead=1)
-        source = concat([photos, remote]) if kind == "joined" else mix({"near": (photos, 0.7), "far": (remote, 0.3)})
-    server.delay_s = 0.1
+        source = concat([photos, remote]) if kind == "joined" else mix({"near": (photos, 0.5), "far": (remote, 0.5)})
+    server.delay_s = 0.2
     asked = settings(seconds=1.0)  # several batches, so that those made before the clock starts count little
     record = run_benchmark(BenchData(source, asked), "data", asked)
     assert fetch_name(1) in {measured.name for measured in record.all_of("ceiling")}

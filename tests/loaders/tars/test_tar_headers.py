@@ -19,7 +19,7 @@ from tar_files import BLOCK, END, entry, gnu_tar, header, padded, pax, seal, wri
 
 from penstock.loaders.remote.object_store import ObjectStore
 from penstock.loaders.tars.tar_file import open_tar
-from penstock.loaders.tars.tar_headers import AFTER_END, FOLDER, Member, TarReader
+from penstock.loaders.tars.tar_headers import AFTER_END, FOLDER, NO_END, Member, TarReader
 from penstock.pipelines.errors import LoaderError
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -156,7 +156,7 @@ def test_old_headers(tmp_path: Path) -> None:
     assert [(m.name, m.size) for m in members] == [
         *((b"d/a.jpg", 1), (b"\xe9\xff.jpg", 2), (b"c.jpg", 4), (b"e.jpg", 0), (b"folder/f.jpg", 0)),
     ]
-    assert skipped == {FOLDER: 1}
+    assert skipped == {FOLDER: 1, NO_END: 1}
     ours = [m for m in members if m.name != b"e.jpg"]  # whose times tarfile takes for a folder
     assert ours == [m for m in by_tarfile(path) if not m.name.endswith(b"e.jpg")]
 
@@ -342,10 +342,11 @@ def test_what_follows_the_end_is_counted_and_not_read(tmp_path: Path) -> None:
         ([one, END, bytes(20 * BLOCK)], 0),
         ([one, bytes(BLOCK)], 0),
         ([one, END, one], 1),
+        ([one], 0),
     ):
         members, skipped = read(put(tmp_path / "x.tar", *parts))
         assert [m.name for m in members] == [b"a.jpg"]
-        assert skipped[AFTER_END] == after
+        assert (skipped[AFTER_END], skipped[NO_END]) == (after, len(parts) == 1)
 
 
 def test_a_tar_that_shrinks_meanwhile_is_refused(tmp_path: Path) -> None:

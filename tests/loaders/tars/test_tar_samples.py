@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tar_files import entry, webdataset_samples, write_tar
+from tar_files import END, entry, webdataset_samples, write_tar
 
 from penstock.loaders.remote.object_store import ObjectStore
 from penstock.loaders.tars.tar_file import open_tar
@@ -87,7 +87,7 @@ def test_hidden_files_belong_to_no_sample(tmp_path: Path) -> None:
         b".git/x.jpg",
         b"./b/c.jpg",
     ]
-    path.write_bytes(b"".join(map(entry, names)))
+    path.write_bytes(b"".join(map(entry, names)) + END)
     samples, skipped = group(path)
     assert [(key, sorted(sample)) for key, sample in samples] == [(b"a", [b"cls", b"jpg"]), (b"./b/c", [b"jpg"])]
     assert skipped == {"hidden": 5}

@@ -154,7 +154,8 @@ def test_what_is_skipped_is_counted(tmp_path: Path) -> None:
     write_tar(tmp_path / "1.tar", [("a.txt", b""), ("b.cls", b"1"), ("README", b"")])
     write_tar(tmp_path / "2.tar", [("c/a.jpg", photo(0)), ("c/a.png", b""), ("c/a.seg.png", b""), ("c/.b.jpg", b"")])
     (tmp_path / "3.tar").write_bytes(entry(b"d/", kind=b"5") + entry(b"d/a.png", photo(1)) + END + entry(b"x.jpg"))
-    source = open_source(tmp_path)
+    with pytest.warns(UserWarning, match=f"1 of 4 tars: {AFTER_END}"):
+        source = open_source(tmp_path)
     assert len(source) == 2
     assert source.skipped == {
         NO_SAMPLES: 2,
@@ -391,7 +392,7 @@ def test_a_member_beyond_8_gib_is_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.write(header(b"c/big.bin", magic=b"ustar  \0", size_field=b"\x80" + (9 << 30).to_bytes(11, "big")))
         file.seek(9 << 30, os.SEEK_CUR)
-        file.write(entry(b"c/a.jpg", photo(1)) + entry(b"d/b.jpg", photo(2)))
+        file.write(entry(b"c/a.jpg", photo(1)) + entry(b"d/b.jpg", photo(2)) + END)
     source = open_source(path)
     assert source.skipped == {NO_IMAGE: 1}
     assert [source.read(i) for i in (0, 1)] == [photo(1), photo(2)]

@@ -176,7 +176,7 @@ def test_a_class_that_was_too_small_does_not_stay_out_of_a_part(tmp_path: Path) 
 
 
 def test_other_settings_than_the_saved_ones_are_named(tmp_path: Path) -> None:
-    source, file = Named(make_samples(random.Random(0), 100, 2)), tmp_path / "deep" / "cut.json"
+    source, file = Named(make_samples(random.Random(0), 100, 2)), tmp_path / "cut.json"
     split(source, 0.8, seed=3, save=file)
     for settings, told in (
         ({"parts": 0.9, "seed": 3}, r"parts=\[0.8, 0.2\], requested is \[0.9, 0.1\]"),
@@ -220,7 +220,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_names_are_read(tmp_pa
             raise AssertionError
 
     (tmp_path / "file").touch()
-    with pytest.raises(LoaderError, match=r"E-ACCESS.*its folder is a file"):
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*is a file, not a folder"):
         split(Unread([(b"a", b"a"), (b"b", b"a")]), save=tmp_path / "file" / "cut.json")
 
 

@@ -120,6 +120,7 @@ def test_ranks_and_a_resume_in_the_middle_serve_the_same(photos: Path, backend: 
         assert_equal(serve(loader), expected[3:], rounds=False)
 
 
+@pytest.mark.filterwarnings("ignore:the data has no labels")
 def test_several_folders_are_served_like_one(tmp_path: Path, backend: dict[str, Any]) -> None:
     one, two, numbers = pieces(tmp_path)
     labels = np.repeat([1, 2, 0, 2, 3], 9).tolist()  # ant, cat, dog, eel

@@ -12,6 +12,8 @@ from faulty_source import FaultySource
 class MemorySource(FaultySource):
     """`items`, each a file or pixels [h, w, 3]; labels are the sample's number modulo 7. `at`: see FaultySource."""
 
+    classes = tuple(b"%d" % number for number in range(7))
+
     def __init__(
         self, items: Sequence[bytes | npt.NDArray[np.uint8]], at: Mapping[int, Callable[[], object]] | None = None
     ) -> None:

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import torch
 from photo_folder import photo, write_folder
-from tar_files import write_tar
+from tar_files import END, entry, write_tar
 from torch.utils.data import RandomSampler, TensorDataset
 
 from penstock import loaders, pipelines
@@ -59,6 +59,10 @@ def write_mistakes(root: Path) -> Path:
         (root / name).write_text("".join(lines))
     write_tar(root / "texts.tar", [(f"{n}.txt", b"x") for n in range(6)])
     pairs = (("jpg", photo(1)), ("cls", b"1"))
+    write_tar(root / "plain.tar", [(f"{n}.jpg", photo(n)) for n in range(6)])
+    members = b"".join(entry(f"{n}.jpg".encode(), photo(n)) for n in range(6))
+    (root / "cut.tar").write_bytes(members)
+    (root / "joined.tar").write_bytes(2 * (members + END))
     write_tar(root / "good.tar", [(f"{n}.{what}", data) for n in range(6) for what, data in pairs])
     with h5py.File(root / "own.h5", "w") as file:
         file["images"] = np.zeros((4, 8, 8, 3), np.uint8)
@@ -78,6 +82,30 @@ class Half:
 
     def read(self, index: int) -> bytes:
         return b""
+
+
+class Own:
+    """As a Source of the user's with a slip: what its members are, or what labels() returns."""
+
+    fingerprint, skipped = "0" * 32, {}
+
+    def __init__(self, labels: Any = None, classes: Any = (b"cat", b"dog"), read: Any = None) -> None:
+        self._labels, self.classes, self._read = labels, classes, read
+
+    def __len__(self) -> int:
+        return 6
+
+    def read(self, index: int) -> Any:
+        return photo(index) if self._read is None else self._read(index)
+
+    def labels(self, indices: Any) -> Any:
+        return indices % 2 if self._labels is None else self._labels(indices)
+
+    def path(self, index: int) -> bytes:
+        return b"own %d" % index
+
+    def describe(self) -> str:
+        return "6 images"
 
 
 class MapStyle:
@@ -116,11 +144,11 @@ def resume(saved: Any, source: Any = "photos", **options: Any) -> None:
 
 def names() -> dict[str, Any]:
     """What the code of mistakes may name."""
-    mine: list[Any] = [create_loader, serve, state, resume, Half, MapStyle, Path, RandomSampler, TensorDataset]
+    mine: list[Any] = [create_loader, serve, state, resume, Half, Own, MapStyle, Path, RandomSampler, TensorDataset]
     found = {each.__name__: each for each in mine}
     images, paths = np.zeros((6, 8, 8, 3), np.uint8), sorted(map(str, Path("photos").rglob("*.jpg")))
     data = {"images": images, "labels": np.arange(6) % 3, "paths": paths, "dataset": TensorDataset(torch.arange(9))}
-    public = {name: getattr(loaders, name) for name in loaders.__all__} | vars(pipelines)
+    public = {"SMALL": SMALL} | {name: getattr(loaders, name) for name in loaders.__all__} | vars(pipelines)
     return {**public, "np": np, "torch": torch, "presets": presets, **found, **data}
 
 
