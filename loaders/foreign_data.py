@@ -84,6 +84,10 @@ def cure_of_option(name: str, known: Collection[str]) -> str | None:
 
 def cure_of_object(spec: Any) -> str | None:
     """Return what to pass instead of an object that is not data; None if nothing is known of it."""
+    if getattr(getattr(spec, "dtype", None), "kind", "") in "USO" and hasattr(spec, "tolist"):
+        return "pass .tolist() of paths, or (paths, labels)"
+    if isinstance(spec, (set, frozenset)):
+        return "pass sorted(...) of it, because a set has no order"
     if hasattr(spec, "shape") and hasattr(spec, "dtype"):
         return "pass a pair (images, labels) of arrays"
     if spec is None:

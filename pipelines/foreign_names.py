@@ -35,6 +35,10 @@ _OUR_NAMES = {
     "cutmix": ("cutmix_alpha",),
     "rand_ops": ("num_ops",),
     "rand_magnitude": ("magnitude",),
+    "validation": ("val", "valid", "val_dir", "val_data"),
+    "lr": ("learning_rate",),
+    "weight_decay": ("wd",),
+    "checkpoint": ("output", "save_path"),
 }
 _WITHOUT = {
     "leave it out: batches go to device= through pinned memory and ahead of their use": (
@@ -75,13 +79,18 @@ def cure_of_name(name: str, known: Collection[str], of_pipeline: Collection[str]
     """
     if name in _ADVICE:
         return _ADVICE[name]
-    ours = _NAME_OF.get(name) or next((theirs for theirs in _OUR_NAMES.get(name, ()) if theirs in known), name)
+    ours = name_here(name, known) or name
     if ours not in known and ours not in of_pipeline:
         near = difflib.get_close_matches(name.lower(), [*known, *of_pipeline], 1, cutoff=0.7)
         if not near:
             return None
         ours = near[0]
     return f"pass {ours}=" if ours in known else f"pass it to the pipeline, pipeline=imagenet_train({ours}=...)"
+
+
+def name_here(name: str, known: Collection[str]) -> str | None:
+    """Return what a setting of another library is called here, or among `known`; None if nothing is known of it."""
+    return _NAME_OF.get(name) or next((theirs for theirs in _OUR_NAMES.get(name, ()) if theirs in known), None)
 
 
 def refuse_unknown(function: str, names: Collection[str], known: Collection[str]) -> None:

@@ -24,7 +24,7 @@ cache = typer.Typer(
 Cache = Annotated[Path, typer.Argument(metavar="PATH", help="A cache file, or a folder of shards.")]
 
 
-@cache.command()
+@cache.command(cls=common.NamingCommand)
 @takes_data_options
 def build(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help=common.DATA_HELP, parser=DataPath)],
@@ -78,7 +78,7 @@ def build(
             typer.echo(describe_build(built))
 
 
-@cache.command()
+@cache.command(cls=common.NamingCommand)
 def info(path: Cache, as_json: common.AsJson = False) -> None:
     """Show what a cache holds, how it is stored and what it was built from."""
     from penstock.bench.report.cache_text import cache_files, cache_record, describe_cache
@@ -92,7 +92,7 @@ def info(path: Cache, as_json: common.AsJson = False) -> None:
         typer.echo(describe_cache(path, files, abouts))
 
 
-@cache.command()
+@cache.command(cls=common.NamingCommand)
 def verify(
     path: Cache,
     source: Annotated[Path | None, typer.Option(help="Compare names, labels and times with this folder.")] = None,
@@ -128,7 +128,7 @@ def verify(
         raise typer.Exit(EXIT_CACHE)
 
 
-@cache.command()
+@cache.command(cls=common.NamingCommand)
 def advise(
     source: common.Data,
     sample: Annotated[int, typer.Option(min=1, help="Images to try it with, spread over the data.")] = 200,

@@ -59,7 +59,7 @@ def iterate(  # noqa: PLR0913  a command's options are its parameters
     """
     import torch
 
-    from penstock.loaders import create_loader
+    from penstock.loaders import create_loader, open_source
     from penstock.loaders.system.durable_file import ensure_writable
     from penstock.pipelines import imagenet_eval, imagenet_train
 
@@ -71,7 +71,7 @@ def iterate(  # noqa: PLR0913  a command's options are its parameters
             ensure_writable(file)
     given: dict[str, Any] = {"workers": workers, "cache": cache, "prefetch": prefetch, "watchdog_s": watchdog}
     loader = create_loader(
-        data,
+        open_source(data, **data_options),
         backend=backend,
         decoder=decoder,
         pipeline=imagenet_eval(size) if evaluate else imagenet_train(size),
@@ -85,7 +85,6 @@ def iterate(  # noqa: PLR0913  a command's options are its parameters
         on_bad_sample=on_bad_sample,
         on_repaired=on_repaired,
         max_bad=max_bad,
-        **data_options,
         **{name: value for name, value in given.items() if value is not None},
     )
     with loader, nullcontext(sys.stdout) if dump == "-" else open(dump, "w") as out:

@@ -10,9 +10,32 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from penstock.bench.data.data_path import DataPath
 from penstock.bench.step.technique_settings import TECHNIQUE_GROUPS
+
+
+class NamingCommand(TyperCommand):
+    """Suggest the option that one of another tool means, instead of those that look like it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, as click does."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            self._suggest(error)
+            raise
+
+    def _suggest(self, error: Any) -> None:
+        if not hasattr(error, "possibilities"):  # NoSuchOption, of click or of typer's copy of it
+            return
+        from penstock.pipelines.foreign_names import name_here
+
+        options = {parameter.name: parameter.opts[0] for parameter in self.params if parameter.name}
+        ours = name_here(error.option_name.lstrip("-").replace("-", "_"), options)
+        if ours in options:
+            error.possibilities = [options[ours]]
 
 
 def writable(path: Path | None) -> Path | None:

@@ -111,6 +111,7 @@ def train(  # noqa: PLR0913  a command's options are its parameters
     from penstock.bench.step.settings import TrainSettings
     from penstock.bench.train.job import TrainingJob
     from penstock.bench.train.rank_group import join_process_group
+    from penstock.loaders.sources.contract import has_targets
 
     if validation is None and training_folder(data) != data:
         validation = data / "val"
@@ -152,6 +153,8 @@ def train(  # noqa: PLR0913  a command's options are its parameters
             validation_options={} if validation_subset is None else {"subset": validation_subset},
         )
         _say(job.source.describe())
+        if len(job.source.classes) == 1 and not has_targets(job.source):
+            _say("there is one class only, so the model learns nothing: the rates count, loss and accuracy do not")
         if find_lr is not None:
             _find_lr(job, find_lr)
         elif find_batch_size:

@@ -176,5 +176,6 @@ def _write_chunk(
 
 def _make_loader_error(error: OSError, folder: Path) -> LoaderError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return LoaderError("E-NOSPC", str(error), path=str(folder))
-    return LoaderError("E-ACCESS", str(error), fix="choose a folder that can be written", path=str(folder))
+        return LoaderError("E-NOSPC", error.strerror or str(error), path=str(folder))
+    cause = f"nothing can be written there: {error.strerror or error}"
+    return LoaderError("E-ACCESS", cause, fix="choose a folder that can be written", path=str(folder))

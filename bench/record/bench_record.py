@@ -315,6 +315,8 @@ def read_record(path: Path) -> BenchRecord:
         record = decode_json(path.read_bytes(), BenchRecord)
         if not isinstance(record.environment.get("cpus"), int):
             raise ValueError("its environment has no number of processors, `cpus`")
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such record: `penstock bench DATA --json FILE` writes one") from None
     except ValueError as error:
         raise ValueError(f"{path}: not a record of `penstock bench` ({error})") from None
     return record

@@ -24,8 +24,8 @@ from penstock.loaders.stream.ledger import EpochLedger
 class LoaderTurns:
     """Hands out the loader for one measurement at a time, and collects what each takes of the machine.
 
-    It stays open in between, unless data is fetched ahead: then it would go on fetching while others are measured, and
-    its next measurement would begin with what it had fetched.
+    It stays open in between, unless the data is fetched ahead: then it would go on fetching while others are measured,
+    and its next measurement would begin with what it had fetched.
 
     stack: closes a loader that stays open.
     """

@@ -99,7 +99,8 @@ def complete_codes(text: str) -> str:
 
     def row(found: re.Match[str]) -> str:
         code = ERROR_CODES[found[1]]
-        return f"| <span id='{found[1].lower()}'>`{found[1]}`</span> |{found[2]}| {code.exit_code} | {_plain(code.fix)} |"
+        name = f"<span id='{found[1].lower()}'>`{found[1]}`</span>"
+        return f"| {name} |{found[2]}| {code.exit_code} | {_plain(code.fix)} |"
 
     head = "| code | what happened |\n|---|---|\n"
     wide = "| code | what happened | exit code | the usual fix |\n|---|---|--:|---|\n"

@@ -99,6 +99,9 @@ def read_manifest(folder: bytes) -> ShardSet:
         with open(open_regular(path), "rb") as file:
             data = file.read(_MAX_MANIFEST_BYTES)
     except FileNotFoundError:
+        if os.path.isdir(folder) and not any(name.endswith(b".h5") for name in os.listdir(folder)):
+            fix = "pass the file of a cache, or the folder of its shards; `penstock cache build` makes one of images"
+            raise LoaderError("E-CACHE", "this folder holds no cache", fix=fix, path=folder) from None
         raise LoaderError(
             "E-CACHE", f"no {MANIFEST.decode()}: the set of shards is not complete", path=folder
         ) from None

@@ -109,7 +109,7 @@ def _refuse_nonfinite(values: npt.NDArray[Any], what: str) -> None:
 
 
 def _check_count(what: str, values: Any, num_samples: int) -> None:
-    if isinstance(values, Mapping) or not hasattr(values, "__len__") or len(values) != num_samples:
-        has_order = hasattr(values, "__len__") and not isinstance(values, Mapping)
-        got = f"{len(values):,}" if has_order else shown(values)
+    is_list = hasattr(values, "__len__") and not isinstance(values, (Mapping, str))
+    if not is_list or len(values) != num_samples:
+        got = f"{len(values):,}" if is_list else shown(values)
         raise ValueError(f"{what} must be one list per sample ({num_samples:,}), got {got}")

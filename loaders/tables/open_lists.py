@@ -51,6 +51,10 @@ def open_list(spec: Any, *, root: Path | None = None, classes: Classes | None = 
     if form == "paths":
         return _open_rows(zip(spec, repeat(NO_LABEL)), root, classes, **options)
     paths, labels = spec
+    if isinstance(labels, str):
+        _checked_row(labels, 2)
+    if labels is None:
+        raise ValueError("labels are None: pass the list of paths alone if the images have none")
     for column in labels.values() if isinstance(labels, Mapping) else [labels]:
         if len(paths) != len(column):
             raise ValueError(f"paths and labels must be of equal length, got {len(paths):,} and {len(column):,}")

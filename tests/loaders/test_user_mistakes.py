@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,6 +116,7 @@ ARGUMENTS = {
     "DataLoader(dataset, workers=4)": "TypeError|pass num_workers=",
     "DataLoader(dataset, prefetch=4)": "pass prefetch_factor=",
     "DataLoader(dataset, collate=list)": "pass collate_fn=",
+    "DataLoader(dataset, local_rank=0)": "sampler=torch.utils.data.DistributedSampler(dataset)",
     "DataLoader(dataset, data='photos')": "pass the data as the first argument",
 }
 
@@ -132,7 +137,7 @@ SOURCES = {
     "create_loader('sets')": "UserWarning|its classes are 'train' and 'val': pass the folder of one of them",
     "create_loader('hollow')": "E-EMPTYCLASS|allow_empty=True",
     "create_loader('photos/*.png')": "no file matches this pattern",
-    "create_loader('photos/*')": "pass a folder of images",
+    "create_loader('photos/*')": "pass the folder that holds the class folders",
     "create_loader('a.zip')": "unpack it",
     "create_loader('a.npz')": "load it, and pass (images uint8",
     "create_loader('a.tar')": "E-FORMAT|not a tar file",
@@ -191,10 +196,21 @@ SOURCES = {
     "create_loader(Own(lambda index: index.item()))": "the source's labels() raised ValueError",
     "serve(Own(lambda indices: indices[:2] % 2))": "E-DATASET|one class number per image, int64 [4], got int64 [2]",
     "serve(Own(lambda indices: (indices < 3) - 1))": "class numbers from 0, got -1",
-    "serve(Own(read=lambda index: 'photo'))": "E-",
-    "serve(Own(read=lambda index: None))": "E-",
-    "serve(Own(read=lambda index: np.zeros((8, 8, 3))))": "E-",
-    "serve(Own(read=lambda index: np.zeros((8, 8), np.uint8)))": "E-",
+    "serve(Own(read=lambda index: 'photo'))": "E-DATASET|must return bytes or pixels uint8 [h, w, 3], got str",
+    "serve(Own(read=lambda index: None))": "got NoneType",
+    "serve(Own(read=lambda index: np.zeros((8, 8, 3))))": "got float64 [8, 8, 3]",
+    "serve(Own(read=lambda index: np.zeros((8, 8), np.uint8)))": "got uint8 [8, 8]",
+    "serve(Own(read=lambda index: 1 / 0))": "sample=|ZeroDivisionError|the source's own code raised it",
+    "create_loader('semi.csv')": "separate the columns by commas, not by ';'",
+    "create_loader('photos/{class0,class1}')": "stands for folders|pass the folder that holds the class folders",
+    "create_loader('s3://')": "names no bucket or host",
+    "create_loader('https:///a.tar')": "names no bucket or host",
+    "create_loader('good.tar', image='webp')": "E-NODATA|no member has this suffix",
+    "create_loader('good.tar', label='json:label')": "no .json member, only .cls, .jpg",
+    "create_loader([(paths[0], 'a'), paths[1]])": "row 2: a row must be (path, label)",
+    "create_loader((paths, None))": "pass the list of paths alone",
+    "create_loader(set(paths))": "pass sorted(...) of it",
+    "create_loader(np.array(paths))": "pass .tolist() of paths",
     "open_source('photos', shuffle=True)": "a folder of images has no option shuffle",
 }
 
@@ -215,9 +231,13 @@ PARTS = {
     "with_fields('photos', caption=['a'] * 11)": "one per sample (12), got 11",
     "split('photos', 90)": "above 0 and at most 1, got 90",
     "split('photos', save='nowhere/cut.json')": "E-MISUSE|nowhere' does not exist|mkdir -p",
-    "split('photos', save='photos')": "E-",
+    "split('photos', save='photos')": "E-STATE|Is a directory",
+    "split('photos', save='/proc/cut.json')": "E-ACCESS|choose another place",
     "mix({'a': 'photos'})": "name -> (source, share)",
     "concat('photos')": "a list of sources, got 'photos'",
+    "with_fields('photos', boxes='boxes.json')": "one list per sample (12), got 'boxes.json'",
+    "create_loader('photos', transform=imagenet_train(16))": "pass it as pipeline=",
+    "serve(transform=lambda image: image[: int(image[0, 0, 0]) % 9 + 1])": "sample=|must return uint8 [|got uint8 [",
     "create_loader('photos', transform='ToTensor')": "transform must be a function",
     "create_loader('photos', transform=lambda image: None)": "must return one tensor or array",
     "create_loader('photos', transform=lambda image: image.convert('L'))": "has no attribute 'convert'|uint8",
@@ -247,6 +267,17 @@ PARTS = {
     "resume(state(), dtype=torch.uint8)": "dtype='float32', this loader 'uint8'",
     "resume(DataLoader(dataset).state_dict())": "not a valid state of a Penstock loader",
 }
+# What is said where these packages are not installed.
+MISSING = ("h5py", "pyarrow", "nvidia.dali", "obstore", "fsspec", "turbojpeg")
+WITHOUT_EXTRAS = {
+    "create_loader('photos', backend='hdf5', cache='new.h5')": "needs h5py|pip install h5py",
+    "create_loader('own.h5')": "needs h5py|pip install h5py",
+    "create_loader('photos', backend='dali')": "nvidia.dali cannot be imported|pip install",
+    "create_loader('a.parquet')": "need pyarrow|pip install pyarrow",
+    "create_loader('s3://bucket/train/')": "needs the package obstore|penstock-loader[remote]",
+    "create_loader('hf://datasets/x/y.tar')": "needs the package fsspec|pip install fsspec",
+    "create_loader('photos', decoder='turbojpeg')": "PyTurboJPEG cannot be imported|pip install",
+}
 MISTAKES = [(f"create_loader('photos', {given})", cure) for cure, all_given in FOREIGN.items() for given in all_given]
 MISTAKES += [each for table in (ARGUMENTS, SOURCES, PARTS) for each in table.items()]
 
@@ -266,3 +297,14 @@ def test_a_mistake_is_told_its_cure_in_one_line(
     assert said.isprintable(), said
     assert len(said) < 700
     assert not any(advice in said for advice in HARMFUL)
+
+
+def test_missing_packages_are_named_with_what_to_install(root: Path) -> None:
+    code = "import json, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split())); from mistaken_data import *"
+    code += "; print(json.dumps([what_is_said(mistake) for mistake in sys.argv[2:]]))"
+    command = [sys.executable, "-c", code, " ".join(MISSING), *WITHOUT_EXTRAS]
+    paths = os.pathsep.join(path for path in sys.path if path)
+    env = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=True, timeout=300)
+    for (mistake, words), said in zip(WITHOUT_EXTRAS.items(), json.loads(done.stdout), strict=True):
+        assert [word for word in ("E-DEPENDENCY", *words.split("|")) if word not in said] == [], (mistake, said)

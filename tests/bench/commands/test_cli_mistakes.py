@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import penstock_here
+from command_line import penstock, penstock_here
 from mistaken_data import write_mistakes
+from mounts import needs_mounts
 
-USAGE, DATA, CACHE = 2, 3, 4
+USAGE, DATA, CACHE, RESOURCE = 2, 3, 4, 7
 SMALL = "--size 16 --batch-size 2 --workers 0"
 MISTAKES = {
     f"iterate potos {SMALL}": (DATA, "perhaps 'photos'"),
@@ -34,6 +35,12 @@ MISTAKES = {
     f"iterate a.zip {SMALL}": (USAGE, "unpack it"),
     f"iterate a.tar {SMALL}": (DATA, "not a tar file"),
     f"iterate a.h5 {SMALL}": (CACHE, "E-CACHE"),
+    "compare potos.json potos.json": (USAGE, "penstock bench DATA --json FILE"),
+    "cache info photos": (CACHE, "this folder holds no cache"),
+    "synth /proc/demo": (DATA, "nothing can be written there"),
+    f"iterate photos --state-out /proc/s.json {SMALL}": (DATA, "E-ACCESS"),
+    f"iterate photos --backend hdf5 --cache /proc/c.h5 {SMALL}": (CACHE, "takes no new file"),
+    "train photos --checkpoint /proc/c.pt --device cpu": (DATA, "E-ACCESS"),
     "index potos": (DATA, "perhaps 'photos'"),
     "cache build potos c.h5 --workers 0": (DATA, "perhaps 'photos'"),
     "cache build photos nowhere/c.h5 --workers 0": (USAGE, "mkdir -p"),
@@ -60,3 +67,30 @@ def test_a_mistake_on_the_command_line_ends_in_one_line(
     assert "Traceback" not in done.stderr
     assert words in done.stderr
     assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("bench photos --bs 4", "--batch-size"),
+        ("bench photos --num-workers 4", "--workers"),
+        ("train photos --val photos", "--validation"),
+        ("train photos --learning-rate 1", "--lr"),
+        ("cache build photos c.h5 --num-threads 4", "--workers"),
+    ],
+)
+def test_an_option_of_another_tool_is_answered_with_ours(command: str, option: str) -> None:
+    done = penstock_here(*command.split())
+    assert done.returncode == USAGE
+    assert f"(Possible options: {option})" in done.stderr
+
+
+@needs_mounts
+def test_a_full_disk_is_named_before_or_after_the_work(root: Path, tmp_path: Path) -> None:
+    full = 'mount -t tmpfs -o size=64k tmpfs $0 && head -c 64000 /dev/zero > $0/fill; exec "$@"'
+    prefix = ("unshare", "-m", "sh", "-c", full, str(tmp_path))
+    for command in (f"cache build photos {tmp_path}/c.h5 --workers 0", f"synth {tmp_path}/demo"):
+        done = penstock(*command.split(), prefix=prefix, cwd=root)
+        assert (done.returncode, len(done.stderr.splitlines())) == (RESOURCE, 1), done.stderr
+        assert "E-NOSPC" in done.stderr
+        assert "No space left on device: fix=free disk space" in done.stderr
