@@ -133,6 +133,7 @@ def _open_arrays(pair: Any, classes: Sequence[str | bytes] | None = None) -> Sou
     return label_source(ArraySource(images, np.zeros(len(images), np.int64)), labels, classes)
 
 
+_HAVE_HOSTS = {b"s3", b"gs", b"gcs", b"az", b"abfs", b"http", b"https", b"hf"}  # schemes of a bucket or a host
 _COLUMNS = ("image", "label")
 _TABLE_OPTIONS = (*_COLUMNS, "root", "classes", *REMOTE_OPTIONS)
 FILE_KINDS = [
@@ -269,7 +270,8 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
 
 
 def _open_urls(url: bytes, options: dict[str, Any]) -> Source:
-    if url.endswith(b"://") or b":///" in url:
+    scheme, _, place = url.partition(b"://")
+    if not place or (place.startswith(b"/") and scheme in _HAVE_HOSTS):
         raise ValueError(f"{printable(url)} names no bucket or host: write s3://bucket/folder/, for example")
     if _is_url_folder(url):
         url = url.rstrip(b"/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -59,7 +60,7 @@ def iterate(  # noqa: PLR0913  a command's options are its parameters
     """
     import torch
 
-    from penstock.loaders import create_loader, open_source
+    from penstock.loaders import create_loader
     from penstock.loaders.system.durable_file import ensure_writable
     from penstock.pipelines import imagenet_eval, imagenet_train
 
@@ -70,8 +71,9 @@ def iterate(  # noqa: PLR0913  a command's options are its parameters
         if file is not None:
             ensure_writable(file)
     given: dict[str, Any] = {"workers": workers, "cache": cache, "prefetch": prefetch, "watchdog_s": watchdog}
+    warnings.filterwarnings("ignore", "the data has no labels")  # nothing is trained here
     loader = create_loader(
-        open_source(data, **data_options),
+        data,
         backend=backend,
         decoder=decoder,
         pipeline=imagenet_eval(size) if evaluate else imagenet_train(size),
@@ -85,6 +87,7 @@ def iterate(  # noqa: PLR0913  a command's options are its parameters
         on_bad_sample=on_bad_sample,
         on_repaired=on_repaired,
         max_bad=max_bad,
+        **data_options,
         **{name: value for name, value in given.items() if value is not None},
     )
     with loader, nullcontext(sys.stdout) if dump == "-" else open(dump, "w") as out:

@@ -41,6 +41,8 @@ def print_table(table: Table, console: Console) -> None:
             drawn.add_column(name, overflow="fold")
     for row in table.rows:
         drawn.add_row(*(plain_text(row[number]) for number in columns))
+    if console.measure(drawn, options=console.options.update(max_width=1_000)).maximum > console.width:
+        drawn.padding = (0, 0, 0, 0)  # before a name is broken
     if table.caption:
         console.print(plain_text(table.caption, "dim"))
     console.print(drawn)

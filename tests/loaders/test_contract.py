@@ -547,6 +547,7 @@ def test_too_many_bad_samples_end_the_epoch(damaged: tuple[Path, list[int]], max
         assert len(list(loader)) == len(loader)
 
 
+@pytest.mark.filterwarnings("ignore:the data has no labels")
 def test_a_data_set_without_a_good_sample_is_an_error(tmp_path: Path, backend: dict[str, Any]) -> None:
     for number in range(12):
         (tmp_path / f"{number}.jpg").write_bytes(b"not an image at all")

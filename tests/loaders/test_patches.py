@@ -68,6 +68,7 @@ def expect(path: Path, batch: Batch, row: int, patch: int, channels: int) -> tup
     return np.array(patches), places
 
 
+@pytest.mark.filterwarnings("ignore:the data has no labels")
 @pytest.mark.parametrize("crop", ["random_resized", "full", "center"])
 @pytest.mark.parametrize("resample", ["pillow", "torch"])
 @pytest.mark.parametrize(("patch", "channels"), [(16, 3), (7, 3), (16, 1)])
@@ -168,6 +169,7 @@ def test_raw_levels_and_bad_samples_have_zeros_for_padding(tmp_path: Path) -> No
         assert [bad.sample for bad in loader.ledger().bad] == [5]
 
 
+@pytest.mark.filterwarnings("ignore:the data has no labels")
 def test_padding_is_zero_where_a_slot_held_a_larger_image_before(many_aspects: Path) -> None:
     """Of raw levels nothing but the cut clears the memory behind an image."""
     budget = PatchBudget(size=7, sequence_lengths=50)

@@ -54,3 +54,11 @@ def test_figures_stay_whole_on_a_narrow_screen(
     printed = capsys.readouterr().out
     assert re.search(r"12,345 to 12,678$", printed, re.M)
     assert "a long name of some words: [red] \\x1b[31m" in " ".join(printed.split())
+
+
+def test_options_stay_in_one_line_where_less_space_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is 79 columns wide with one space between its columns, 81 with two."""
+    columns = [("stored as", "text"), ("rate", "number"), ("range", "number")]
+    row = ("--encoding raw --resize 256", "1" * 20, "2" * 30)
+    print_table(Table(caption="", columns=columns, rows=[row]), plain_console(width=80))
+    assert " ".join(row) in capsys.readouterr().out.splitlines()

@@ -299,7 +299,7 @@ def test_a_set_of_shards_is_none_before_its_last_file(photos: Path, tmp_path: Pa
     assert calls == ["replace"] * 4
     for number in range(4):
         folder = tmp_path / str(number) / "x.h5"
-        with pytest.raises(LoaderError, match=r"E-CACHE.*not complete"):
+        with pytest.raises(LoaderError, match=r"E-CACHE.*(not complete|holds no cache)"):
             open_cache(folder)
         assert sum(file.resumed > 0 for file in build(photos, folder, shards=3, replace_stale=True).files) <= 1
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole

@@ -142,7 +142,8 @@ def test_an_object_that_is_replaced_in_mid_epoch_is_refused(s3: S3Server, photos
         with pytest.raises(LoaderError, match="replaced since it was indexed") as caught:
             serve(loader)
     assert caught.value.code == "E-CHANGED"
-    assert len(open_source("s3://photos/changing/a.tar")) == len(source)
+    with pytest.warns(UserWarning, match="data after the end of a tar"):  # the byte that changed
+        assert len(open_source("s3://photos/changing/a.tar")) == len(source)
     s3.client.put_object(Bucket="photos", Key="changing/a.tar", Body=b"shorter")
     with pytest.raises(LoaderError, match=r"fewer bytes|replaced") as caught:
         source.read(len(source) - 1)

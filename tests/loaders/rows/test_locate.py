@@ -57,7 +57,8 @@ def test_files_are_located_alike(photos: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("kind", "shards", "kinds"), [("jpeg", 1, {STORED, STRIPS}), ("raw", 1, {PIXELS}), ("jpeg", 3, {STORED, STRIPS})]
+    ("kind", "shards", "kinds"),
+    [("jpeg", 1, {STORED, STRIPS}), ("raw", 1, {PIXELS, STORED}), ("jpeg", 3, {STORED, STRIPS})],
 )
 def test_images_of_a_cache_are_located_alike(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, shards: int, kinds: set[int]

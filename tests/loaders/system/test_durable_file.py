@@ -180,5 +180,5 @@ def test_circles_and_relative_paths_come_to_an_end(tmp_path: Path, monkeypatch: 
     assert real_path("circle") == os.fsencode(tmp_path / "circle")
     assert real_place("x.h5") == os.fsencode(tmp_path / "x.h5")
     (tmp_path / "file").touch()
-    with pytest.raises(LoaderError, match=r"E-MISUSE.*the folder '[^']*/file' does not exist"):
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*the folder '[^']*/file' is a file, not a folder"):
         real_place("file/deeper/x.h5")
