@@ -150,8 +150,8 @@ def _measure(
     _check(settings)
     budget = TimeBudget.of_this_process(settings.budget)
     ensure_loader_fits(DoctorSettings.of(settings), _OWN_BYTES)
+    found = BenchData(training_folder(data), settings)  # which may show bars of its own: an index, a cache
     with LiveTable(lambda: budget.left) as table:
-        found = BenchData(training_folder(data), settings)
         try_caches = wants_cache_kinds(found.source, tradeoff, default=with_caches)
         table.print(found.source.describe())
         if settings.tunes:

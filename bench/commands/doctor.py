@@ -9,10 +9,13 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.commands.terminal_text import wrap_for_terminal
 from penstock.bench.data.data_path import DataPath
 
 if TYPE_CHECKING:
     from penstock.bench.checks.finding import Finding
+
+_INDENT = 37  # columns of a state and a name
 
 
 @takes_data_options
@@ -40,7 +43,7 @@ def doctor(  # noqa: PLR0913  a command's options are its parameters
     from penstock.bench.checks.finding import DoctorSettings
     from penstock.loaders.backends import BACKEND_NAMES
     from penstock.loaders.system.json_file import write_json
-    from penstock.pipelines.errors import EXIT_RESOURCE
+    from penstock.pipelines.errors import EXIT_RESOURCE, count_text
 
     if backend not in BACKEND_NAMES:
         raise ValueError(f"backend must be one of {', '.join(BACKEND_NAMES)}, got {backend!r}")
@@ -63,7 +66,8 @@ def doctor(  # noqa: PLR0913  a command's options are its parameters
         print_finding(finding)
     record = as_record(settings, findings)
     warnings = sum(finding.state == "warn" for finding in findings)
-    typer.echo(f"doctor: {len(findings)} looked at, {warnings} to be warned of, {record['fails']} that fail")
+    counts = [(len(findings), "check"), (warnings, "warning"), (record["fails"], "failure")]
+    typer.echo(f"doctor: {', '.join(count_text(*each) for each in counts)}")
     if json_file:
         write_json(json_file, record)
     if record["fails"]:
@@ -73,6 +77,8 @@ def doctor(  # noqa: PLR0913  a command's options are its parameters
 def print_finding(finding: Finding) -> None:
     """Print one finding: its state, what was found and, unless it is ok, what fixes it."""
     colour = {"ok": "green", "warn": "yellow", "fail": "red"}[finding.state]
-    typer.echo(f"{typer.style(f'{finding.state:5}', fg=colour)} {finding.name:30} {finding.found}")
+    typer.echo(
+        f"{typer.style(f'{finding.state:5}', fg=colour)} {finding.name:30} {wrap_for_terminal(finding.found, _INDENT)}"
+    )
     if finding.fix and finding.state != "ok":
-        typer.echo(f"{'':6}{'':30} -> {finding.fix}")
+        typer.echo(f"{'':{_INDENT}}-> {wrap_for_terminal(finding.fix, _INDENT)}")

@@ -10,6 +10,7 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.commands.terminal_text import wrap_for_terminal
 from penstock.bench.data.data_path import DataPath
 from penstock.bench.data.training_folder import training_folder
 
@@ -223,7 +224,9 @@ def _line(report: EpochReport) -> str:
     rate = f"  {report.images_per_s.median:7,.0f} images/s" if report.images_per_s else ""
     waiting = f"  waiting {report.wait_share:4.0%}  {report.seconds:5.1f} s"
     ledger = f"  {EpochLedger.of(report.ledger).line()}" if report.ledger else ""
-    return f"epoch {report.epoch + 1:3d}  loss {report.loss:.4f}{accuracy}{rate}{waiting}{ledger}"
+    return wrap_for_terminal(
+        f"epoch {report.epoch + 1:3d}  loss {report.loss:.4f}{accuracy}{rate}{waiting}{ledger}", 11
+    )
 
 
 def _write(file: Path, document: dict[str, Any]) -> None:
