@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 
 def use(bar: ProgressBar) -> None:
     with bar:
-        bar.show(20, 40, "[red]counting", details="7 MB")
+        bar.show(20, 40, "[red]counting")
         bar.advance(10)
         bar.print("a [bold] line")
 
@@ -27,11 +27,14 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     use(ProgressBar("starting"))
+    with ProgressBar("copying", 4) as bar:
+        bar.show(1, details="7 MB")
     text = terminal.getvalue()
     assert "[red]counting" in text
     assert "75%" in text
+    assert "7 MB" in text
     assert "a [bold] line" in text
-    assert text.rstrip("\n").endswith("\x1b[2K") or "\x1b[2K" in text.rpartition("counting")[2]  # nothing of it stays
+    assert text.rstrip("\n").endswith("\x1b[2K") or "\x1b[2K" in text.rpartition("copying")[2]  # nothing of it stays
 
 
 @pytest.mark.parametrize(
