@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from command_line import penstock_here
 from folder_trees import plant
 
 from penstock.loaders.open_source import FileKind, open_source
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
-from penstock.pipelines.errors import LoaderError
 
 IMAGES, LABELS = np.zeros((2, 4, 4, 3), np.uint8), [0, 1]
 
@@ -29,11 +28,6 @@ def test_folders_by_any_kind_of_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert source.path(0) == os.fsencode(tmp_path / "c" / "1.jpg")
 
 
-@pytest.mark.parametrize("pair", [(IMAGES, LABELS), [IMAGES, LABELS], (torch.from_numpy(IMAGES), torch.tensor(LABELS))])
-def test_pairs_of_arrays(pair) -> None:
-    assert isinstance(open_source(pair), ArraySource)
-
-
 def test_a_source_is_returned_as_it_is(tmp_path: Path) -> None:
     for source in (ImageFolder(plant(tmp_path, ["c/1.jpg"])), ArraySource(IMAGES, LABELS)):
         assert isinstance(source, Source)
@@ -42,21 +36,14 @@ def test_a_source_is_returned_as_it_is(tmp_path: Path) -> None:
             open_source(source, rescan=True)
 
 
-def test_options_reach_the_source(tmp_path: Path) -> None:
-    plant(tmp_path, ["c/1.jpg", "d/"])
-    with pytest.raises(LoaderError, match="E-EMPTYCLASS"):
-        open_source(tmp_path)
-    assert open_source(tmp_path, allow_empty=True).classes == (b"c", b"d")
+def test_options_reach_the_source() -> None:
     assert open_source((IMAGES, LABELS), classes=["a", "b"]).classes == (b"a", b"b")
-    with pytest.raises(ValueError, match="has no option shuffle"):
-        open_source(tmp_path, shuffle=True)
 
 
-def test_a_path_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(LoaderError) as caught:
-        open_source(tmp_path / "absent\xff")
-    assert caught.value.code == "E-NODATA"
-    assert caught.value.path == os.fsencode(tmp_path / "absent\xff")
+def test_an_empty_path_is_not_the_current_folder() -> None:
+    done = penstock_here("iterate", "", "--dump", "dump")
+    assert done.returncode == 2
+    assert "the path is empty" in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_a_file_of_no_known_kind_names_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,17 +63,3 @@ def test_a_file_of_no_known_kind_names_what_is_known(tmp_path: Path, monkeypatch
     pattern = str(tmp_path / "{b,a}-{08..10}.zip")
     names = [f"{letter}-{number}.zip" for letter in "ba" for number in ("08", "09", "10")]
     assert open_source(pattern) == ([os.fsencode(tmp_path / name) for name in names], {})
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        (None, "check the variable"),
-        (7, r"a path, a URL.*a pair \(images, labels\)"),
-        ({"images": IMAGES}, "a pair"),
-        (torch.utils.data.TensorDataset(torch.zeros(1)), r"penstock\.loaders\.DataLoader"),
-    ],
-)
-def test_other_objects_say_what_is_possible(spec, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        open_source(spec)

@@ -50,8 +50,6 @@ def memory() -> Iterator[Any]:
     ("protocol", "settings"),
     [
         ("memory", {"workers": 2, "workers_are": "threads"}),
-        ("memory", {"workers": 0, "decoder": "simplejpeg"}),
-        ("local", {"workers": 2, "workers_are": "threads"}),
         ("local", {"workers": 2, "workers_are": "processes"}),
     ],
 )

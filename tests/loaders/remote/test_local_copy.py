@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import pickle
 import random
-import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import simplejpeg
+from constrained import mounted
 from forked_child import ForkedChild
+from mounts import needs_mounts
 from photo_folder import write_folder
 from range_server import RangeServer
 from remote_photos import open_loader, open_remote
@@ -173,31 +177,28 @@ def test_threads_keep_at_a_time(tmp_path: Path) -> None:
     assert max(most) <= copy._limit + SLACK
 
 
-def test_a_full_disk_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit of a file's size ends the writes of a process of its own; threads meet it together."""
+_FILL = """
+import pickle, sys, warnings
+from penstock.loaders.remote.local_copy import LocalCopy
+index = pickle.load(sys.stdin.buffer)
+copy = LocalCopy(sys.argv[1].encode(), index, 1 << 30)
+for sample in range(len(index)):
+    copy.keep(sample, memoryview(bytes([sample])) * int(index.sizes[sample]))
+print(sum(copy.read(sample) is not None for sample in range(len(index))))
+"""
+
+
+@needs_mounts
+@pytest.mark.parametrize("kib", [4, 400])
+def test_a_full_disk_is_one_warning(tmp_path: Path, kib: int) -> None:
+    """A disk of its own, on which not even the table may fit."""
+    (tmp_path / "copy").mkdir()
+    prefix = mounted(f"mount -t tmpfs -o size={kib}k tmpfs {tmp_path / 'copy'}")
+    command = [*prefix, sys.executable, "-c", _FILL, tmp_path / "copy"]
     index = index_of(200, 5_000, 30_000)
-    write = os.pwrite
-
-    def write_slowly(fd: int, data: memoryview, offset: int) -> int:
-        time.sleep(0.002)
-        return write(fd, data, offset)
-
-    monkeypatch.setattr(os, "pwrite", write_slowly)
-
-    def fill(_: object) -> list[int]:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-        copy = hold(tmp_path, index, 1 << 30)
-        with pytest.warns(UserWarning, match="takes no more samples: File too large") as warned:
-            run_threads(
-                lambda part: [copy.keep(at, memoryview(content(index, at))) for at in range(part, 200, 4)] and None, 4
-            )
-        there = np.flatnonzero(copy.has(np.arange(200))).tolist()
-        assert all(copy.read(sample) == content(index, sample) for sample in there)
-        return [len(warned), len(there)]
-
-    num_warnings, num_there = ForkedChild(fill).result()
-    assert num_warnings == 1
-    assert 10 < num_there < 100
+    done = subprocess.run(command, input=pickle.dumps(index), capture_output=True, check=True, timeout=600)
+    assert done.stderr.count(b"UserWarning") == done.stderr.count(b"takes no more samples: No space left") == 1
+    assert (int(done.stdout) > 5) == (kib == 400)
 
 
 # ---- behind a loader ----

@@ -6,7 +6,6 @@ import os
 import tarfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,44 +14,11 @@ from remote_photos import PARTS, open_loader, open_remote
 from served_rows import Row, serve
 
 from penstock.loaders import LoaderError, open_source
-from penstock.loaders.remote import object_store
 from penstock.loaders.remote.object_store import is_url, without_secrets
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines.native.rows import ROW
 
 NUM_PHOTOS = 37
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"workers": 0},
-        {"workers": 3},
-        {"workers": 2, "decoder": "simplejpeg"},
-        {"workers": 2, "workers_are": "processes"},
-        {"workers": 2, "backend": "dali", "readers": 2},
-    ],
-    ids=lambda settings: " ".join(map(str, settings.values())),
-)
-@pytest.mark.parametrize("copied", [False, True])
-def test_the_stream_is_that_of_local_files(
-    server: RangeServer, photos: ImageFolder, expected: list[Row], tmp_path: Path, settings: Any, copied: bool
-) -> None:
-    options = {"local_cache": tmp_path / "copy"} if copied else {}
-    with open_loader(open_remote(server, photos, **options), **settings) as loader:
-        served = serve(loader) + serve(loader)
-    if settings.get("backend") == "dali":  # which resizes with sums of its own
-        served, expected = [row[:2] for row in served], [row[:2] for row in expected]  # type: ignore[misc]
-    assert served == expected
-
-
-def test_a_resume_goes_on_exactly(server: RangeServer, photos: ImageFolder, expected: list[Row]) -> None:
-    with open_loader(open_remote(server, photos)) as loader:
-        before = serve(loader, 2)
-        state = loader.state_dict()
-    with open_loader(open_remote(server, photos), workers=0) as loader:
-        loader.load_state_dict(state)
-        assert before + serve(loader) + serve(loader) == expected
 
 
 def test_a_second_epoch_comes_from_the_local_copy(server: RangeServer, photos: ImageFolder, tmp_path: Path) -> None:
@@ -85,45 +51,12 @@ def test_bytes_ahead_are_bounded(server: RangeServer, photos: ImageFolder) -> No
     assert source.has_room
 
 
-@pytest.mark.parametrize("status", [500, 503, -1])
-def test_what_can_heal_is_tried_again(
-    server: RangeServer, photos: ImageFolder, expected: list[Row], monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.01, 0.01, 0.01))
-    source = open_remote(server, photos)
-    server.fault = lambda path, number: status if number % 5 == 0 else 0
-    with open_loader(source) as loader:
-        assert serve(loader) + serve(loader) == expected
-    assert server.num_bytes > 0
-
-
-@pytest.mark.parametrize(("status", "code"), [(404, "E-MISSING"), (403, "E-ACCESS"), (401, "E-ACCESS")])
-def test_what_cannot_heal_is_one_line(server: RangeServer, photos: ImageFolder, status: int, code: str) -> None:
-    source = open_remote(server, photos)
-    server.fault = lambda path, number: status if path == "/1.bin" else 0
-    with pytest.raises(LoaderError) as caught, open_loader(source) as loader:
-        serve(loader)
-    assert caught.value.code == code
-    assert caught.value.sample is not None
-    assert caught.value.sample % PARTS == 1
-    assert "\n" not in str(caught.value)
-
-
 def test_a_large_image_is_refused_before_it_is_fetched(server: RangeServer, photos: ImageFolder) -> None:
     source = open_remote(server, photos, max_file_bytes=100)
     asked = server.requests["all"]
     with pytest.raises(LoaderError, match="E-BOMB"):
         source.read(0)
     assert server.requests["all"] == asked
-
-
-def test_an_object_that_is_replaced_is_refused(server: RangeServer, photos: ImageFolder) -> None:
-    source = open_remote(server, photos)
-    server.etags["/2.bin"] = "another"
-    with pytest.raises(LoaderError, match="replaced since it was indexed") as caught, open_loader(source) as loader:
-        serve(loader)
-    assert caught.value.code == "E-CHANGED"
-    assert source.refreshed() is not source
 
 
 def test_bad_samples_are_replaced_without_taking_their_neighbours(server: RangeServer, photos: ImageFolder) -> None:
@@ -187,13 +120,6 @@ def test_options_of_remote_data_are_refused_for_files(tmp_path: Path) -> None:
         open_source("https://host/photos/*.tar")
     with pytest.raises(ValueError, match="requests must be at least 1"):
         open_source("https://host/photos/a.tar", requests=0)
-
-
-def test_an_unknown_host_and_a_missing_tar_are_one_line(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
-    with pytest.raises(LoaderError, match="no such object") as caught:
-        open_source(f"{server.url}/absent.tar")
-    assert caught.value.code == "E-MISSING"
 
 
 def test_a_saved_index_is_made_again_when_a_tar_is_replaced(server: RangeServer, photos: ImageFolder) -> None:

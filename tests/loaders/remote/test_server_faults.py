@@ -162,7 +162,7 @@ def test_all_attempts_at_a_sample_and_its_neighbours_end_in_a_minute(
     assert client.requests >= 2
 
 
-@pytest.mark.parametrize("fault", [CUT, WHOLE, 429, 408, 502])
+@pytest.mark.parametrize("fault", [CUT, WHOLE, 429, 503])
 def test_answers_that_are_wrong_for_a_while_are_asked_for_again(
     server: RangeServer, photos: ImageFolder, expected: list[Row], fault: int
 ) -> None:
@@ -195,6 +195,7 @@ def test_an_object_that_changes_in_mid_epoch_is_refused(
             serve(loader)
     assert caught.value.code == "E-CHANGED"
     assert "indexed again" in caught.value.fix
+    assert source.refreshed() is not source
 
 
 def test_without_etags_the_time_counts(server: RangeServer, photos: ImageFolder, expected: list[Row]) -> None:
@@ -212,12 +213,21 @@ def test_without_etags_the_time_counts(server: RangeServer, photos: ImageFolder,
     assert source.refreshed() is not source
 
 
-def test_fixes_are_those_of_urls(server: RangeServer, photos: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_heal_is_one_line_with_a_fix_for_urls(
+    server: RangeServer, photos: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = open_remote(server, photos)
-    for status, words in ((404, "check the URL"), (403, "credentials"), (500, "check the network")):
+    for status, code, words in (
+        (404, "E-MISSING", "check the URL"),
+        (403, "E-ACCESS", "credentials"),
+        (401, "E-ACCESS", "credentials"),
+        (500, "E-READ", "check the network"),
+    ):
         server.fault = lambda path, number, status=status: status  # type: ignore[misc]
         with pytest.raises(LoaderError) as caught:
             source.read(3)
+        assert (caught.value.code, caught.value.sample) == (code, 3)
+        assert "\n" not in str(caught.value)
         assert words in caught.value.fix
         assert "folder" not in caught.value.fix
     monkeypatch.setattr(ObjectStore, "list", lambda self, url: {})

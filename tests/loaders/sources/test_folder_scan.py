@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import random
 import shutil
 import socket
 import string
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 from folder_trees import plant, settle
 
-from penstock.loaders.sources import folder_scan
+from penstock.loaders.sources import folder_scan, image_folder
 from penstock.loaders.sources.folder_scan import FolderScan
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.loaders.system.file_read import RETRY_DELAYS_S
@@ -383,11 +385,20 @@ def test_a_scan_retries_what_storage_may_heal(tmp_path: Path, monkeypatch: pytes
     assert caught.value.path == os.fsencode(tmp_path / "a")
 
 
-def test_progress_is_told_now_and_then_and_at_the_end(tmp_path: Path) -> None:
-    plant(tmp_path, {f"c/{number}.jpg": b"" for number in range(2500)})
+@pytest.mark.parametrize("is_long", [True, False])
+def test_a_long_scan_is_shown_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_long: bool) -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    if is_long:
+        monkeypatch.setattr(image_folder, "SHOW_SCAN_AFTER_S", 0.0)
     told: list[int] = []
-    ImageFolder(tmp_path, progress=told.append)
+    show = image_folder.ProgressBar.show
+    monkeypatch.setattr(image_folder.ProgressBar, "show", lambda bar, n, **what: (told.append(n), show(bar, n, **what)))
+    ImageFolder(plant(tmp_path / "[bold]", {f"c/{number}.jpg": b"" for number in range(2500)}))
     assert told == [1024, 2048, 2500]
+    assert ("scanning: 2,500 images in" in terminal.getvalue()) is is_long
 
 
 def test_no_descriptor_is_left_by_a_scan(tmp_path: Path) -> None:

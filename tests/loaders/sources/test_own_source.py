@@ -153,7 +153,7 @@ def server(folder: Path) -> Iterator[Server]:
         thread.join()
 
 
-@pytest.mark.parametrize("options", [HERE, THREADS, PROCESSES], ids=["here", "threads", "processes"])
+@pytest.mark.parametrize("options", [THREADS, PROCESSES], ids=["threads", "processes"])
 def test_the_examples_serve_what_the_folder_serves(
     example: ModuleType, folder: Path, tar: Path, database: Path, server: Server, options: dict[str, Any]
 ) -> None:
@@ -211,7 +211,7 @@ def test_a_server_that_heals_is_asked_again(example: ModuleType, folder: Path, s
 
 
 @pytest.mark.usefixtures("no_delays")
-@pytest.mark.parametrize("options", [HERE, THREADS, PROCESSES], ids=["here", "threads", "processes"])
+@pytest.mark.parametrize("options", [HERE, PROCESSES], ids=["here", "processes"])
 def test_an_image_that_the_server_does_not_have_is_replaced_or_raised(
     example: ModuleType, server: Server, options: dict[str, Any]
 ) -> None:
@@ -258,18 +258,18 @@ def refuse_connection() -> None:
 
 
 @pytest.mark.usefixtures("no_delays")
-@pytest.mark.parametrize("options", [HERE, THREADS, PROCESSES], ids=["here", "threads", "processes"])
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("options", "fault", "words"),
     [
-        (faulty_source.divide_by_zero, "ZeroDivisionError: "),
-        (faulty_source.raise_stop_iteration, "StopIteration: from a generator of the user's"),
-        (faulty_source.raise_what_cannot_be_sent, "UnpicklableError: holds a lock"),
-        (refuse_connection, "ConnectionRefusedError: "),
+        (HERE, faulty_source.divide_by_zero, "ZeroDivisionError: "),
+        (HERE, refuse_connection, "ConnectionRefusedError: "),
+        (THREADS, faulty_source.raise_stop_iteration, "StopIteration: from a generator of the user's"),
+        (THREADS, faulty_source.raise_what_cannot_be_sent, "UnpicklableError: holds a lock"),
+        (PROCESSES, faulty_source.raise_stop_iteration, "StopIteration: from a generator of the user's"),
+        (PROCESSES, faulty_source.raise_what_cannot_be_sent, "UnpicklableError: holds a lock"),
     ],
-    ids=["zero", "stop", "unpicklable", "connection"],
 )
-def test_whatever_a_source_raises_is_an_error_of_its_sample(fault: Any, words: str, options: dict[str, Any]) -> None:
+def test_whatever_a_source_raises_is_an_error_of_its_sample(options: dict[str, Any], fault: Any, words: str) -> None:
     source = FaultySource(COUNT, {17: fault})
     with open_loader(source, on_bad_sample="replace", **options) as loader:
         served = [index for batch in loader.batches() for index in batch.index.tolist()]

@@ -166,20 +166,16 @@ def test_options_that_change_the_scan_have_indexes_of_their_own(tree: Path, tmp_
     assert len(scans) == 2
 
 
-def test_a_copy_has_the_fingerprint_and_an_index_of_its_own(tree: Path, tmp_path: Path, scans: list[bytes]) -> None:
+def test_a_copy_has_an_index_of_its_own_and_a_link_has_not(tree: Path, tmp_path: Path, scans: list[bytes]) -> None:
     shutil.copytree(tree, tmp_path / "copy", copy_function=shutil.copyfile)
     assert ImageFolder(tree).fingerprint == ImageFolder(tmp_path / "copy").fingerprint
     assert len(scans) == 2
     plant(tmp_path / "copy", ["a/0.jpg"])
     assert ImageFolder(tree).fingerprint != ImageFolder(tmp_path / "copy").fingerprint
-
-
-def test_a_link_to_a_tree_shares_its_index(tree: Path, tmp_path: Path, scans: list[bytes]) -> None:
     (tmp_path / "link").symlink_to(tree)
     source = ImageFolder(tmp_path / "link")
-    ImageFolder(tree)
-    assert len(scans) == 1
     assert source.path(0) == os.fsencode(tmp_path / "link" / "a" / "1.jpg")
+    assert len(scans) == 3
 
 
 @pytest.fixture
@@ -308,14 +304,10 @@ def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made in a file, even by root
 
 
-@pytest.mark.parametrize(("method", "kept"), [("forkserver", True), ("spawn", False)])
-def test_a_started_process_maps_the_index(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, kept: bool
-) -> None:
-    if not kept:
-        no_cache(monkeypatch, tmp_path)
+def test_a_started_process_maps_an_index_in_memory(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_cache(monkeypatch, tmp_path)
     source = ImageFolder(tree)
-    context = multiprocessing.get_context(method)
+    context = multiprocessing.get_context("forkserver")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=read_everything, args=(source, sender))
     process.start()
@@ -323,8 +315,7 @@ def test_a_started_process_maps_the_index(
     images, labels, fingerprint, classes, path = receiver.recv()
     process.join()
     assert process.exitcode == 0
-    assert images == [name.encode() for name in NAMES]
-    assert labels == [0, 0, 0, 1]
+    assert (images, labels) == ([name.encode() for name in NAMES], [0, 0, 0, 1])
     assert (fingerprint, classes, path) == (source.fingerprint, source.classes, source.path(0))
 
 
@@ -367,10 +358,10 @@ def test_no_place_at_all_is_an_error(tree: Path, tmp_path: Path, monkeypatch: py
 def test_builders_at_once_all_see_whole_indexes(tree: Path, cache: Path) -> None:
     context = multiprocessing.get_context("forkserver")
     receiver, sender = context.Pipe(duplex=False)
-    processes = [context.Process(target=scan_again_and_again, args=(os.fsencode(tree), 30, sender)) for _ in range(3)]
+    processes = [context.Process(target=scan_again_and_again, args=(os.fsencode(tree), 10, sender)) for _ in range(3)]
     for process in processes:
         process.start()
-    prints = {ImageFolder(tree).fingerprint for _ in range(100)}
+    prints = {ImageFolder(tree).fingerprint for _ in range(30)}
     for process in processes:
         process.join()
         assert process.exitcode == 0

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from folder_trees import plant, settle
+from photo_folder import write_folder
 
+from penstock.loaders import create_loader
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.contract import LocatedSource, is_located
 from penstock.loaders.tables.image_list import ImageList
@@ -51,6 +53,23 @@ def test_a_missing_file_stays_and_is_named(tree: Path) -> None:
     (tree / "a/1.jpg").write_bytes(b"late")
     with pytest.raises(LoaderError, match=r"E-CHANGED\] sample=1"):
         source.read(1)
+
+
+@pytest.mark.filterwarnings("ignore:1 of 12 files are not there")
+@pytest.mark.parametrize("decoder", ["native", "simplejpeg"])
+def test_a_missing_file_is_replaced_or_raised(tmp_path: Path, decoder: str) -> None:
+    rows = [(path, path.parent.name) for path in sorted(write_folder(tmp_path / "photos", 12).rglob("*.jpg"))]
+    rows[5] = (tmp_path / "none.jpg", "class0")
+    settings = {"shuffle": False, "batch_size": 6, "workers": 0, "decoder": decoder}
+    with (
+        create_loader(rows, **settings) as loader,
+        pytest.raises(LoaderError, match=r"E-MISSING\] sample=5 path=.*none"),
+    ):
+        list(loader)
+    with create_loader(rows, on_bad_sample="replace", **settings) as loader:
+        served = [batch.index.tolist() for batch in loader.batches()]
+        assert served == [[0, 1, 2, 3, 4, 6], [6, 7, 8, 9, 10, 11]]
+        assert [(bad.sample, bad.code) for bad in loader.ledger().bad] == [(5, "E-MISSING")]
 
 
 def test_a_file_that_is_too_large_is_refused(tree: Path) -> None:

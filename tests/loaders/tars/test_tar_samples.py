@@ -13,7 +13,7 @@ from tar_files import END, entry, webdataset_samples, write_tar
 from penstock.loaders.remote.object_store import ObjectStore
 from penstock.loaders.tars.tar_file import open_tar
 from penstock.loaders.tars.tar_headers import Member, TarReader
-from penstock.loaders.tars.tar_samples import Sample, choose_image, count_images, group_members, sample_key
+from penstock.loaders.tars.tar_samples import Sample, choose_image, group_members
 
 
 def group(path: Path) -> tuple[list[tuple[bytes, Sample]], Counter[str]]:
@@ -116,14 +116,3 @@ def test_the_image_of_a_sample(suffixes: str, wanted: str, chosen: str | None) -
     sample = {suffix: Member(suffix, 0, 1) for suffix in suffixes.encode().split()}
     found = choose_image(sample, wanted.encode().split())
     assert (None if found is None else found.name.decode()) == chosen
-
-
-def test_images_are_counted() -> None:
-    assert count_images({suffix: Member(b"", 0, 0) for suffix in (b"jpg", b"seg.png", b"cls", b"\xff", b"webp")}) == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "key"), [(b"a/b.c/d.e.f", b"a/b.c/d"), (b"a.b", b"a"), (b"a/b", b"a/b"), (b"a.b/c", b"a.b/c")]
-)
-def test_keys(name: bytes, key: bytes) -> None:
-    assert sample_key(name) == key

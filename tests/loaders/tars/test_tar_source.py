@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
 import shutil
-import sys
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command_line import penstock_here
 from photo_folder import photo
 from tar_files import BLOCK, END, entry, header, pack_folder, write_tar
 
@@ -116,37 +118,23 @@ def test_folders_of_tars_hold_neither_images_nor_folders(shards: Path, others: l
         assert isinstance(open_source(shards), RangeSource)
 
 
-def test_other_folders_are_not_opened_as_tars(tmp_path: Path) -> None:
+def test_images_of_a_folder_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_tar_folder(os.fsencode(tmp_path / "absent"))
     (tmp_path / "notes.txt").write_bytes(b"")
-    assert not any(is_tar_folder(os.fsencode(path)) for path in (tmp_path, tmp_path / "absent", tmp_path / "notes.txt"))
-
-
-def test_images_of_a_folder_are_looked_at_once(tmp_path: Path) -> None:
-    for number in range(3000):
-        (tmp_path / f"{number}.jpg").touch()
-    seen = 0
+    assert not any(is_tar_folder(os.fsencode(path)) for path in (tmp_path, tmp_path / "notes.txt"))
+    (tmp_path / "notes.txt").rename(tmp_path / "0.jpg")
+    (tmp_path / "1.jpg").touch()
+    seen = []
     plain = os.scandir
 
-    class Counted:
-        def __init__(self, path: bytes) -> None:
-            self.entries = plain(path)
+    @contextlib.contextmanager
+    def noting(path: bytes) -> Iterator[Any]:
+        with plain(path) as entries:
+            yield (seen.append(found) or found for found in entries)
 
-        def __enter__(self) -> Counted:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self.entries.close()
-
-        def __iter__(self) -> Any:
-            nonlocal seen
-            for found in self.entries:
-                seen += 1
-                yield found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "scandir", Counted)
-        assert not is_tar_folder(os.fsencode(tmp_path))
-    assert seen == 1
+    monkeypatch.setattr(os, "scandir", noting)
+    assert not is_tar_folder(os.fsencode(tmp_path))
+    assert len(seen) == 1
 
 
 def test_what_is_skipped_is_counted(tmp_path: Path) -> None:
@@ -171,18 +159,15 @@ def test_what_is_skipped_is_counted(tmp_path: Path) -> None:
 
 def test_tars_without_a_sample(tmp_path: Path) -> None:
     (tmp_path / "0.tar").write_bytes(b"")
-    error = refused(tmp_path / "0.tar")
-    assert error.code == "E-NODATA"
-    assert "1 tar without samples" in error.cause
     write_tar(tmp_path / "1.tar", [("a.txt", b""), ("b.npy", b"1")])
     error = refused(tmp_path)
     assert error.code == "E-NODATA"
     assert "no sample in 2 tar files, skipped: 2 sample without an image, 2 tar without samples" in error.cause
 
 
-@pytest.mark.parametrize("name", ["x.tar.gz", "x.tgz", "x.tar.zst", "x.tar.xz"])
+@pytest.mark.parametrize("name", ["x.tgz", "x.tar.zst"])
 def test_names_of_compressed_tars_are_known(tmp_path: Path, name: str) -> None:
-    with tarfile.open(tmp_path / name, "w:gz" if name != "x.tar.xz" else "w:xz") as tar:
+    with tarfile.open(tmp_path / name, "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("a.jpg"), io.BytesIO(b""))
     error = refused(tmp_path / name)
     assert error.code == "E-FORMAT"
@@ -234,6 +219,15 @@ def test_create_loader_hands_the_options_on(shards: Path) -> None:
         open_source(shards, allow_empty=True)
 
 
+def test_the_commands_take_tars(shards: Path) -> None:
+    options = ("--size", 32, "--batch-size", 4, "--workers", 0, "--epochs", 1)
+    one, other = (penstock_here("iterate", path, *options) for path in (shards, shards / "*.tar"))
+    assert (one.returncode, one.stdout.count("\n"), one.stdout) == (0, 3, other.stdout)
+    looked = penstock_here("doctor", shards / "train-0000.tar", "--size", 32)
+    assert "4 images, 4 classes" in looked.stdout
+    assert "in 1 tar file" in looked.stdout
+
+
 # ---- the saved index ----
 
 
@@ -276,26 +270,16 @@ def test_a_tar_that_changes_makes_the_index_stale(shards: Path, scans: list[int]
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("is_native", [False, True])
-@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize(("grows", "decoder"), [(True, "native"), (False, "simplejpeg")])
 def test_a_tar_that_is_written_to_in_an_epoch_is_one_line_and_indexed_again(
-    shards: Path, grows: bool, is_native: bool
+    shards: Path, grows: bool, decoder: str
 ) -> None:
     path = shards / "train-0001.tar"
-    loader = create_loader(
-        shards, batch_size=4, workers=0, shuffle=False, decoder="native" if is_native else "simplejpeg"
-    )
-    with loader:
+    with create_loader(shards, batch_size=4, workers=0, shuffle=False, decoder=decoder) as loader:
         stream = iter(loader)
         next(stream)
         if grows:
-            with tarfile.open(path, "a") as tar:
-                info = tarfile.TarInfo("9999.jpg")
-                info.size = len(photo(99))
-                tar.addfile(info, io.BytesIO(photo(99)))
-                info = tarfile.TarInfo("9999.cls")
-                info.size = 1
-                tar.addfile(info, io.BytesIO(b"3"))
+            shard(path, 4, 5)
         else:
             os.truncate(path, path.stat().st_size // 2)
         with pytest.raises(LoaderError, match=r"^LoaderError\[E-CHANGED\] sample=4 [^\n]*$"):
@@ -393,9 +377,7 @@ def test_a_member_beyond_8_gib_is_read(tmp_path: Path) -> None:
         file.write(header(b"c/big.bin", magic=b"ustar  \0", size_field=b"\x80" + (9 << 30).to_bytes(11, "big")))
         file.seek(9 << 30, os.SEEK_CUR)
         file.write(entry(b"c/a.jpg", photo(1)) + entry(b"d/b.jpg", photo(2)) + END)
-    source = open_source(path)
-    assert source.skipped == {NO_IMAGE: 1}
-    assert [source.read(i) for i in (0, 1)] == [photo(1), photo(2)]
+    assert [open_source(path).read(i) for i in (0, 1)] == [photo(1), photo(2)]
     with create_loader(path, batch_size=2, workers=1, decoder="native", shuffle=False) as loader:
         assert [labels.tolist() for _, labels in loader] == [[0, 1]]
 
@@ -420,20 +402,14 @@ def test_tars_are_indexed_at_once(tmp_path: Path) -> None:
     assert [source.read(i) for i in range(120)] == [files.read(i) for i in range(120)]
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("after_s", [0.0, 60.0])
-def test_a_long_scan_is_shown_on_a_terminal(shards: Path, monkeypatch: pytest.MonkeyPatch, after_s: float) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(tar_index, "SHOW_SCAN_AFTER_S", after_s)
+def test_a_long_scan_is_shown(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(tar_index.ProgressBar, "show", lambda bar, done, total, what: shown.append(what))
     choose = tar_scan.choose_image
-    monkeypatch.setattr(tar_scan, "choose_image", lambda *a: (time.sleep(0.1), choose(*a))[1])
+    monkeypatch.setattr(tar_scan, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(tar_scan, "choose_image", lambda *a: (time.sleep(0.02), choose(*a))[1])
     assert len(open_source(shards)) == 12
-    assert ("indexing 3 tar files" in terminal.getvalue()) == (after_s == 0)
+    assert set(shown) == {"indexing 3 tar files"}
 
 
 def test_an_interrupted_scan_ends(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,7 +422,7 @@ def test_an_interrupted_scan_ends(shards: Path, monkeypatch: pytest.MonkeyPatch)
 
     def look(*arguments: Any) -> Any:
         looked.append(1)
-        time.sleep(0.5)
+        time.sleep(0.2)
         return choose(*arguments)
 
     choose = tar_scan.choose_image

@@ -18,13 +18,10 @@ from penstock.loaders.loader import Loader
 from penstock.pipelines import imagenet_train
 
 NUM_PHOTOS, SIZE, BATCH = 61, 32, 12
-PROCESSES = {"workers": 2, "workers_are": "processes"}
 BACKENDS: dict[str, dict[str, Any]] = {
-    "torch, python": {"backend": "torch", "workers": 0, "decoder": "simplejpeg"},
     "torch, threads": {"backend": "torch", "workers": 2, "workers_are": "threads"},
-    "torch, processes": {"backend": "torch", **PROCESSES},
-    "hdf5, threads": {"backend": "hdf5", "workers": 2},
-    "hdf5, processes": {"backend": "hdf5", **PROCESSES, "decoder": "simplejpeg"},
+    "torch, processes": {"backend": "torch", "workers": 2, "workers_are": "processes"},
+    "hdf5": {"backend": "hdf5", "workers": 2},
     "dali": {"backend": "dali", "workers": 2},
 }
 Row = tuple[int, int, tuple[int, ...], bool]  # index, label, crop, flip
@@ -136,7 +133,7 @@ def test_several_folders_are_served_like_one(tmp_path: Path, backend: dict[str, 
         assert_equal(serve(loader), expected, rounds=backend["backend"] == "dali")
         assert loader.ledger(0).delivered == 36
         if backend["backend"] == "torch":
-            assert loader.describe()["decoder"] == backend.get("decoder", "native")
+            assert loader.describe()["decoder"] == "native"
 
 
 def test_a_part_of_another_size_or_of_other_samples_is_refused_at_resume(photos: Path) -> None:
