@@ -78,34 +78,21 @@ class BarChart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """Hold one line of a chart; each of `parts` is drawn unbroken, of points (x, y) in shares of the axes."""
-
-    label: str
-    kind: str
-    parts: Sequence[Sequence[tuple[float, float]]]
-
-    @property
-    def polylines(self) -> list[str]:
-        """Points of each part in a square of 1000 units, y down, as SVG takes them."""
-        return [" ".join(f"{1000 * x:.1f},{1000 - 1000 * y:.1f}" for x, y in part) for part in self.parts]
-
-
-@dataclass(frozen=True, kw_only=True)
 class LineChart:
     """Hold lines over two axes.
 
     Attributes:
+        lines: label, class of the colour, and points in a square of 1000 units, y down, as SVG takes them.
         x_ticks, y_ticks: position and text of each tick.
-        marks: position and text of vertical lines.
+        mark: position and text of a vertical line.
     """
 
-    lines: Sequence[Line]
+    lines: Sequence[tuple[str, str, str]]
     x_axis: str
     y_axis: str
     x_ticks: Sequence[Tick]
     y_ticks: Sequence[Tick]
-    marks: Sequence[Tick]
+    mark: Tick
     text: str
 
 
