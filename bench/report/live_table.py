@@ -19,9 +19,6 @@ from penstock.bench.report.text import rate_text, shown, spread_text
 
 _SEARCH = "search"  # kind of a short measurement of the search
 _SILENCE_S = 4.0
-_WIDTHS = (14, 9, 16)  # of kind, images/s and spread: "loader + model", "1,234,567", "12,345 to 12,678"
-_GAP = 2
-_OTHER_LINES = 5  # of the screen: the head, the status in three lines at most, and the one that the cursor is on
 
 
 class LiveTable:
@@ -69,28 +66,17 @@ class LiveTable:
                 self._console.print(Text(f"... {self._now}  {self._time()}".rstrip()), soft_wrap=True)
 
     def _render(self) -> Group:
-        """Return the latest measurements that fit on the screen, each whole, and the status below them."""
-        width = max(10, self._console.width - sum(_WIDTHS) - 3 * _GAP)
-        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
-        table.add_column("what", width=_WIDTHS[0])
-        table.add_column("measured", width=width, overflow="fold")
-        table.add_column("images/s", width=_WIDTHS[1], justify="right")
-        table.add_column("spread", width=_WIDTHS[2], justify="right")
-        for cells in self._latest_rows(width):
-            table.add_row(*map(Text, cells))
+        """Return the status and below it the measurements, the latest first: rich cuts off what the screen lacks."""
         loader = [f"loader {cells[2]} images/s" for (kind, _), cells in self._rows.items() if kind == "loader"]
-        status = Text(", ".join(filter(None, [self._time(), *loader, self._now])), style="bold")
-        status.truncate(2 * self._console.width - 1, overflow="ellipsis")
-        return Group(table, status)
-
-    def _latest_rows(self, width: int) -> list[tuple[str, ...]]:
-        room, rows = self._console.height - _OTHER_LINES, list[tuple[str, ...]]()
-        for cells in reversed(list(self._rows.values())):
-            room -= len(Text(cells[1]).wrap(self._console, width))
-            if room < 0:
-                break
-            rows.insert(0, cells)
-        return rows
+        status = ", ".join(filter(None, [self._time(), *loader, self._now]))
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
+        table.add_column("what", no_wrap=True)
+        table.add_column("measured", overflow="fold", ratio=1)
+        table.add_column("images/s", justify="right", no_wrap=True)
+        table.add_column("spread", justify="right", no_wrap=True)
+        for cells in reversed(self._rows.values()):
+            table.add_row(*map(Text, cells))
+        return Group(Text(status, style="bold", no_wrap=True, overflow="ellipsis"), table)
 
     def _time(self) -> str:
         left = self._left()
@@ -106,6 +92,8 @@ class LiveTable:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            self._rows.clear()  # rich draws all of them at the end, and would not take away what the screen lacks
         self._live.transient = kind is None
         self._live.stop()
         self._ended.set()
