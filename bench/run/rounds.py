@@ -6,15 +6,16 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 
-from penstock.bench.ceilings.probes import Prepared, Probe
 from penstock.bench.measure.clock import Rate, StepTimes, Stopwatch
 from penstock.bench.measure.resources import wait_until_idle
 from penstock.bench.record.bench_record import FETCH, BenchRecord, BenchSettings
 from penstock.bench.run.time_budget import TimeBudget
 
 Key = tuple[str, str]  # kind, name of what is measured
+Probe = Callable[[], "Rate | StepTimes"]
 Results = dict[Key, list[Rate | StepTimes]]
 
 ADVICE_SHARE = 0.2  # of a budget: kept for trying the advice
@@ -29,6 +30,20 @@ _GUESS = 2.0  # times its length that a first measurement takes, with opening a 
 
 OnBegin = Callable[[int, int, str], None]
 OnMeasured = Callable[[str, str, Sequence[float]], None]
+
+
+class Prepared:
+    """Measure what takes seconds to prepare, which is not done before its turn comes; `make()` returns the probe."""
+
+    def __init__(self, make: Callable[[], Probe]) -> None:
+        self._made = cache(make)
+
+    def prepare(self) -> None:
+        """Make the probe, unless that is done. Raises as making it does."""
+        self._made()
+
+    def __call__(self) -> Rate | StepTimes:
+        return self._made()()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, DecodeCeilings
-from penstock.bench.ceilings.probes import (
-    Prepared,
-    Probe,
-    build_cache_ceiling,
-    is_worth_caching,
-    list_ceiling_probes,
-    make_replay_probe,
-    prepare_replay,
-)
-from penstock.bench.ceilings.replay import ReplayedBatches
+from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, DecodeCeilings, ceiling_of, transfer_rate
+from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
+from penstock.bench.ceilings.replay import ReplayedBatches, host_batches
+from penstock.bench.data.wrapped_sources import sample_of
 from penstock.bench.measure.clock import Rate, StepTimes
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.measure.network_time import StoreTime
 from penstock.bench.record.bench_record import (
+    COPY,
+    COPY_AND_NORMALISE,
+    DECODE,
     DTYPES,
     LOSSLESS_CACHE,
+    NORMALISE,
+    READ_COLD,
+    READ_MANY,
+    READ_WARM,
+    REPLAYED,
+    RESIZE,
     BenchSettings,
     bf16_name,
+    decode_name,
     fetch_name,
     replayed_model_name,
 )
 from penstock.bench.run.dali_pipeline import DALI_PIPELINE, PIPELINE_OPTIONS, DaliPipeline, DaliPipelineSettings
 from penstock.bench.run.loader_turns import LoaderTurns
 from penstock.bench.run.pillow_loader import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
-from penstock.bench.run.rounds import Key
+from penstock.bench.run.rounds import Key, Prepared, Probe
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.backends import start_workers
 from penstock.bench.search.candidate import BenchData, Candidate
@@ -42,9 +47,12 @@ from penstock.bench.search.settings_sweep import Winners
 from penstock.bench.step.models import create_model
 from penstock.bench.step.rates import resident_batch_rate, training_times
 from penstock.bench.step.settings import TrainSettings
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.loaders.cache_build.build import build_cache
+from penstock.loaders.sources.contract import Source, is_cache
 
 CACHE_SHARE = 0.5  # of a budget: has to be left where a cache of a sample is to be built
+_MAX_CACHED_BYTES = 64 << 20  # of such a sample: built in seconds
 _CACHED_IN_TIME = 64  # images of a cache of a sample, with a budget: built in 5 s on two slow cores
 _PATIENCE = 2.0  # times the length of a measurement that a model's slow steps may take, with a budget
 
@@ -114,8 +122,8 @@ class RunProbes:
 
     def all(self) -> Probes:
         """Return all probes that the settings ask for, in the order of a run without a budget."""
-        again = prepare_replay(self._subject.served, self._subject.data.pipeline, self._settings, self._about)
-        probes = self._ceilings(again) | self._loaders()
+        again = self._replay(self._settings)
+        probes = {("ceiling", name): probe for name, probe in self._ceilings(again)} | self._loaders()
         if self._settings.baseline:
             probes |= self._baselines()
         if self._settings.model:
@@ -124,24 +132,50 @@ class RunProbes:
 
     # ---- ceilings ----
 
-    def _ceilings(self, again: ReplayedBatches | None) -> Probes:
-        subject, wanted = self._subject, self._settings
-        named = list_ceiling_probes(
-            subject.served, subject.data.pipeline, wanted, subject.decoders, self.decoder, self.store
-        )
-        probes: Probes = {("ceiling", name): probe for name, probe in named}
+    def _ceilings(self, again: ReplayedBatches | None) -> Iterator[tuple[str, Probe]]:
+        """Yield (name, probe) of each stage that a sample passes through, alone: for a quarter of a measurement's time.
+
+        A decoder's probe takes half of it. Remote data are fetched instead of read. For arrays the stages of reading
+        and of decoding alone are left out.
+        """
+        subject, store, seconds = self._subject, self.store, self._settings.seconds / 4
+        decoders, pipeline = subject.decoders, subject.data.pipeline
+        for name, ceiling in decoders.items():
+            yield decode_name(name), partial(ceiling.measure, 2 * seconds)
+        mine = decoders.get(self.decoder) or next(iter(decoders.values()))
+        if mine.decodes:
+            yield DECODE, partial(mine.decode, seconds)
+        yield RESIZE, partial(mine.resize, seconds)
+        if store is not None:
+            yield fetch_name(store.requests), partial(store.rate, 2 * seconds)
+            if store.more_requests is not None:
+                yield fetch_name(store.more_requests), partial(store.rate_of_more, 2 * seconds)
+        elif (reading := ReadCeiling(subject.served, pipeline, self._settings.seed)).possible:
+            yield READ_WARM, partial(reading.warm, seconds)
+            yield READ_COLD, partial(reading.cold, seconds)
+            yield READ_MANY, partial(reading.many, seconds)
+        yield from self._feeding(seconds)
         if self._wants_cache_ceiling():
-            probes["ceiling", LOSSLESS_CACHE] = Prepared(self._cache_probe)
+            yield LOSSLESS_CACHE, Prepared(self._cache_probe)
         if again is not None:
-            name, probe = make_replay_probe(again, wanted)
-            probes["ceiling", name] = probe
-        return probes
+            measure = partial(loader_rate, again, seconds=seconds, device=self._settings.device)
+            yield REPLAYED, Prepared(lambda: (again.prepare(), measure)[1])
+
+    def _feeding(self, seconds: float) -> Iterator[tuple[str, Probe]]:
+        """Yield the stages between worker and model: copying and normalising; none for uint8 batches on a CPU."""
+        wanted = self._settings
+        sent = partial(transfer_rate, self._subject.data.pipeline, wanted.batch_size, device=wanted.device)
+        if wanted.device != "cpu":
+            yield COPY, partial(sent, dtype=DTYPES["uint8"], seconds=seconds)
+        if wanted.device != "cpu" or wanted.dtype != "uint8":
+            name = NORMALISE if wanted.device == "cpu" else COPY_AND_NORMALISE
+            yield name, partial(sent, dtype=DTYPES[wanted.dtype], seconds=seconds)
 
     def _wants_cache_ceiling(self) -> bool:
         """Return whether a cache of a sample is to be built, which takes seconds; note it if time is too short."""
-        subject, budget = self._subject, self._subject.budget
-        uses_cache = self._about["backend"] != "torch" or subject.data.opener.has(cached=True)
-        if uses_cache or not is_worth_caching(subject.data.source):
+        source, budget = self._subject.data.source, self._subject.budget
+        uses_cache = self._about["backend"] != "torch" or self._subject.data.opener.has(cached=True)
+        if uses_cache or is_cache(source) or not bytes_an_image(source):  # as arrays, of which there is none to decode
             return False
         enough = budget.left >= budget.share(CACHE_SHARE)
         if not enough:
@@ -152,10 +186,18 @@ class RunProbes:
         """Return what measures decoding from a lossless cache. Raises LoaderError where none can be built."""
         subject, wanted = self._subject, self._settings
         images = MAX_SAMPLES if subject.budget.seconds is None else _CACHED_IN_TIME
-        cached = build_cache_ceiling(
-            subject.data.source, subject.data.pipeline, self.decoder, wanted.seed, subject.baseline_workers, images
-        )
-        return partial(cached.measure, wanted.seconds / 2)
+        with cached_sample(subject.data.source, subject.baseline_workers, images) as (_, cache):
+            ceiling = ceiling_of(cache, subject.data.pipeline, self.decoder, wanted.seed)  # an open file outlives it
+        return partial(ceiling.measure, wanted.seconds / 2)
+
+    def _replay(self, wanted: BenchSettings) -> ReplayedBatches | None:
+        """Return ready-made batches that pass through the loader's feed again and again; None where that is no work."""
+        if wanted.device == "cpu" and wanted.dtype == "uint8":
+            return None
+        subject = self._subject
+        batches = partial(host_batches, subject.served, subject.data.pipeline, wanted.batch_size, wanted.seed)
+        resident = wanted.device != "cpu" and self._about.get("decodes_on") == "cuda"
+        return ReplayedBatches(batches, subject.data.pipeline, DTYPES[wanted.dtype], wanted.device, resident=resident)
 
     def describe_store(self) -> StoreTime | None:
         """Return what was measured of remote storage, which `how` then says as well; None for data on this machine."""
@@ -239,8 +281,7 @@ class RunProbes:
         )
         model = create_model(name, num_classes, seed=wanted.seed)
         if again is None or wanted.dtype == "uint8":  # which no model takes
-            floats = replace(wanted, dtype="float32")
-            again = prepare_replay(self._subject.served, self._subject.data.pipeline, floats, self._about)
+            again = self._replay(replace(wanted, dtype="float32"))
         assert again is not None
         batches = again
 
@@ -259,6 +300,17 @@ class RunProbes:
         probes[key] = self._watch(key, lambda batches: train(loader=batches, seconds=wanted.seconds))
         probes["ceiling", replayed_model_name(name)] = partial(train, loader=again, seconds=wanted.seconds / 2)
         return probes
+
+
+@contextmanager
+def cached_sample(source: Source, workers: int | None, images: int | None = None) -> Iterator[tuple[Source, Source]]:
+    """Yield a sample of at most 64 MiB, and of at most `images`, and a lossless cache of it in a temporary folder."""
+    count = max(1, _MAX_CACHED_BYTES // (bytes_an_image(source) or 1))
+    sample = sample_of(source, count if images is None else min(images, count))
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        path = Path(folder, "sample.h5")
+        build_cache(sample, path, workers=workers)
+        yield sample, open_cache(path)
 
 
 def loader_name(candidate: Candidate) -> str:

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
-from pathlib import Path
 from typing import Any
 
-from penstock.bench.ceilings.read import bytes_an_image
-from penstock.bench.data.wrapped_sources import RepeatedSource, sample_of
+from penstock.bench.data.wrapped_sources import RepeatedSource
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.bench_record import BenchRecord, BenchSettings, TriedAdvice
+from penstock.bench.run.run_probes import cached_sample
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.step.models import create_model
 from penstock.bench.step.rates import training_times
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.verdict.rules import WORTH
-from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.cache_build.build import build_cache
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
 
 MAX_TRIED = 3  # changes at most, the most promising ones
 PAIRS = 2  # measurements with and without the change: before, after, after, before
 _OPENING_S, _CACHING_S = 3.0, 15.0  # about what it takes to open a loader, to build the cache of a sample
-_MAX_SAMPLE_BYTES = 64 << 20  # of the data, for a cache of it: built in seconds
 
 
 @dataclass(frozen=True)
@@ -65,12 +60,9 @@ class AdviceMeter:
         """Yield a meter over a sample of the data and a lossless cache of that sample, and a note that says so."""
         files = self.opener.source(cached=False)
         whole = files.source if isinstance(files, RepeatedSource) else files
-        sample = sample_of(whole, max(1, _MAX_SAMPLE_BYTES // (bytes_an_image(whole) or 1)))
-        entries = max(len(sample), len(files))
-        with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-            path = Path(folder, "sample.h5")
-            build_cache(sample, path, workers=self.settings.workers)
-            both = (RepeatedSource(source, entries) for source in (sample, open_cache(path)))
+        with cached_sample(whole, self.settings.workers) as (sample, cache):
+            entries = max(len(sample), len(files))
+            both = (RepeatedSource(source, entries) for source in (sample, cache))
             opener = LoaderOpener(self.settings, self.pipeline, *both)
             yield AdviceMeter(self.settings, self.pipeline, opener), f"of {len(sample):,} images"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import native_tests
-import numpy as np
 import pytest
 import simplejpeg
 from broken_scans import KINDS, undecodable
@@ -13,8 +12,9 @@ from odd_images import encoded, textured
 from photo_folder import photo, write_folder
 
 from penstock.bench.ceilings import decode as module
-from penstock.bench.ceilings import native, probes
+from penstock.bench.ceilings import native
 from penstock.bench.ceilings.decode import DecodeCeiling, ceiling_of
+from penstock.bench.run.run_probes import cached_sample
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.rows.sample_reader import SampleReader
 from penstock.pipelines import LoaderError, imagenet_train
@@ -43,16 +43,14 @@ def test_decode_ceiling_reads_the_windows_of_the_stream(photos: Path, tmp_path: 
 
 
 def test_cache_ceiling_is_measured_in_memory(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     source, pipeline = open_source(photos), imagenet_train(32)
-    ceiling = probes.build_cache_ceiling(source, pipeline, "auto", 0, 0)
+    with cached_sample(source, 0) as (_, cache):
+        ceiling = ceiling_of(cache, pipeline, "auto", 0)
     assert list(tmp_path.iterdir()) == []
     assert ceiling.largest == DecodeCeiling(source, pipeline, "auto", 0).largest
     monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("a file was read"))
     assert ceiling.measure(0.05).images > 0
-    pixels = open_source((np.zeros((20, 50, 40, 3), np.uint8), np.arange(20)))
-    assert probes.is_worth_caching(source)
-    assert not probes.is_worth_caching(pixels)
 
 
 def test_decode_ceiling_skips_bad_files(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from photo_folder import write_folder
 
 from penstock.bench.ceilings import replay
-from penstock.bench.ceilings.decode import DecodeCeiling
-from penstock.bench.ceilings.probes import list_ceiling_probes, prepare_replay
 from penstock.bench.ceilings.replay import NUM_BATCHES, ReplayedBatches, host_batches
-from penstock.bench.record.bench_record import DECODE, READ_COLD, READ_WARM, RESIZE, BenchSettings
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines import imagenet_train
@@ -44,10 +40,9 @@ def test_an_epoch_of_fewer_batches_is_enough(photos: Path) -> None:
 
 
 def test_nothing_is_read_while_they_are_replayed(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = BenchSettings(batch_size=8, size=32)
-    again = prepare_replay(open_source(photos), imagenet_train(32), settings, {"decoder": "simplejpeg"})
-    assert again is not None
-    again.prepare()
+    pipeline = imagenet_train(32)
+    batches = host_batches(open_source(photos), pipeline, 8, 0)
+    again = ReplayedBatches(lambda: batches, pipeline, torch.float32, "cpu", resident=False)
     monkeypatch.setattr(ImageFolder, "read", lambda *_: pytest.fail("a file was read"))
     assert len(list(islice(again, 20))) == 20
 
@@ -62,18 +57,3 @@ def test_for_a_device_they_lie_in_page_locked_memory_as_slots_do(photos: Path, m
     [batch] = fed
     assert batch.pinned
     assert torch.equal(batch.images, batches[0].images + 1)
-
-
-def test_uint8_on_a_cpu_is_handed_out_without_work(photos: Path) -> None:
-    settings = BenchSettings(batch_size=8, size=32, dtype="uint8")
-    assert prepare_replay(open_source(photos), imagenet_train(32), settings, {}) is None
-
-
-def test_of_arrays_only_the_resize_is_a_ceiling() -> None:
-    arrays = open_source((np.zeros((20, 50, 40, 3), np.uint8), np.arange(20)))
-    pipeline, settings = imagenet_train(16), BenchSettings(batch_size=4, size=16, dtype="uint8", seconds=0.1)
-    decoders = {"simplejpeg": DecodeCeiling(arrays, pipeline, "simplejpeg", 0)}
-    probes = dict(list_ceiling_probes(arrays, pipeline, settings, decoders, "simplejpeg"))
-    assert RESIZE in probes
-    assert not {DECODE, READ_WARM, READ_COLD} & set(probes)
-    assert probes[RESIZE]().median > 0  # type: ignore[union-attr]

@@ -17,7 +17,6 @@ from command_line import penstock_here
 from one_thread import one_thread  # noqa: F401  (an autouse fixture)
 from photo_folder import write_folder
 
-from penstock.bench.ceilings import probes as ceiling_probes
 from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
 from penstock.bench.ceilings.replay import NUM_BATCHES
 from penstock.bench.commands.bench import _save_choice
@@ -110,11 +109,20 @@ def test_without_what_builds_caches_the_rest_is_measured(photos: Path, monkeypat
     def missing(*_: object, **__: object) -> None:
         raise LoaderError("E-DEPENDENCY", "the HDF5 cache needs h5py")
 
-    monkeypatch.setattr(ceiling_probes, "build_cache", missing)
-    record = run(photos, small(backend="torch", workers=0, dtype="uint8"))
+    monkeypatch.setattr(run_probes, "build_cache", missing)
+    record = run(photos, small(backend="torch", workers=0))
     assert f"{LOSSLESS_CACHE} was left out: the HDF5 cache needs h5py" in record.notes
     assert LOSSLESS_CACHE not in {measured.name for measured in record.measured}
     assert record.rate("loader")
+
+
+def test_of_uint8_arrays_only_the_resize_is_a_ceiling() -> None:
+    """They are neither read nor decoded nor cached; and on a CPU handed out without work."""
+    arrays = (np.zeros((20, 50, 40, 3), np.uint8), np.arange(20))
+    settings = small(backend="torch", workers=0, dtype="uint8", decoder="simplejpeg")
+    record = run_benchmark(BenchData(arrays, settings), "arrays", settings)
+    assert [measured.name for measured in record.all_of("ceiling")] == [decode_name("simplejpeg"), RESIZE]
+    assert record.notes == ()
 
 
 SHORT = (
@@ -169,12 +177,17 @@ def test_dali_is_tuned_and_measured_beside_its_own_pipeline(photos: Path, tmp_pa
     assert (profile.prefetch, profile.options) == (chosen["prefetch"], {"readers": chosen["readers"]})
 
 
+def about_of(batches: Any) -> dict[str, Any]:
+    """What a loader says of itself, which may be watched; of replayed batches it is what the fastest one says."""
+    about = getattr(getattr(batches, "_batches", batches), "describe", None)
+    return {"backend": "hdf5", "prefetch": 3} if about is None else about()
+
+
 def scripted(monkeypatch: pytest.MonkeyPatch, rate: Callable[[dict[str, Any]], float]) -> None:
     """Has every measurement of a loader's batches tell `rate(what the loader says of itself)`."""
 
     def measured(loader: Loader, *, seconds: float, device: str) -> Rate:
-        about = getattr(loader, "_batches", loader).describe()  # what is watched, or the loader itself
-        return Rate.from_steps([round(rate(about))], [1.0])
+        return Rate.from_steps([round(rate(about_of(loader)))], [1.0])
 
     monkeypatch.setattr(run_probes, "loader_rate", measured)
     monkeypatch.setattr(trials, "loader_rate", measured)
@@ -247,9 +260,7 @@ def test_final_rounds_may_overrule_the_search(photos: Path, tmp_path: Path, monk
         run_probes,
         "loader_rate",
         lambda loader, **more: (
-            Rate.from_steps([1100], [1.0])
-            if getattr(loader, "_batches", loader).describe()["backend"] == "torch"
-            else loaders(loader, **more)
+            Rate.from_steps([1100], [1.0]) if about_of(loader).get("backend") == "torch" else loaders(loader, **more)
         ),
     )
     record = run(photos, settings)
@@ -269,7 +280,7 @@ def test_loader_that_fails_in_the_final_rounds_is_left_out(
     searched = run_probes.loader_rate
 
     def lost(loader: Loader, **more: Any) -> Rate:
-        if getattr(loader, "_batches", loader).describe()["backend"] == "torch":
+        if about_of(loader).get("backend") == "torch":
             raise LoaderError("E-OOM", "killed for memory")
         return searched(loader, **more)
 

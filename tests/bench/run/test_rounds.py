@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.ceilings.probes import Prepared
 from penstock.bench.measure.clock import Rate
 from penstock.bench.record.bench_record import DECODE, BenchSettings, decode_name
 from penstock.bench.run import rounds as rounds_module
-from penstock.bench.run.rounds import Display, Rounds
+from penstock.bench.run.rounds import Display, Prepared, Rounds
 from penstock.bench.run.time_budget import CLOSING_S, TimeBudget
 
 LOADER, BASELINE = ("loader", "penstock, torch backend"), ("baseline", "torch DataLoader + Pillow")
