@@ -13,7 +13,8 @@ from penstock.bench.run.run_probes import Subject
 from penstock.bench.run.take_advice import AdviceMeter, take_advice
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.candidate import BenchData
-from penstock.bench.search.settings_search import SearchResult, given_settings, search_settings
+from penstock.bench.search.settings_search import given_settings, search_settings
+from penstock.bench.search.settings_sweep import SearchResult
 from penstock.bench.verdict.judge import judge
 
 
@@ -34,15 +35,14 @@ def run_benchmark(
         raise budget.too_short()
     ceilings = DecodeCeilings(data.opener.source, data.pipeline, settings.seed)
     found = _choose_settings(data, settings, ceilings, budget, display)
-    subject = Subject(data=data, settings=settings, winners=found.winners, ceilings=ceilings, budget=budget)
-    record = measure_all(subject, found, display)
+    subject = Subject(data=data, settings=settings, found=found, ceilings=ceilings, budget=budget)
+    record = measure_all(subject, display)
     verdict = judge(record, name)
     record = replace(record, verdict=verdict)
     if not settings.apply:
         return record
     meter = AdviceMeter(record.settings, data.pipeline, data.opener)
-    present = found.winners.chosen
-    applied = take_advice(record, verdict.advice or (), present, meter, display.begin, budget)
+    applied = take_advice(record, verdict.advice or (), found.chosen, meter, display.begin, budget)
     return replace(record, applied=applied)
 
 

@@ -24,7 +24,7 @@ from penstock.bench.run.loader_turns import LoaderTurns
 from penstock.bench.run.rounds import ADVICE_SHARE, Display, Key, Rounds, rates_of
 from penstock.bench.run.run_probes import RunProbes, Subject, loader_name
 from penstock.bench.run.take_advice import trial_seconds
-from penstock.bench.search.settings_search import SearchResult, final_choice, tried_candidate
+from penstock.bench.search.settings_search import final_choice, tried_candidate
 from penstock.bench.search.trials import Trial
 from penstock.loaders.stream.ledger import EpochLedger
 from penstock.pipelines.errors import LoaderError
@@ -33,13 +33,13 @@ _ROUNDS_WANTED = 2.5  # that the length of a measurement is chosen for, with a b
 _MIN_SECONDS = 0.5  # of a measurement: fewer hold too few batches
 
 
-def measure_all(subject: Subject, found: SearchResult, display: Display) -> BenchRecord:
+def measure_all(subject: Subject, display: Display) -> BenchRecord:
     """Return the record of everything that the settings ask for, measured round after round, without a verdict.
 
     The measurements alternate, so that a drift of the machine's speed affects all alike. What fails and may fail, and
     what there is no time for, is left out with a note. Raises ValueError if there was no time for the loader itself.
     """
-    notes = list(found.notes)
+    found, notes = subject.found, list(subject.found.notes)
     budget, own = subject.budget, ("loader", loader_name(subject.chosen))
     with ExitStack() as stack:
         turns = LoaderTurns(subject.data.opener, subject.chosen, stack)
@@ -89,7 +89,7 @@ def _with_short_measurements(subject: Subject) -> Subject:
     wanted, budget = subject.settings, subject.budget
     if budget.seconds is None:
         return subject
-    lengths = 4.0 + 2 * len(subject.winners.others) + 2 * wanted.baseline + 4 * bool(wanted.model)
+    lengths = 4.0 + 2 * len(subject.found.others) + 2 * wanted.baseline + 4 * bool(wanted.model)
     left = budget.left - budget.share(ADVICE_SHARE)
     seconds = min(wanted.seconds, max(_MIN_SECONDS, left / lengths / _ROUNDS_WANTED))
     return replace(subject, settings=replace(wanted, seconds=seconds))
@@ -137,8 +137,8 @@ def _record(subject: Subject, about: dict[str, object], measured: tuple[Measured
 def _final_choice(subject: Subject, probes: RunProbes, measured: tuple[Measured, ...], notes: list[str]) -> Tried:
     """Return the candidate to recommend: the search's choice, or a backend that was faster in the final rounds."""
     rates = {m.name: m.images_per_s for m in measured if m.kind in ("loader", "other")}
-    known = {c.backend: rates[loader_name(c)] for c in subject.winners.all if loader_name(c) in rates}
-    best, note = final_choice(subject.winners, known)
+    known = {c.backend: rates[loader_name(c)] for c in subject.found.all if loader_name(c) in rates}
+    best, note = final_choice(subject.found, known)
     notes += [note] if note else []
     about = probes.abouts[best.backend]
     backend = str(about["backend"])

@@ -43,7 +43,7 @@ from penstock.bench.run.rounds import Key, Prepared, Probe
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.backends import start_workers
 from penstock.bench.search.candidate import BenchData, Candidate
-from penstock.bench.search.settings_sweep import Winners
+from penstock.bench.search.settings_sweep import SearchResult
 from penstock.bench.step.models import create_model
 from penstock.bench.step.rates import resident_batch_rate, training_times
 from penstock.bench.step.settings import TrainSettings
@@ -64,20 +64,20 @@ class Subject:
     """Hold what a run measures.
 
     Attributes:
-        winners: the candidate that is measured as the loader, and the other backends' best.
+        found: the search's candidate, which is measured as the loader, and the other backends' best.
         ceilings: the decode ceilings, whose samples the search has read already.
     """
 
     data: BenchData
     settings: BenchSettings
-    winners: Winners
+    found: SearchResult
     ceilings: DecodeCeilings
     budget: TimeBudget
 
     @property
     def chosen(self) -> Candidate:
         """Return the candidate that is measured as the loader."""
-        return self.winners.chosen
+        return self.found.chosen
 
     @property
     def served(self) -> Source:
@@ -217,7 +217,7 @@ class RunProbes:
     def _loaders(self) -> Probes:
         own = ("loader", loader_name(self._subject.chosen))
         probes: Probes = {own: self._watch(own, self._rate)}
-        for other in self._subject.winners.others:
+        for other in self._subject.found.others:
             self.how[loader_name(other)] = other.describe().partition(" of the ")[2]
             probes["other", loader_name(other)] = partial(self._other_rate, other)
         return probes

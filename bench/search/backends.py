@@ -7,15 +7,20 @@ from collections.abc import Iterator
 import torch
 
 from penstock.bench.ceilings.decode import DecodeCeilings
-from penstock.bench.record.bench_record import ALL_BACKENDS, BenchSettings
+from penstock.bench.record.bench_record import ALL_BACKENDS, BenchSettings, KnobValue
 from penstock.bench.search.candidate import Candidate, LoaderOpener
-from penstock.bench.search.search_space import SearchSpace, Values, values_to_try
+from penstock.bench.search.settings_sweep import SearchSpace
+from penstock.loaders.dali.dali_engine import default_readers
 from penstock.loaders.dali.dali_probe import REGIONS, WHOLE, working_way
 from penstock.loaders.feed.copies import numbered
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import import_dali
 
+Values = dict[str, tuple[KnobValue, ...]]
+
+PREFETCH = (3, 1, 6)
+_FEW = 8  # CPUs: with more, not every number of workers is tried
 _LOOK_S = 0.4  # of a measurement of remote storage, at most
 
 
@@ -29,11 +34,8 @@ def search_spaces(
     for backend, cached in available_backends(settings, opener, left_out):
         options, decoders = Values(), [settings.decoder]
         if settings.tunes:
-            cpus, of_data = usable_cpus(settings), () if cached else requests
-            ways = ways_to_decode(settings.device) if backend == "dali" else ()
-            options = values_to_try(
-                backend, settings.device, settings.workers, cpus=cpus, requests=of_data, decode=ways
-            )
+            of_data: Values = {"requests": requests} if requests and not cached else {}
+            options = of_data | values_to_try(backend, settings)
             if settings.decoder == "auto" and backend in ("torch", "hdf5"):
                 names = ceilings.decoders(cached=cached)
                 decoders = names if ceilings.of(names[0], cached=cached).decodes else decoders
@@ -106,3 +108,46 @@ def available_backends(
         left_out["dali"] = error.cause
         return
     yield "dali", cached
+
+
+def values_to_try(backend: str, settings: BenchSettings) -> Values:
+    """Return option -> values to try, the backend's own default first; {} for a backend that is not searched.
+
+    A number of workers that the user has set is not searched. Nor are the bytes ahead of remote data: more of them than
+    the requests bring at a time gain nothing.
+    """
+    cpus = usable_cpus(settings)
+    if backend == "dali":
+        return _dali_values(settings.workers, cpus, settings.device)
+    if backend not in ("torch", "hdf5"):
+        return {}
+    counts: Values = {"workers": _worker_counts(cpus)} if settings.workers is None else {}
+    return {**counts, "prefetch": PREFETCH}
+
+
+def _worker_counts(cpus: int) -> tuple[int, ...]:
+    """Return one worker a CPU, then other counts worth comparing; with few CPUs all smaller ones are among them."""
+    others = (cpus + 1, cpus // 2, 2 * cpus, max(0, cpus - 1), cpus // 4, 0)
+    return tuple(dict.fromkeys((cpus, *others, *(range(cpus) if cpus <= _FEW else ()))))
+
+
+def _dali_values(fixed: int | None, cpus: int, device: str) -> Values:
+    """Return values for DALI's threads, their readers and the batches ahead; for a GPU, for its decoder as well.
+
+    On a CPU all threads share the CPUs: one thread more than CPUs fills the gaps, and of many CPUs the readers need
+    some for themselves. On a GPU the decoder does most of the work, and fewer threads suffice.
+    """
+    workers, on_gpu = cpus if fixed is None else fixed, device != "cpu"
+    readers = default_readers(workers)
+    values: Values = {}
+    if on_gpu:
+        values["hw_decoder_load"] = (0.65, 0.5, 0.8, 0.95)
+        values["decode"] = ways_to_decode(device)
+    if fixed is None:
+        others = (workers // 2, workers // 4) if on_gpu else (workers + 1, workers - readers)
+        enough = (count for count in others if count >= 2)
+        values["workers"] = tuple(dict.fromkeys((workers, *enough)))
+    if workers:
+        values["readers"] = tuple(dict.fromkeys((readers, 2 * readers, max(1, readers // 2))))
+        values["prefetch"] = (2, 3)
+    return {name: found for name, found in values.items() if len(found) > 1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 
 from penstock.bench.ceilings.decode import DecodeCeilings
 from penstock.bench.measure.clock import Stopwatch
@@ -11,20 +11,10 @@ from penstock.bench.record.bench_record import BenchSettings, Tried
 from penstock.bench.search.backends import search_spaces, start_workers
 from penstock.bench.search.budgets import Budgets
 from penstock.bench.search.candidate import Candidate, LoaderOpener
-from penstock.bench.search.settings_sweep import SettingsSweep, Winners
+from penstock.bench.search.settings_sweep import SearchResult, SettingsSweep
 from penstock.bench.search.trials import Trial, TrialMeter
 
 MIN_GAIN = 1.03  # a smaller lead is noise
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchResult:
-    """Hold what a search found."""
-
-    winners: Winners
-    tried: tuple[Tried, ...]
-    notes: tuple[str, ...]
-    seconds: float
 
 
 def search_settings(
@@ -61,15 +51,15 @@ def search_settings(
     if not spaces:
         reasons = "; ".join(f"{backend}: {why}" for backend, why in left_out.items())
         raise ValueError(f"no backend can serve these data here: {reasons}")
-    winners = search.run(spaces)
+    found = search.run(spaces)
     tried = tuple(tried_candidate(log.candidate, log.result, log.why) for log in search.logs.values())
     notes = [f"backend {backend} was left out: {why}" for backend, why in left_out.items()]
     if settings.tunes and not any(space.options for space in spaces):
         notes.append(f"there is nothing to search of backend {settings.backend!r} with these settings")
-    if winners.untried:
-        left = [f"{backend} ({', '.join(names)})" if names else backend for backend, names in winners.untried.items()]
+    if found.untried:
+        left = [f"{backend} ({', '.join(names)})" if names else backend for backend, names in found.untried.items()]
         notes.append(f"not tried in {settings.search_seconds:.0f} s (--tune-seconds): {'; '.join(left)}")
-    return SearchResult(winners=winners, tried=tried, notes=tuple(notes), seconds=watch.seconds)
+    return replace(found, tried=tried, notes=tuple(notes))
 
 
 def given_settings(settings: BenchSettings, opener: LoaderOpener) -> SearchResult:
@@ -81,16 +71,16 @@ def given_settings(settings: BenchSettings, opener: LoaderOpener) -> SearchResul
         cached=opener.has(cached=True),
         options={"workers": start_workers(settings)},
     )
-    return SearchResult(winners=Winners(chosen=chosen), tried=(), notes=(), seconds=0.0)
+    return SearchResult(chosen=chosen)
 
 
-def final_choice(winners: Winners, rates: Mapping[str, float]) -> tuple[Candidate, str]:
+def final_choice(found: SearchResult, rates: Mapping[str, float]) -> tuple[Candidate, str]:
     """Return the chosen candidate, or another backend's that was clearly faster in the final rounds, with a note then.
 
     rates: backend -> images/s in those rounds, of the others only where they could be measured.
     """
-    chosen = winners.chosen
-    best = max(winners.all, key=lambda candidate: rates.get(candidate.backend, 0.0))
+    chosen = found.chosen
+    best = max(found.all, key=lambda candidate: rates.get(candidate.backend, 0.0))
     lead = rates[best.backend] / max(rates[chosen.backend], 1e-9)
     if lead <= MIN_GAIN:
         return chosen, ""
@@ -108,8 +98,6 @@ def tried_candidate(candidate: Candidate, trial: Trial | None, why: str = "") ->
         decoder=candidate.decoder,
         cached=candidate.cached,
         options=dict(candidate.options),
-        images_per_s=trial.images_per_s if trial else None,
-        cpu_cores=trial.cpu_cores if trial else None,
-        memory_mb=trial.memory_mb if trial else None,
         why=why,
+        **(asdict(trial) if trial else {}),
     )

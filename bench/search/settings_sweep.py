@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product, zip_longest
 
-from penstock.bench.record.bench_record import KnobValue
+from penstock.bench.record.bench_record import KnobValue, Tried
 from penstock.bench.search.budgets import Budgets
 from penstock.bench.search.candidate import Candidate
-from penstock.bench.search.search_space import SearchSpace
 from penstock.bench.search.trials import Trial
 from penstock.pipelines.errors import LoaderError
 
@@ -19,6 +18,19 @@ SWEEP_SHARE = 0.6  # of the search's time: the rest is for the final
 FINALISTS = 4
 FINAL_TRIALS = 4  # of each finalist, the one of the sweep included
 _NEED_WORKERS = ("prefetch", "readers")  # options that matter only where there are workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSpace:
+    """Hold what to search of one backend.
+
+    Attributes:
+        options: option of the backend, or "decoder" -> values to try, what matters most first.
+    """
+
+    start: Candidate
+    options: Mapping[str, Sequence[KnobValue]] = field(default_factory=dict)
+    fixed_workers: bool = False
 
 
 @dataclass(kw_only=True)
@@ -45,18 +57,21 @@ class CandidateLog:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Winners:
+class SearchResult:
     """Hold what a search found.
 
     Attributes:
         chosen: the fastest candidate.
         others: the best candidate of each other backend that was searched.
         untried: backend -> options with values that there was no time for; empty if its start was not measured either.
+        tried, notes: what a record says of the search.
     """
 
     chosen: Candidate
     others: tuple[Candidate, ...] = ()
     untried: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tried: tuple[Tried, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def all(self) -> tuple[Candidate, ...]:
@@ -106,7 +121,7 @@ class SettingsSweep:
         """Return the one log of `candidate`."""
         return self.logs.setdefault(candidate.describe(), CandidateLog(candidate=candidate))
 
-    def run(self, spaces: Sequence[SearchSpace]) -> Winners:
+    def run(self, spaces: Sequence[SearchSpace]) -> SearchResult:
         """Search. Raises ValueError if nothing fits the budgets, LoaderError if nothing can be opened."""
         untried: dict[str, tuple[str, ...]] = {}
         searched = self._without_slow_backends(self._measure_starts(spaces, untried))
@@ -114,7 +129,7 @@ class SettingsSweep:
         backends = [space.start.backend for space in searched]
         chosen = self._final(self._fitting(backends)) or _fastest(self._fitting(backends)) or searched[0].start
         others = (self._best_of(backend) for backend in backends if backend != chosen.backend)
-        return Winners(chosen=chosen, others=tuple(best for best in others if best is not None), untried=untried)
+        return SearchResult(chosen=chosen, others=tuple(filter(None, others)), untried=untried)
 
     def _measure_starts(self, spaces: Sequence[SearchSpace], untried: dict[str, tuple[str, ...]]) -> list[SearchSpace]:
         """Return the spaces whose start fits the budgets, each start measured twice; there is at least one."""

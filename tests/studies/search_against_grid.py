@@ -18,10 +18,10 @@ from penstock.bench.data.training_folder import training_folder
 from penstock.bench.measure.clock import Stopwatch
 from penstock.bench.measure.environment import describe_environment
 from penstock.bench.record.bench_record import BenchSettings
-from penstock.bench.search.backends import available_backends, start_workers
+from penstock.bench.search.backends import PREFETCH, available_backends, start_workers, values_to_try
 from penstock.bench.search.candidate import BenchData, Candidate
-from penstock.bench.search.search_space import PREFETCH, values_to_try
-from penstock.bench.search.settings_search import SearchResult, search_settings
+from penstock.bench.search.settings_search import search_settings
+from penstock.bench.search.settings_sweep import SearchResult
 from penstock.bench.search.trials import TrialMeter
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import LoaderError
@@ -54,13 +54,14 @@ class StudyResult:
         chosen: the search's choice.
         rates: setting -> images/s in alternating rounds, of the choice and of the grid's best.
         searched: what the search found.
-        grid_seconds: how long the grid took.
+        search_seconds, grid_seconds: how long the search and the grid took.
         grid: setting -> images/s in the grid, of all settings.
     """
 
     chosen: Candidate
     rates: dict[str, list[float]]
     searched: SearchResult
+    search_seconds: float
     grid_seconds: float
     grid: dict[str, float]
 
@@ -73,7 +74,7 @@ class StudyResult:
     @property
     def time_ratio(self) -> float:
         """Return the search's seconds as a share of the grid's."""
-        return self.searched.seconds / self.grid_seconds
+        return self.search_seconds / self.grid_seconds
 
     @property
     def holds(self) -> bool:
@@ -90,7 +91,7 @@ def grid_of(settings: BenchSettings, backends: Sequence[tuple[str, bool]], cpus:
         own = backend in ("torch", "hdf5")  # DALI decodes by itself
         for decoder, workers in product(all_decoders() if own else ["auto"], range(2 * cpus + 1)):
             options_of: dict[str, Sequence[Any]] = (
-                {"prefetch": PREFETCH} if own else dict(values_to_try(backend, "cpu", workers))
+                {"prefetch": PREFETCH} if own else dict(values_to_try(backend, replace(settings, workers=workers)))
             )
             if backend == "hdf5":
                 options_of["workers_are"] = ("threads", "processes")
@@ -139,8 +140,13 @@ def run_study(data: BenchData, settings: BenchSettings, plan: Plan, progress: On
     grid = {name: statistics.median(found) for name, found in rates.items()}
     grid_seconds = watch.seconds
     ceilings = DecodeCeilings(data.opener.source, data.pipeline, settings.seed)
-    found = search_settings(settings, data.opener, ceilings, progress)
-    chosen, leaders = found.winners.chosen, sorted(grid, key=lambda name: -grid[name])[: plan.best]
+    watch = Stopwatch()
+    searched = search_settings(settings, data.opener, ceilings, progress)
+    search_seconds, chosen, leaders = (
+        watch.seconds,
+        searched.chosen,
+        sorted(grid, key=lambda name: -grid[name])[: plan.best],
+    )
     by_name = {candidate.describe(): candidate for candidate in candidates}
     finalists = {chosen.describe(): chosen, **{name: by_name[name] for name in leaders}}
     last: dict[str, list[float]] = {name: [] for name in finalists}
@@ -149,7 +155,14 @@ def run_study(data: BenchData, settings: BenchSettings, plan: Plan, progress: On
         for name in list(finalists)[:: 1 if number % 2 == 0 else -1]:
             progress(number, plan.rounds, f"final: {name}")
             last[name] += _one(whole, finalists[name])
-    return StudyResult(chosen=chosen, rates=last, searched=found, grid_seconds=grid_seconds, grid=grid)
+    return StudyResult(
+        chosen=chosen,
+        rates=last,
+        searched=searched,
+        search_seconds=search_seconds,
+        grid_seconds=grid_seconds,
+        grid=grid,
+    )
 
 
 def main(
@@ -189,7 +202,7 @@ def main(
     print(f"search: {result.chosen.describe()}")
     print(f"rate: {result.rate_ratio:.3f} of the best (at least {MIN_RATE}); {len(result.grid)} settings in the grid")
     print(
-        f"time: {result.searched.seconds:.0f} s of the grid's {result.grid_seconds:.0f} s, {result.time_ratio:.2f} "
+        f"time: {result.search_seconds:.0f} s of the grid's {result.grid_seconds:.0f} s, {result.time_ratio:.2f} "
         f"(at most {MAX_TIME})"
     )
     if json_file:
@@ -211,7 +224,7 @@ def _record(settings: BenchSettings, data: BenchData, result: StudyResult) -> di
         "chosen": result.chosen.describe(),
         "rates": result.rates,
         "rate_ratio": result.rate_ratio,
-        "search_seconds": result.searched.seconds,
+        "search_seconds": result.search_seconds,
         "grid_seconds": result.grid_seconds,
         "time_ratio": result.time_ratio,
         "grid": dict(sorted(result.grid.items(), key=lambda item: -item[1])),

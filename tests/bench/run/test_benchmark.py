@@ -370,8 +370,8 @@ def test_model_ceiling_takes_the_loaders_dtype(photos: Path, dtype: str, expecte
     settings = small(backend="torch", workers=0, model="resnet18", amp="bf16", dtype=dtype)
     data = BenchData(photos, settings)
     ceilings = DecodeCeilings(data.opener.source, data.pipeline, 0)
-    winners = given_settings(settings, data.opener).winners
-    subject = Subject(data=data, settings=settings, winners=winners, ceilings=ceilings, budget=TimeBudget())
+    found = given_settings(settings, data.opener)
+    subject = Subject(data=data, settings=settings, found=found, ceilings=ceilings, budget=TimeBudget())
     with ExitStack() as stack:
         turns = LoaderTurns(data.opener, subject.chosen, stack)
         probes: dict[Any, Any] = RunProbes(subject, turns, stack, []).all()

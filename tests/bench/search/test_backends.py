@@ -12,7 +12,7 @@ from penstock.bench.search import backends as module
 from penstock.bench.search import candidate as candidate_module
 from penstock.bench.search.backends import search_spaces
 from penstock.bench.search.candidate import Candidate, LoaderOpener
-from penstock.bench.search.search_space import SearchSpace
+from penstock.bench.search.settings_sweep import SearchSpace
 from penstock.bench.search.trials import TrialMeter, trial_seconds
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.dali.dali_probe import Verdict
@@ -58,7 +58,7 @@ def test_all_that_can_run_enter_each_on_what_it_reads(sources: tuple[Source, Sou
     options = {space.start.backend: space.options for space in spaces}
     assert list(options["hdf5"]) == ["workers", "prefetch", "decoder"]
     assert options["hdf5"]["decoder"] == ("simplejpeg", "turbojpeg", "pillow")
-    assert "decoder" not in options["dali"]
+    assert list(options["dali"]) == ["workers", "readers", "prefetch"]  # on a GPU it has more
     assert left_out == {}
     spaces, left_out = spaces_of(settings(), LoaderOpener(settings(), PIPELINE, files, None))
     assert [space.start.backend for space in spaces] == ["torch", "dali"]
@@ -74,6 +74,7 @@ def test_on_a_gpu_whole_images_are_tried_and_regions_only_where_they_are_right(
     wanted = settings(device="cuda", backend="dali", tune=True)
     [[space], _] = spaces_of(wanted, LoaderOpener(wanted, PIPELINE, sources[0], None))
     assert space.options.get("decode") == tried
+    assert space.options["hw_decoder_load"] == (0.65, 0.5, 0.8, 0.95)
     assert space.start.options.get("decode") == (tried and "auto")
 
 

@@ -12,8 +12,7 @@ import pytest
 from penstock.bench.record.bench_record import KnobValue
 from penstock.bench.search.budgets import Budgets
 from penstock.bench.search.candidate import Candidate
-from penstock.bench.search.search_space import SearchSpace
-from penstock.bench.search.settings_sweep import FINAL_TRIALS, SettingsSweep, Winners
+from penstock.bench.search.settings_sweep import FINAL_TRIALS, SearchResult, SearchSpace, SettingsSweep
 from penstock.bench.search.trials import Trial
 from penstock.pipelines.errors import LoaderError
 
@@ -70,7 +69,7 @@ class Machine:
             memory_mb=20.0 + candidate.workers * (each + ahead),
         )
 
-    def run(self, spaces: list[SearchSpace] = SPACES) -> Winners:
+    def run(self, spaces: list[SearchSpace] = SPACES) -> SearchResult:
         return self.search.run(spaces)
 
     def why(self, part: str) -> str:
