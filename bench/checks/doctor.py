@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from penstock.bench.checks.doctor_data import data_findings
@@ -30,7 +29,7 @@ def ensure_loader_fits(settings: DoctorSettings, own_bytes: int) -> None:
     ensure(needs._replace(own_bytes=needs.own_bytes + own_bytes))
 
 
-def examine(settings: DoctorSettings, data: Path | None) -> Iterator[Finding]:
+def examine(settings: DoctorSettings, data: str | None) -> Iterator[Finding]:
     """Yield every finding as soon as it is there. Raises ValueError for settings that cannot work.
 
     `data` is a folder of images or a cache, and a sample of it is read; None for machine and installation alone.

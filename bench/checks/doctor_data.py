@@ -33,11 +33,11 @@ _HUGE = 20_000_000  # pixels: takes some 100 ms to decode
 _SUFFIXES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".gif": "GIF"}
 
 
-def data_findings(settings: DoctorSettings, data: Path) -> Iterator[Finding]:
+def data_findings(settings: DoctorSettings, data: str) -> Iterator[Finding]:
     """Yield the findings on `data`, and on the cache that the settings name."""
     folder = training_folder(data)
     for name, path in (("data", folder), ("cache", settings.cache)):
-        if path is None or (name == "cache" and not path.exists()):  # a cache is built on first use
+        if path is None or (name == "cache" and not os.path.exists(path)):  # a cache is built on first use
             continue
         try:
             source = open_source(path, **(settings.data_options if name == "data" else {}))
@@ -55,7 +55,7 @@ def data_findings(settings: DoctorSettings, data: Path) -> Iterator[Finding]:
         yield odd_files(name, source, settings)
 
 
-def file_system(name: str, path: Path) -> Finding:
+def file_system(name: str, path: str | Path) -> Finding:
     """Say whether the data lies on a local disk, a network, FUSE or an overlay."""
     kind, title = file_system_of(path), f"{name}: file system"
     if is_remote(kind):

@@ -121,7 +121,7 @@ def bench(  # noqa: PLR0913  a command's options are its parameters
         _save_choice(record, save)
 
 
-def _measure(data: Path, settings: BenchSettings, keep: Callable[[BenchRecord], None]) -> BenchRecord:
+def _measure(data: str, settings: BenchSettings, keep: Callable[[BenchRecord], None]) -> BenchRecord:
     """Run the benchmark and show how it goes on; `keep` is called with the record so far after each round."""
     from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
@@ -141,7 +141,7 @@ def _measure(data: Path, settings: BenchSettings, keep: Callable[[BenchRecord], 
             what = "the backends" if settings.backend == "all" else f"settings of {settings.backend}"
             table.print(f"comparing {what} first, for at most {settings.search_seconds:.0f} s (--no-tune: defaults)")
         display = Display(begin=table.begin, measured=table.measured, recorded=keep)
-        return run_benchmark(found, str(data), settings, budget, display)
+        return run_benchmark(found, data, settings, budget, display)
 
 
 def _check(settings: BenchSettings) -> None:

@@ -13,7 +13,6 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
-from penstock.bench.data.data_path import DataPath
 from penstock.bench.data.training_folder import training_folder
 
 cache = typer.Typer(
@@ -27,7 +26,7 @@ Cache = Annotated[Path, typer.Argument(metavar="PATH", help="A cache file, or a 
 @cache.command(cls=common.NamingCommand)
 @takes_data_options
 def build(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help=common.DATA_HELP, parser=DataPath)],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=common.DATA_HELP, parser=common.data_path)],
     dest: Annotated[Path, typer.Argument(metavar="DEST", help="The cache file; a folder with --shards.")],
     encoding: Annotated[str, typer.Option(help="jpeg: as they are, cut into strips; raw: decoded pixels.")] = "jpeg",
     resize: Annotated[int | None, typer.Option(help="Shrink: pixels of the shorter side. Lossy.")] = None,

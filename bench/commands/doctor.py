@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +9,6 @@ import typer
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.commands.terminal_text import wrap_for_terminal
-from penstock.bench.data.data_path import DataPath
 
 if TYPE_CHECKING:
     from penstock.bench.checks.finding import Finding
@@ -21,7 +19,7 @@ _INDENT = 37  # columns of a state and a name
 @takes_data_options
 def doctor(  # noqa: PLR0913  a command's options are its parameters
     data: Annotated[
-        Path | None, typer.Argument(metavar="[DATA]", help=common.DATA_HELP + " Some are read.", parser=DataPath)
+        str | None, typer.Argument(metavar="[DATA]", help=common.DATA_HELP + " Some are read.", parser=common.data_path)
     ] = None,
     backend: common.Backend = "torch",
     cache: common.Cache = None,

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from penstock.bench.data.data_path import DataPath
 from penstock.bench.step.technique_settings import TECHNIQUE_GROUPS
 
 
@@ -56,8 +55,15 @@ def _writable(path: Path | None, *, private: bool) -> Path | None:
     return path
 
 
+def data_path(text: str) -> str:
+    """Return a path or URL of data as it was given. Raises ValueError for none, which would be the current folder."""
+    if not text:
+        raise ValueError("the path is empty: check the variable that it comes from")
+    return text
+
+
 DATA_HELP = "Folder of images, cache, table, tars, Arrow or Parquet files; URLs of tars; a pattern of these."
-Data = Annotated[Path, typer.Argument(metavar="DATA", help=DATA_HELP, parser=DataPath)]
+Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, parser=data_path)]
 Backend = Annotated[str, typer.Option(help="torch, hdf5 or dali; auto uses the saved profile.")]
 Decoder = Annotated[str, typer.Option(help="JPEG decoder: auto, native, simplejpeg, turbojpeg or pillow.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch, on each rank.")]

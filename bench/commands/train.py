@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,6 @@ import typer
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.commands.terminal_text import wrap_for_terminal
-from penstock.bench.data.data_path import DataPath
 from penstock.bench.data.training_folder import training_folder
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ _OWN_BYTES = 200 << 20  # weights, gradients and momentum of ResNet-18: 140 MiB;
 def train(  # noqa: PLR0913  a command's options are its parameters
     data: common.Data,
     validation: Annotated[
-        Path | None,
-        typer.Option(help="Data to validate on; DATA/val next to DATA/train by default.", parser=DataPath),
+        str | None,
+        typer.Option(help="Data to validate on; DATA/val next to DATA/train by default.", parser=common.data_path),
     ] = None,
     validation_subset: Annotated[
         str | None, typer.Option(help="Part of them, as --subset has it; all by default.")
@@ -115,7 +115,7 @@ def train(  # noqa: PLR0913  a command's options are its parameters
     from penstock.loaders.sources.contract import has_targets
 
     if validation is None and training_folder(data) != data:
-        validation = data / "val"
+        validation = os.path.join(data, "val")
     plan = _plan(checkpoint, every=checkpoint_every, resume=resume, stop_after=stop_after, strict=strict)
     with join_process_group(common.resolve_device(device), rank_timeout) as target:
         if workers is None and target == "cpu":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 
-def training_folder(data: Path) -> Path:
+def training_folder(data: str) -> str:
     """Return `data`/train if `data` holds the folders `train` and `val`, which are then no classes; else `data`."""
-    return data / "train" if (data / "train").is_dir() and (data / "val").is_dir() else data
+    train, val = (os.path.join(data, name) for name in ("train", "val"))
+    return train if os.path.isdir(train) and os.path.isdir(val) else data

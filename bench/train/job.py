@@ -49,8 +49,8 @@ class TrainingJob:
         validation_options: more options of open_source for the validation data, such as `subset`.
     """
 
-    data: Path
-    validation: Path | None
+    data: str | Path
+    validation: str | Path | None
     settings: TrainSettings
     size: int
     training: dict[str, Any]

@@ -29,7 +29,6 @@ from penstock.bench.checks.doctor_machine import machine_findings
 from penstock.bench.checks.doctor_software import decoders
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.commands.doctor import doctor
-from penstock.bench.data.data_path import DataPath
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.foreign_data import missing_path
 from penstock.loaders.open_source import open_source
@@ -313,7 +312,7 @@ def test_data_that_is_not_there_fails(tmp_path: Path) -> None:
 
 
 def test_a_signature_in_a_url_is_not_told() -> None:
-    (found,) = data_findings(DoctorSettings(), DataPath("http://me:word@127.0.0.1:9/a.parquet?sig=key"))
+    (found,) = data_findings(DoctorSettings(), "http://me:word@127.0.0.1:9/a.parquet?sig=key")
     assert found.state == "fail"
     assert found.found.startswith("http://127.0.0.1:9/a.parquet: ")
     assert not {"key", "word"} & set(re.findall("[a-z]+", f"{found.found} {found.fix}"))
