@@ -19,7 +19,7 @@ from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.checks.parity import ParityEngine, ParitySettings, cache_of, compare, engines_for
 from penstock.bench.checks.selftest_device import DeviceFailure, check_device
 from penstock.bench.data.demo_photo import plain_photo
-from penstock.bench.step.models import create_model
+from penstock.bench.step.models import build_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.train_step import make_step
 from penstock.loaders.create import create_loader, usable_device
@@ -165,9 +165,10 @@ def check_data_loader() -> Finding:
 
 def check_training_step(source: Source, device: str = "cpu") -> Finding:
     """Train ResNet-18 on one batch; the loss must be finite and weights must change."""
-    model = create_model("resnet18", CLASSES, seed=0)
+    settings = TrainSettings(device=device)
+    model = build_model(settings, CLASSES)
     before = [weights.detach().clone() for weights in model.parameters()]
-    step = make_step(model, TrainSettings(device=device))
+    step = make_step(model, settings)
     pipeline = imagenet_train(SIZE)
     with create_loader(source, pipeline=pipeline, batch_size=BATCH, device=device, workers=0) as loader:
         loss = float(step(*next(iter(loader))))

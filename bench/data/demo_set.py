@@ -80,8 +80,6 @@ def synthesise(
         raise ValueError(f"classes must be from 1 to 10,000, got {classes}")
     if images < classes or (validation != 0 and validation < classes):
         raise ValueError(f"each class needs a photo: {images} + {validation} photos are too few for {classes} classes")
-    if seed < 0 or (workers is not None and workers < 0):
-        raise ValueError(f"seed and workers must be at least 0, got {seed} and {workers}")
     settings = {"format": FORMAT, "images": images, "validation": validation, "classes": classes, "seed": seed}
     folder = Path(folder)
     photos = [

@@ -18,8 +18,6 @@ class RepeatedSource(View):
     """
 
     def __init__(self, source: Source, entries: int) -> None:
-        if entries < 1:
-            raise ValueError(f"entries must be at least 1, got {entries}")
         super().__init__(source, entries, f"x {entries}")
         self._count = len(source)
 

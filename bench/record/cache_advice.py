@@ -24,10 +24,6 @@ class AdviceSettings:
     rounds: int = 3
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if self.seconds <= 0 or min(self.rounds, self.sample, self.size, self.batch_size) < 1:
-            raise ValueError("seconds must be above 0; rounds, sample, size and batch_size must be at least 1")
-
 
 @dataclass(frozen=True, kw_only=True)
 class StorageKind:

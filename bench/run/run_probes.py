@@ -44,7 +44,7 @@ from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.backends import start_workers
 from penstock.bench.search.candidate import BenchData, Candidate
 from penstock.bench.search.settings_sweep import SearchResult
-from penstock.bench.step.models import create_model
+from penstock.bench.step.models import build_model
 from penstock.bench.step.rates import resident_batch_rate, training_times
 from penstock.bench.step.settings import TrainSettings
 from penstock.loaders.cache.hdf5_cache import open_cache
@@ -279,7 +279,7 @@ class RunProbes:
         settings = TrainSettings(
             model=name, device=wanted.device, amp=wanted.amp, compile=wanted.compile, seed=wanted.seed
         )
-        model = create_model(name, num_classes, seed=wanted.seed)
+        model = build_model(settings, num_classes)
         if again is None or wanted.dtype == "uint8":  # which no model takes
             again = self._replay(replace(wanted, dtype="float32"))
         assert again is not None

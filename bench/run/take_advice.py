@@ -17,7 +17,7 @@ from penstock.bench.record.bench_record import BenchRecord, BenchSettings, Tried
 from penstock.bench.run.run_probes import cached_sample
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.candidate import Candidate, LoaderOpener
-from penstock.bench.step.models import create_model
+from penstock.bench.step.models import build_model
 from penstock.bench.step.rates import training_times
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.verdict.rules import WORTH
@@ -42,8 +42,8 @@ class AdviceMeter:
 
     @cached_property
     def _model(self) -> Any:
-        assert self.settings.model is not None
-        return create_model(self.settings.model, max(2, len(self.opener.classes)), seed=self.settings.seed)
+        settings = TrainSettings(model=str(self.settings.model), seed=self.settings.seed)
+        return build_model(settings, max(2, len(self.opener.classes)))
 
     def rate(self, candidate: Candidate, *, quantity: str, amp: str) -> float:
         """Return images/s of the loader, or of loader + model for quantity "both"."""

@@ -117,48 +117,27 @@ def resnet50(num_classes: int = 1000, *, small_inputs: bool = False) -> ResNet:
 MODELS: dict[str, Callable[..., nn.Module]] = {"resnet18": resnet18, "resnet50": resnet50}
 
 
-def create_model(
-    name: str,
-    num_classes: int,
-    *,
-    small_inputs: bool = False,
-    inplace: bool = True,
-    conv_bias: bool = False,
-    seed: int | None = None,
-) -> nn.Module:
+def build_model(settings: TrainSettings, num_classes: int) -> nn.Module:
     """Return a freshly initialised classifier in float32 on the CPU: a bundled one, else timm's of that name.
 
     Of bundled models only: `small_inputs`, the stem for images of about 32 pixels; `inplace`, activations that
     overwrite their input; `conv_bias`, biases of zero in all convolutions, though the norm that follows subtracts them.
 
-    `seed` makes the weights a function of it, and leaves the global generator as it was. Raises ValueError for an
-    unknown name or impossible arguments, LoaderError E-DEPENDENCY if the name is not bundled and timm is not installed.
+    The weights are a function of `settings.seed`; the global generator stays as it was. Raises ValueError for an
+    unknown name or impossible settings, LoaderError E-DEPENDENCY if the name is not bundled and timm is not installed.
     """
-    if num_classes < 1:
-        raise ValueError(f"num_classes must be at least 1, got {num_classes!r}")
-    with torch.random.fork_rng(devices=[], enabled=seed is not None):
-        if seed is not None:
-            torch.manual_seed(seed)
+    name = settings.model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
         if name in MODELS:
-            model = MODELS[name](num_classes, small_inputs=small_inputs)
-            _set_techniques(model, inplace=inplace, conv_bias=conv_bias)
+            model = MODELS[name](num_classes, small_inputs=settings.small_inputs)
+            _set_techniques(model, inplace=settings.inplace, conv_bias=settings.conv_bias)
             return model
-        for option, changed in (("small_inputs", small_inputs), ("inplace", not inplace), ("conv_bias", conv_bias)):
-            if changed:
+        for option, plain in (("small_inputs", False), ("inplace", True), ("conv_bias", False)):
+            if getattr(settings, option) != plain:
                 raise ValueError(f"{option} is for the bundled models ({', '.join(MODELS)}), not for {name!r}")
-        return _timm_model(name, num_classes)
-
-
-def build_model(settings: TrainSettings, num_classes: int) -> nn.Module:
-    """Return the model that the settings describe. Raises as `create_model` does."""
-    return create_model(
-        settings.model,
-        num_classes,
-        small_inputs=settings.small_inputs,
-        inplace=settings.inplace,
-        conv_bias=settings.conv_bias,
-        seed=settings.seed,
-    )
+        check_model(name)
+        return cast(nn.Module, _import_timm(name).create_model(name, num_classes=num_classes, pretrained=False))
 
 
 def _set_techniques(model: nn.Module, *, inplace: bool, conv_bias: bool) -> None:
@@ -170,7 +149,7 @@ def _set_techniques(model: nn.Module, *, inplace: bool, conv_bias: bool) -> None
 
 
 def check_model(name: str) -> None:
-    """Raise for a name that `create_model` does not take, as that does, without making a model."""
+    """Raise for a name that `build_model` does not take, as that does, without making a model."""
     if name in MODELS:
         return
     timm = _import_timm(name)
@@ -182,12 +161,6 @@ def check_model(name: str) -> None:
             else ", or any of timm's"
         )
         raise ValueError(f"unknown model {name!r}; valid are {', '.join(MODELS)}{hint}")
-
-
-def _timm_model(name: str, num_classes: int) -> nn.Module:
-    check_model(name)
-    timm = _import_timm(name)
-    return cast(nn.Module, timm.create_model(name, num_classes=num_classes, pretrained=False))
 
 
 def _import_timm(name: str) -> ModuleType:

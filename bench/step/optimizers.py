@@ -28,11 +28,11 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, lr: float |
     return Lamb(groups, lr=lr, betas=betas, eps=settings.eps)
 
 
-def sgd(model: nn.Module, settings: OptimizerSettings, *, lr: float | None = None) -> torch.optim.SGD:
+def sgd(model: nn.Module, settings: OptimizerSettings, *, lr: float) -> torch.optim.SGD:
     """Return SGD with Nesterov momentum, and weight decay on matrices and filters only."""
     optimizer = torch.optim.SGD(
         _groups(model, settings),
-        lr=settings.lr if lr is None else lr,
+        lr=lr,
         momentum=settings.momentum,
         nesterov=True,
         **_kernel(settings),

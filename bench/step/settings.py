@@ -26,7 +26,7 @@ class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySe
     The techniques are documented in the classes that they come from. Raises ValueError for settings that cannot work.
 
     Attributes:
-        model: a name that `create_model` takes.
+        model: a name that `build_model` takes.
         small_inputs: whether its stem is the one for images of about 32 pixels.
         batch_size: images in a batch of one rank's loader; only lr_scaling needs it.
     """

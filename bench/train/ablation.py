@@ -91,10 +91,8 @@ def ablate(
     """Switch each technique on and off from `base` and measure, round after round, every second one backwards.
 
     `measure` does one run, in a process of its own where only that shows its memory; `on_run(done, total)` is called
-    after each. Raises ValueError without a round, CannotRun if the base itself cannot be measured.
+    after each. Raises CannotRun if the base itself cannot be measured.
     """
-    if rounds < 1:
-        raise ValueError(f"rounds must be at least 1, got {rounds!r}")
     pairs = {technique.name: _pair(base, technique) for technique in TECHNIQUES}
     pairs["DataParallel"] = _data_parallel_pair(base)
     runs = list(dict.fromkeys([base, *(run for pair in pairs.values() if not isinstance(pair, str) for run in pair)]))

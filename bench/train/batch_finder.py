@@ -40,10 +40,8 @@ def find_batch_size(
     """Return the largest batch size up to `limit` that the probe takes, to within a sixteenth.
 
     `probe` runs a batch of a size; it returns its peak memory or None, and raises MemoryError or torch.OutOfMemoryError
-    if it does not fit. Raises ValueError unless 1 <= start <= limit.
+    if it does not fit.
     """
-    if not 1 <= start <= limit:
-        raise ValueError(f"start must lie between 1 and limit={limit}, got {start!r}")
     trials: list[BatchTrial] = []
 
     def fits(size: int) -> bool:

@@ -23,7 +23,7 @@ from penstock.pipelines.errors import LoaderError
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPlan:
-    """Say where and when a run saves itself. Raises ValueError for numbers below 1.
+    """Say where and when a run saves itself.
 
     Attributes:
         file: where it saves itself.
@@ -38,12 +38,6 @@ class CheckpointPlan:
     resume: bool = False
     stop_after: int | None = None
     strict: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("every", "stop_after"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value!r}")
 
 
 class StoppedEarly(Exception):

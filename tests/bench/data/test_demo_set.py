@@ -132,7 +132,7 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path, na
 
 @pytest.mark.parametrize(
     "settings",
-    [{"classes": 0}, {"images": 9}, {"validation": 9}, {"validation": -1}, {"seed": -1}, {"workers": -1}],
+    [{"classes": 0}, {"images": 9}, {"validation": 9}, {"validation": -1}],
 )
 def test_settings_that_cannot_work_raise(tmp_path: Path, settings: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"must be|too few"):

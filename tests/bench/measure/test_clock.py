@@ -48,12 +48,6 @@ def test_rate_tells_the_quartiles_of_unequal_windows():
     assert (rate.windows, rate.q25, rate.median, rate.q75) == (5, 2.0, 2.5, 5.0)
 
 
-@pytest.mark.parametrize(("images", "seconds"), [([], []), ([1, 2], [1.0])])
-def test_rate_needs_a_time_for_each_step(images, seconds):
-    with pytest.raises(ValueError, match="at least one step"):
-        Rate.from_steps(images, seconds)
-
-
 def run_loop(timer, clock, steps, *, load, compute, restart_after=0):
     def batches():
         for _ in range(steps):

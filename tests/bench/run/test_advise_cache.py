@@ -95,12 +95,6 @@ def test_options_are_those_of_the_command(encoding: Encoding, options: str) -> N
     assert build_options(encoding) == options
 
 
-@pytest.mark.parametrize("wrong", [{"seconds": 0}, {"rounds": 0}, {"sample": 0}])
-def test_impossible_settings_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        AdviceSettings(**wrong)  # type: ignore[arg-type]
-
-
 def test_the_command_prints_a_table_and_writes_the_record(photos: Path, tmp_path: Path) -> None:
     fast = ("--sample", 8, "--seconds", 0.1, "--rounds", 1, "--workers", 0, "--size", 32, "--batch-size", 4)
     run = penstock_here("cache", "advise", photos, *fast, "--json", tmp_path / "a.json", env={"COLUMNS": "80"})

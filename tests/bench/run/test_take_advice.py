@@ -126,7 +126,7 @@ def test_every_field_of_a_change_reaches_the_candidate() -> None:
 
 
 def test_meter_serves_one_sample_from_files_and_cache(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applied, "create_model", lambda *_, **__: nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)))
+    monkeypatch.setattr(applied, "build_model", lambda *_, **__: nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)))
     settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.05, dtype="uint8", model="resnet18")
     opener = LoaderOpener(settings, imagenet_train(32), open_source(photos), None)
     meter = AdviceMeter(settings, imagenet_train(32), opener)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from penstock.bench.step.models import MODELS, create_model
+from penstock.bench.step.models import MODELS, build_model
+from penstock.bench.step.settings import TrainSettings
 from penstock.pipelines.errors import LoaderError
 
 
@@ -20,7 +21,7 @@ def test_parameters_are_those_of_the_paper(name, parameters):
 
 @pytest.mark.parametrize(("name", "small_inputs", "side"), [("resnet18", False, 2), ("resnet50", True, 4)])
 def test_resolution_before_the_head(name, small_inputs, side):
-    model = create_model(name, 10, small_inputs=small_inputs).eval()
+    model = build_model(TrainSettings(model=name, small_inputs=small_inputs), 10).eval()
     with torch.inference_mode():
         features = model.blocks(model.stem(torch.zeros(1, 3, 64, 64)))
         logits = model(torch.zeros(1, 3, 64, 64))
@@ -41,7 +42,7 @@ def test_seed_fixes_the_weights():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    first, second, other = (create_model("resnet18", 4, seed=seed).state_dict() for seed in (1, 1, 2))
+    first, second, other = (build_model(TrainSettings(seed=seed), 4).state_dict() for seed in (1, 1, 2))
     assert torch.equal(torch.rand(3), expected)
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert not torch.equal(first["head.2.weight"], other["head.2.weight"])
@@ -50,7 +51,7 @@ def test_seed_fixes_the_weights():
 def test_timm_absent_is_one_clear_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*convnext_tiny.*pip install timm"):
-        create_model("convnext_tiny", 10)
+        build_model(TrainSettings(model="convnext_tiny"), 10)
 
 
 def test_timm_models_are_made_by_name(monkeypatch):
@@ -66,9 +67,9 @@ def test_timm_models_are_made_by_name(monkeypatch):
         create_model=make,
     )
     monkeypatch.setitem(sys.modules, "timm", timm)
-    assert create_model("convnext_tiny", 7).out_features == 7
+    assert build_model(TrainSettings(model="convnext_tiny"), 7).out_features == 7
     assert made == {"convnext_tiny": {"num_classes": 7, "pretrained": False}}
     with pytest.raises(ValueError, match=r"resnet18, resnet50.*convnext_tiny"):
-        create_model("convnext_tinny", 7)
+        build_model(TrainSettings(model="convnext_tinny"), 7)
     with pytest.raises(ValueError, match="small_inputs"):
-        create_model("convnext_tiny", 7, small_inputs=True)
+        build_model(TrainSettings(model="convnext_tiny", small_inputs=True), 7)

@@ -11,7 +11,7 @@ from one_thread import one_thread  # noqa: F401
 from torch import nn
 
 from penstock.bench.step.activation_checkpoints import CheckpointedSequential, checkpoint_activations
-from penstock.bench.step.models import MODELS, create_model
+from penstock.bench.step.models import MODELS, build_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.torch_switches import torch_switches
 from penstock.bench.step.train_step import make_step
@@ -101,7 +101,7 @@ def test_clipping_sees_unscaled_gradients_on_cuda():
 
 def grown(name, size=2):
     """A bundled model in float64 whose branches carry something, and a batch for it."""
-    model = create_model(name, 5, seed=0).double().train()
+    model = build_model(TrainSettings(model=name), 5).double().train()
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.constant_(module.weight, 0.7)
@@ -161,7 +161,7 @@ def test_checkpointing_of_other_models():
 @pytest.mark.parametrize("name", MODELS)
 def test_in_place_activations_can_be_switched_off(name):
     model, images = grown(name)
-    apart = create_model(name, 5, seed=0, inplace=False).double().train()
+    apart = build_model(TrainSettings(model=name, inplace=False), 5).double().train()
     apart.load_state_dict(model.state_dict())
     assert not any(m.inplace for m in apart.modules() if isinstance(m, nn.ReLU))
     for net in (model, apart):
@@ -171,7 +171,7 @@ def test_in_place_activations_can_be_switched_off(name):
 
 
 def test_conv_bias_adds_a_parameter_for_each_channel():
-    model, without = create_model("resnet18", 5, conv_bias=True), create_model("resnet18", 5)
+    model, without = build_model(TrainSettings(conv_bias=True), 5), build_model(TrainSettings(), 5)
     channels = sum(m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d))
     numbers = [sum(p.numel() for p in each.parameters()) for each in (model, without)]
     assert numbers[0] - numbers[1] == channels == 4800

@@ -107,7 +107,7 @@ def overflow_then_step(device):
     """A parameter before and after two steps of `sgd` with gradient one, the first of which overflows."""
     model = nn.Linear(4, 4, bias=False, device=device)
     before = model.weight.detach().clone()
-    optimizer = sgd(model, TrainSettings(lr=0.1, weight_decay=0.0))
+    optimizer = sgd(model, TrainSettings(weight_decay=0.0), lr=0.1)
     for found_inf in (1.0, 0.0):
         model.weight.grad = torch.full_like(model.weight, math.inf if found_inf else 1.0)
         # What GradScaler hands to an optimiser that handles overflow itself.

@@ -13,7 +13,7 @@ from one_thread import one_thread  # noqa: F401
 from photo_folder import write_folder
 from torch import nn
 
-from penstock.bench.step.models import create_model
+from penstock.bench.step.models import build_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.train_step import make_step
 from penstock.bench.train import batch_finder, resident_run
@@ -55,16 +55,6 @@ def test_sweep_finds_a_rate_that_learns(accumulate):
     step = make_step(tiny_model(), dataclasses.replace(SETTINGS, lr=sweep.suggestion))
     losses = [step(*learnable_batch()).item() for _ in range(20)]
     assert losses[-1] < 0.7 * losses[0]
-
-
-def test_sweeps_that_cannot_be():
-    step = make_step(tiny_model(), SETTINGS)
-    for bad in ({"lowest": 1.0, "highest": 0.1}, {"lowest": 0.0}, {"num_updates": 3}):
-        with pytest.raises(ValueError, match="sweep"):
-            find_lr(step, cycle([learnable_batch()]), **bad)
-    scheduled = make_step(tiny_model(), TrainSettings(), total_steps=10)
-    with pytest.raises(ValueError, match="schedule"):
-        find_lr(scheduled, cycle([learnable_batch()]))
 
 
 @pytest.mark.parametrize("error", [torch.cuda.OutOfMemoryError, MemoryError])
@@ -160,8 +150,6 @@ def test_a_base_that_cannot_run_is_an_error():
 
     with pytest.raises(CannotRun, match="nothing works"):
         ablate(BASE, refuse)
-    with pytest.raises(ValueError, match="rounds"):
-        ablate(BASE, refuse, rounds=0)
     with pytest.raises(ValueError, match="divided"):
         dataclasses.replace(BASE, settings=dataclasses.replace(SETTINGS, accumulate=3))
 
@@ -170,7 +158,7 @@ def test_run_in_a_child_process_reports_rate_and_memory():
     settings = dataclasses.replace(SETTINGS, accumulate=2)
     found = measure_in_child(dataclasses.replace(BASE, settings=settings, batch_size=64, size=64))
     assert found.images_per_s > 0
-    weights = sum(p.numel() * 4 for p in create_model("resnet18", 4).parameters())
+    weights = sum(p.numel() * 4 for p in build_model(SETTINGS, 4).parameters())
     assert found.peak_bytes > 3 * weights  # weights, gradients, momentum; then activations
 
 

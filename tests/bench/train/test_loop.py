@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from penstock.bench.step.models import create_model
+from penstock.bench.step.models import build_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.train.loop import train
 
@@ -54,18 +54,13 @@ SETTINGS = TrainSettings(epochs=2, lr=0.02)
 
 
 @pytest.mark.parametrize(
-    ("device", "amp", "side"),
-    [
-        ("cpu", "off", 16),
-        ("cpu", "bf16", 32),
-        *(pytest.param("cuda", amp, 32, marks=pytest.mark.gpu) for amp in ("off", "bf16", "fp16")),
-    ],
+    ("device", "amp"),
+    [("cpu", "off"), *(pytest.param("cuda", amp, marks=pytest.mark.gpu) for amp in ("off", "bf16", "fp16"))],
 )
-def test_resnet18_learns(device, amp, side):
-    """Of the 1x1 maps of 16 pixels, oneDNN's bf16 gradient leaves some weights as the memory was: NaN at times."""
+def test_resnet18_learns(device, amp):
     settings = TrainSettings(epochs=3, lr=0.05, amp=amp, device=device)
-    loader, validation = PatternLoader(8, side=side), PatternLoader(3, side=side, seed=1, padding=5)
-    report = train(create_model("resnet18", 4, seed=0), loader, settings, validation=validation)
+    loader, validation = PatternLoader(8, side=16), PatternLoader(3, side=16, seed=1, padding=5)
+    report = train(build_model(settings, 4), loader, settings, validation=validation)
     first, last = report.epochs[0], report.epochs[-1]
     assert last.loss < 0.3 * first.loss
     assert last.validation.accuracy > 0.9
@@ -158,7 +153,7 @@ def test_no_step_synchronises_on_cuda(amp):
     loader, validation = Unsynchronised(PatternLoader(8)), Unsynchronised(PatternLoader(3, padding=5))
     probe = torch.ones(1, device="cuda")
     try:
-        report = train(create_model("resnet18", 4, seed=0), loader, settings, validation=validation)
+        report = train(build_model(settings, 4), loader, settings, validation=validation)
         torch.cuda.set_sync_debug_mode("error")
         with pytest.raises(RuntimeError):
             probe.item()  # reading a loss is what the mode catches
