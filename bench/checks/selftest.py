@@ -17,11 +17,11 @@ from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.checks.doctor import ensure_loader_fits
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.checks.parity import ParityEngine, ParitySettings, cache_of, compare, engines_for
-from penstock.bench.checks.selftest_device import DeviceFailure, check_device
+from penstock.bench.checks.selftest_device import SelftestFailure, check_device
 from penstock.bench.data.demo_photo import plain_photo
 from penstock.bench.step.models import build_model
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.train_step import make_step
+from penstock.bench.step.train_step import TrainStep
 from penstock.loaders.create import create_loader, usable_device
 from penstock.loaders.dali.dali_probe import describe_verdict, working_way
 from penstock.loaders.dali.dali_versions import versions
@@ -38,10 +38,6 @@ _WORKERS = 2
 _OWN_BYTES = 150 << 20  # for the engines that work in this process, and the model
 
 Value = TypeVar("Value")
-
-
-class SelftestFailure(RuntimeError):
-    """Says in one line which engines serve different streams, or which step does not do its work."""
 
 
 def selftest(device: str = "cpu") -> Iterator[Finding]:
@@ -88,8 +84,6 @@ def check_gpu_decoder(device: torch.device) -> Finding:
 def _run_check(what: str, check: Callable[[], Value]) -> Value:
     try:
         return check()
-    except DeviceFailure as error:
-        raise SelftestFailure(str(error)) from error
     except (LoaderError, SelftestFailure, MemoryError):
         raise
     except Exception as error:
@@ -168,7 +162,7 @@ def check_training_step(source: Source, device: str = "cpu") -> Finding:
     settings = TrainSettings(device=device)
     model = build_model(settings, CLASSES)
     before = [weights.detach().clone() for weights in model.parameters()]
-    step = make_step(model, settings)
+    step = TrainStep(model, settings)
     pipeline = imagenet_train(SIZE)
     with create_loader(source, pipeline=pipeline, batch_size=BATCH, device=device, workers=0) as loader:
         loss = float(step(*next(iter(loader))))

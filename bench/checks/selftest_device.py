@@ -23,15 +23,15 @@ _LABEL_TOLERANCE = 1e-6  # of the shares of mixed labels
 _FIX = "see the warning above; penstock doctor names what is missing"
 
 
-class DeviceFailure(RuntimeError):
-    """Says in one line which images differ."""
+class SelftestFailure(RuntimeError):
+    """Says in one line which engines or images differ, or which step does not do its work."""
 
 
 def check_device(source: Source, device: torch.device, pipeline: ImagePipeline, batch_size: int) -> Iterator[Finding]:
     """Yield a finding for each kind of workers and dtype: whether images and labels are right, and what made them.
 
     All augmentations that have a fused kernel are applied. "warn" where other kernels than the fused ones run, or where
-    slots are not page-locked. Raises DeviceFailure for other images or labels than on the CPU.
+    slots are not page-locked. Raises SelftestFailure for other images or labels than on the CPU.
     """
     for workers_are in ("threads", "processes"):
         for dtype in _AUGMENTS:
@@ -65,7 +65,7 @@ def _compare(
 
 
 def _count_equal(name: str, here: Loader, there: Loader, tolerance: float) -> int:
-    """Count the images of an epoch of both loaders. Raises DeviceFailure at the first difference."""
+    """Count the images of an epoch of both loaders. Raises SelftestFailure at the first difference."""
     images = 0
     for expected, found in zip(here.batches(), there.batches(), strict=True):
         distance = (found.images.cpu().float() - expected.images.float()).abs().flatten(1).amax(1)
@@ -74,6 +74,6 @@ def _count_equal(name: str, here: Loader, there: Loader, tolerance: float) -> in
         if wrong.any():
             row, total = int(wrong.int().argmax()), int(wrong.sum())
             where = f"step {found.step}, row {row}, pixels by {float(distance[row]):.3g}"
-            raise DeviceFailure(f"{name}: {total} of {len(wrong)} images or labels are not those of the CPU: {where}")
+            raise SelftestFailure(f"{name}: {total} of {len(wrong)} images or labels are not those of the CPU: {where}")
         images += int((found.index >= 0).sum())
     return images

@@ -22,8 +22,8 @@ def selftest(
     Needs no data, HOME, network or GPU, and writes to the temporary folder alone, but for what is found about --device.
     Exit code 3 if two engines serve different streams, otherwise that of the error.
     """
-    from penstock.bench.checks.selftest import SelftestFailure
     from penstock.bench.checks.selftest import selftest as findings_of_selftest
+    from penstock.bench.checks.selftest_device import SelftestFailure
     from penstock.bench.measure.environment import describe_environment
     from penstock.loaders.system.json_file import write_json
     from penstock.pipelines.errors import EXIT_DATA

@@ -21,7 +21,7 @@ def synth(
     from penstock.loaders.system.progress_bar import ProgressBar
 
     with ProgressBar("writing photos") as bar:
-        report = synthesise(
+        num_bytes = synthesise(
             folder,
             images=images,
             validation=validation,
@@ -30,5 +30,5 @@ def synth(
             workers=workers,
             progress=bar.show,
         )
-    size = f"{report.total_bytes / 1e6:.0f} MB, {report.mean_bytes / 1e3:.0f} KB per image"
-    print(f"{folder}: {report.images} + {report.validation} images, {report.classes} classes, {size}")
+    size = f"{num_bytes / 1e6:.0f} MB, {num_bytes / (images + validation) / 1e3:.0f} KB per image"
+    print(f"{folder}: {images} + {validation} images, {classes} classes, {size}")

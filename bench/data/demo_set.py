@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,27 +23,6 @@ MANIFEST = "synth.json"
 FORMAT = 2  # raise it when the same settings begin to give other bytes
 SPLITS = ("train", "val")
 CHUNK = 16  # photos per work item: 0.2 s, so that progress is smooth and an interrupt is quick
-
-
-@dataclass(frozen=True, kw_only=True)
-class SynthReport:
-    """Hold what lies in a demo set's folder.
-
-    Attributes:
-        num_written: number of photos that were written by this call: all or none.
-    """
-
-    folder: Path
-    images: int
-    validation: int
-    classes: int
-    num_written: int
-    total_bytes: int
-
-    @property
-    def mean_bytes(self) -> float:
-        """Return the mean file size in bytes."""
-        return self.total_bytes / (self.images + self.validation)
 
 
 class _Photo(NamedTuple):
@@ -65,8 +43,8 @@ def synthesise(
     seed: int = 0,
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> SynthReport:
-    """Write FOLDER/train/CLASS/NNNN.jpg and FOLDER/val/CLASS/NNNN.jpg, unless they are there already.
+) -> int:
+    """Write FOLDER/train/CLASS/NNNN.jpg and FOLDER/val/CLASS/NNNN.jpg, unless they are there; return their bytes.
 
     All is written to FOLDER.tmp.RANDOM, which is renamed in the end: what is found in FOLDER is whole.
     images, validation: number of photos of the two splits, spread evenly over the classes.
@@ -88,22 +66,13 @@ def synthesise(
         for place in range(count)
     ]
     try:
-        found = _is_complete(folder, settings, photos)
-        if not found:
+        if not _is_complete(folder, settings, photos):
             with _rename_when_done(folder.resolve()) as unfinished:
                 _write_photos(unfinished, seed, photos, workers, progress)
                 (unfinished / MANIFEST).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
-        total_bytes = sum(photo.path(folder).stat().st_size for photo in photos)
+        return sum(photo.path(folder).stat().st_size for photo in photos)
     except OSError as error:
         raise _make_loader_error(error, folder) from error
-    return SynthReport(
-        folder=folder,
-        images=images,
-        validation=validation,
-        classes=classes,
-        num_written=0 if found else len(photos),
-        total_bytes=total_bytes,
-    )
 
 
 def _is_complete(folder: Path, settings: dict[str, int], photos: list[_Photo]) -> bool:

@@ -126,12 +126,10 @@ class StepTimes:
         images_per_s: rate of the steps; None if none was measured.
         wait_share: share of the device's time between the end of one step's work and the arrival of the next batch, 0
             to 1. On CUDA the device had nothing else to do then: a wait hidden behind queued work does not count.
-        host_wait_share: share of the host's time spent in next(loader), 0 to 1.
     """
 
     images_per_s: Rate | None
     wait_share: float
-    host_wait_share: float
     steps: int
 
 
@@ -147,7 +145,6 @@ class StepTimer:
         self._unread: deque[tuple[int, Mark, Mark, Mark]] = deque()
         self._images = array("q")
         self._seconds, self._waits = array("d"), array("d")
-        self._host_seconds = self._host_waits = 0.0
         self._counting = False
 
     def watch(self, batches: Iterable[Batch], num_images: Callable[[Batch], int]) -> Iterator[Batch]:
@@ -166,8 +163,6 @@ class StepTimer:
             self._counting, begin = True, end
 
     def _record(self, images: int, begin: Mark, arrived: Mark, end: Mark) -> None:
-        self._host_seconds += end.host - begin.host
-        self._host_waits += arrived.host - begin.host
         self._unread.append((images, begin, arrived, end))
         while self._unread and self._clock.passed(self._unread[0][-1]):
             self._read()
@@ -182,11 +177,10 @@ class StepTimer:
         """Return the times since the start or the last restart; waits for the device to finish the steps."""
         while self._unread:
             self._read()
-        total, host_total = max(sum(self._seconds), 1e-9), max(self._host_seconds, 1e-9)
+        total = max(sum(self._seconds), 1e-9)
         return StepTimes(
             images_per_s=Rate.from_steps(self._images, self._seconds) if self._images else None,
             wait_share=sum(self._waits) / total,
-            host_wait_share=self._host_waits / host_total,
             steps=len(self._images),
         )
 

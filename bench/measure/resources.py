@@ -40,7 +40,6 @@ class Resources:
         storage_mb_s: MB/s that came from storage, not from the page cache.
         gpu_share: share of the time that the GPU was busy, 0 to 1.
         gpu_memory_mb: peak of the samples, MB, of all that runs on the GPU.
-        sampling_share: processor time that taking the samples took, as a share of one processor.
     """
 
     cpu_cores: float
@@ -50,7 +49,6 @@ class Resources:
     storage_mb_s: float | None = None
     gpu_share: float | None = None
     gpu_memory_mb: float | None = None
-    sampling_share: float = 0.0
 
     @classmethod
     def of_rounds(cls, rounds: Sequence[Resources]) -> Resources | None:
@@ -104,7 +102,6 @@ class ResourceWatch:
         self._ended: tuple[_Moment, float] | None = None
         self._memory: list[float] = []
         self._gpu: list[tuple[float | None, float | None]] = []
-        self._sampling_s = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample_often, name="penstock-resources", daemon=True)
 
@@ -148,7 +145,6 @@ class ResourceWatch:
             storage_mb_s=sum(read) / 1e6 / seconds if read else None,
             gpu_share=statistics.fmean(busy) if busy else None,
             gpu_memory_mb=max((used for _, used in self._gpu if used is not None), default=None),
-            sampling_share=self._sampling_s / seconds,
         )
 
     def _sample_often(self) -> None:
@@ -158,7 +154,6 @@ class ResourceWatch:
             self._memory.append(tree_memory_mb(self._left_out))
             if self._device.type == "cuda":
                 self._gpu.append(_gpu_sample(self._device))
-            self._sampling_s += watch.seconds
             wait_s = max(SAMPLE_S, watch.seconds / _MAX_SHARE)
 
     def __enter__(self) -> ResourceWatch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,12 +96,12 @@ class BenchSettings:
     def _has_limits(self) -> bool:
         return self.max_cpu is not None or self.max_memory is not None
 
-    @property
-    def named_options(self) -> dict[str, Any]:
-        """Return `data_options` with the names alone of what may be paths, as records are shown around."""
-        return {
-            name: Path(value).name if isinstance(value, str) else value for name, value in self.data_options.items()
-        }
+    def without_paths(self) -> BenchSettings:
+        """Return the settings with the names alone of what may be paths, as records are shown around."""
+        given = self.data_options.items()
+        options = {name: Path(value).name if isinstance(value, str) else value for name, value in given}
+        cache = self.cache and os.fsencode(Path(self.cache).name).decode(errors="backslashreplace")
+        return replace(self, cache=cache, data_options=options)
 
     @property
     def search_seconds(self) -> float:
@@ -292,12 +292,7 @@ class BenchRecord:
 
     def as_dict(self) -> dict[str, object]:
         """Return the record as JSON holds it; of paths only the names, as records are shown around."""
-        document = asdict(self)
-        document["settings"]["data_options"] = self.settings.named_options
-        if self.settings.cache is not None:
-            name = os.fsencode(Path(self.settings.cache).name)
-            document["settings"]["cache"] = name.decode(errors="backslashreplace")
-        return document
+        return asdict(replace(self, settings=self.settings.without_paths()))
 
 
 def read_record(path: Path) -> BenchRecord:

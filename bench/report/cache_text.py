@@ -15,7 +15,7 @@ from penstock.loaders.cache.format import About
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.cache_build.build import BuiltCache
 from penstock.loaders.cache_build.verify import BadImage, CacheReport
-from penstock.pipelines.errors import printable, size_text
+from penstock.pipelines.errors import count_text, printable, size_text
 
 
 def cache_files(path: Path) -> list[bytes]:
@@ -54,8 +54,8 @@ def describe_cache(path: Path, files: Sequence[bytes], abouts: Sequence[About], 
     part = built < of
     shards = f" in {f'{built} of ' if part else ''}{of} shards" if of > 1 else ""
     lines = [
-        f"{record['path']}: {whose if part else ''}{_number(record['samples'], 'image')}, "
-        f"{_number(record['classes'], 'class')}{shards} ({abouts[0].coded.describe()})",
+        f"{record['path']}: {whose if part else ''}{count_text(record['samples'], 'image')}, "
+        f"{count_text(record['classes'], 'class')}{shards} ({abouts[0].coded.describe()})",
         f"  {size_text(record['file_bytes'])}, {record['ratio'] or 0:.3f} times its source "
         f"({size_text(record['source_bytes'])})",
         f"  {_counts_text(record['counts'])}",
@@ -65,7 +65,9 @@ def describe_cache(path: Path, files: Sequence[bytes], abouts: Sequence[About], 
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts)
         lines.append(f"  JPEGs without restart markers, which are read whole: {reasons}")
     if record["counts"].get("bad"):
-        lines.append(f"  {_number(record['counts']['bad'], 'bad image')}, stored as it was: reading it names its fault")
+        lines.append(
+            f"  {count_text(record['counts']['bad'], 'bad image')}, stored as it was: reading it names its fault"
+        )
     if not record["lossless"]:
         psnr = record["psnr_db"]
         lines.append("  lossy" + (f": PSNR {psnr:.1f} dB against the source" if psnr is not None else ""))
@@ -90,10 +92,6 @@ def describe_build(built: BuiltCache) -> str:
     if not built.complete:
         lines.append(f"  not complete: {MANIFEST.decode()} is written when the last shard is there")
     return "\n".join(lines)
-
-
-def _number(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{('es' if thing.endswith('s') else 's') * (count != 1)}"
 
 
 def findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:

@@ -62,18 +62,18 @@ def ms_text(ms: float) -> str:
     return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.1f} ms" if ms >= 1 else f"{ms:.2f} ms"
 
 
-def resource_texts(resources: Resources | None, *, narrow: bool = False) -> list[str]:
-    """Write what a measurement took of the machine, one text for each that is known; `narrow`: the main ones."""
+def resource_texts(resources: Resources | None) -> list[str]:
+    """Write what a measurement took of the machine, one text for each that is known."""
     if resources is None:
         return []
-    known = [
+    known = (
         (resources.cpu_share, "{:.0%} CPU"),
         (resources.memory_mb, "{:,.0f} MB"),
         (resources.gpu_share, "{:.0%} GPU"),
         (resources.gpu_memory_mb, "{:,.0f} MB GPU"),
-    ]
-    if not narrow:
-        known += [(resources.storage_mb_s, "{:,.1f} MB/s read"), (resources.others_share, "others {:.0%} CPU")]
+        (resources.storage_mb_s, "{:,.1f} MB/s read"),
+        (resources.others_share, "others {:.0%} CPU"),
+    )
     return [text.format(value) for value, text in known if value is not None]
 
 

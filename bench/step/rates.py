@@ -14,7 +14,7 @@ from penstock.bench.measure.clock import WARMUP_SHARE, Clock, Rate, StepTimer, S
 from penstock.bench.measure.loader_rate import Batches, endless
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.torch_switches import torch_switches
-from penstock.bench.step.train_step import TrainStep, make_step, on_device
+from penstock.bench.step.train_step import TrainStep, on_device
 
 
 def resident_batch_rate(
@@ -75,4 +75,4 @@ def training_times(
 
 def _bench_step(model: nn.Module, settings: TrainSettings) -> TrainStep:
     # The rate does not depend on lr, but training on noise may diverge at the lr of the run.
-    return make_step(model, replace(settings, lr=1e-4, lr_scaling="none", schedule="constant"))
+    return TrainStep(model, replace(settings, lr=1e-4, lr_scaling="none", schedule="constant"))

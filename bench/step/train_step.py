@@ -76,12 +76,14 @@ def on_device(batches: Iterable[tuple[Tensor, ...]], settings: TrainSettings) ->
 
 
 class TrainStep:
-    """Trains a model batch by batch: `step(images, labels) -> loss`.
+    """Trains a model batch by batch: `step(images, labels) -> loss`; moves it to the device, in training mode.
 
     Images (N, 3, H, W) and labels are as `on_device` yields them and `class_loss` takes them. The loss is the mean over
     the batch, a float32 scalar on the device without a graph. The weights are updated every `settings.accumulate`
     batches, and where `last` says that no more will come, with the gradient of the mean over the labelled samples of
     those batches.
+
+    total_steps: number of updates in the learning-rate schedule; without it the learning rate is constant.
 
     Attributes:
         module: the model, moved to the device.
@@ -93,6 +95,7 @@ class TrainStep:
 
     def __init__(self, model: nn.Module, settings: TrainSettings, *, total_steps: int | None = None) -> None:
         self.settings = settings
+        model.train()
         self.module = model.to(settings.device, memory_format=settings.memory_format)  # type: ignore[call-overload]
         checkpoint_activations(self.module, settings.checkpointing, settings.segments)
         self.parallel = _data_parallel(self.module)
@@ -163,15 +166,6 @@ class TrainStep:
             dist.all_reduce(samples)
             samples = samples / dist.get_world_size()
         return 1 / (_SUM_SCALE * samples.clamp(min=1 / 1024))
-
-
-def make_step(model: nn.Module, settings: TrainSettings, *, total_steps: int | None = None) -> TrainStep:
-    """Return a training step for the model; moves the model to `settings.device` and puts it into training mode.
-
-    `total_steps` is the number of updates in the learning-rate schedule; without it the learning rate is constant.
-    """
-    model.train()
-    return TrainStep(model, settings, total_steps=total_steps)
 
 
 def _data_parallel(module: nn.Module) -> DistributedDataParallel | None:

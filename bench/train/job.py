@@ -15,7 +15,7 @@ from penstock.bench.measure.loader_rate import endless
 from penstock.bench.step.models import build_model, check_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.torch_switches import torch_switches
-from penstock.bench.step.train_step import make_step, on_device
+from penstock.bench.step.train_step import TrainStep, on_device
 from penstock.bench.train.batch_finder import BatchSearch, BatchTrial, find_batch_size, probe_of
 from penstock.bench.train.checkpoint_keeper import CheckpointPlan
 from penstock.bench.train.loop import EpochReport, OnStep, TrainReport, train
@@ -106,7 +106,7 @@ class TrainingJob:
         """Return the sweep over the training set, and the `lr` that makes its suggestion the peak learning rate."""
         settings = self.settings
         with torch_switches(settings), self._training_loader() as loader, closing(endless(loader)) as batches:
-            step = make_step(build_model(settings, self.num_classes), settings)
+            step = TrainStep(build_model(settings, self.num_classes), settings)
             sweep = find_lr(step, on_device(batches, settings))
             factor = settings.peak_lr(torch.distributed.get_world_size() if step.parallel else 1) / settings.lr
         return sweep, sweep.suggestion / factor

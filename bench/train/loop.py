@@ -16,7 +16,7 @@ from penstock.bench.measure.clock import Clock, Rate, StepTimer, Stopwatch
 from penstock.bench.measure.loader_rate import Batches
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.torch_switches import torch_switches
-from penstock.bench.step.train_step import TrainStep, make_step, num_labelled, on_device
+from penstock.bench.step.train_step import TrainStep, num_labelled, on_device
 from penstock.bench.train.checkpoint import RunProgress
 from penstock.bench.train.checkpoint_keeper import CheckpointKeeper, CheckpointPlan, StoppedEarly
 from penstock.bench.train.evaluate import Evaluation, evaluate, sum_over_ranks
@@ -44,7 +44,7 @@ class EpochReport:
         seconds: wall time of those steps.
         validation_seconds: wall time of the validation.
         images_per_s: rate of this rank; None if every step was warm-up.
-        wait_share, host_wait_share: as in `StepTimes`.
+        wait_share: as in `StepTimes`.
         ledger: what became of the samples of all ranks in the whole epoch, as `EpochLedger.as_dict` returns it; None of
             a loader that keeps none.
     """
@@ -58,7 +58,6 @@ class EpochReport:
     validation_seconds: float
     images_per_s: Rate | None
     wait_share: float
-    host_wait_share: float
     ledger: dict[str, Any] | None = None
 
 
@@ -109,7 +108,7 @@ def train(
     reports: list[EpochReport] = []
     finished = True
     with _seed_generators(settings), torch_switches(settings), ExitStack() as stack:
-        step = make_step(model, settings, total_steps=settings.scheduled_epochs * updates_per_epoch)
+        step = TrainStep(model, settings, total_steps=settings.scheduled_epochs * updates_per_epoch)
         keeper = None
         if checkpoint is not None:
             judged = loader_identity(validation)
@@ -178,7 +177,6 @@ class _EpochRunner:
             validation_seconds=watch.seconds - train_seconds,
             images_per_s=times.images_per_s,
             wait_share=times.wait_share,
-            host_wait_share=times.host_wait_share,
             ledger=_ledger_of_all_ranks(self.loader, progress.epoch, settings.device),
         )
 

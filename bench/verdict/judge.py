@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from penstock.bench.record.advice import Verdict
 from penstock.bench.record.backend_options import non_default_options
-from penstock.bench.record.bench_record import BenchRecord, BenchSettings
+from penstock.bench.record.bench_record import BenchRecord
 from penstock.bench.verdict.figures import CLOSE, SCALES, Figures
 from penstock.bench.verdict.rules import advise
 from penstock.loaders.views.subset import PART_OPTIONS
@@ -27,7 +26,7 @@ def judge(record: BenchRecord, data: str) -> Verdict:
 
 def without_paths(record: BenchRecord) -> BenchRecord:
     """Return the record as it can be shown around: DATA stands for the data, and a cache keeps its name only."""
-    named = replace(record, settings=_without_paths(record.settings))
+    named = replace(record, settings=record.settings.without_paths())
     return replace(named, verdict=named.verdict and replace(named.verdict, call=write_call(named, "DATA")))
 
 
@@ -183,11 +182,6 @@ def _warn_of_cold_reads(figures: Figures) -> str:
         f" The files were in the page cache: from storage {workers} worker{'s' * (workers > 1)} would read "
         f"{reads:,.0f} images/s."
     )
-
-
-def _without_paths(settings: BenchSettings) -> BenchSettings:
-    cache = settings.cache and Path(settings.cache).name
-    return replace(settings, cache=cache, data_options=settings.named_options)
 
 
 def write_call(record: BenchRecord, data: str) -> str:

@@ -106,8 +106,9 @@ def main(
     """Train, and print mean and spread of the accuracies."""
     record: dict[str, Any] = {"environment": describe_environment(), "epochs": epochs, "images": images, "accuracy": {}}
     with tempfile.TemporaryDirectory() as folder:
-        demo = synthesise(Path(folder) / "demo", images=images, validation=400, classes=10)
-        photos = {part: demo.folder / part for part in ("train", "val")}
+        demo = Path(folder) / "demo"
+        synthesise(demo, images=images, validation=400, classes=10)
+        photos = {part: demo / part for part in ("train", "val")}
         crops = imagenet_train(64, scale=(0.25, 1.0))
         whole = ImagePipeline(size=(32, 32), crop="full", flip=0)
         sets = {

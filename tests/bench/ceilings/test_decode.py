@@ -12,7 +12,6 @@ from odd_images import encoded, textured
 from photo_folder import photo, write_folder
 
 from penstock.bench.ceilings import decode as module
-from penstock.bench.ceilings import native
 from penstock.bench.ceilings.decode import DecodeCeiling, ceiling_of
 from penstock.bench.run.run_probes import cached_sample
 from penstock.loaders import create_loader, open_source
@@ -121,7 +120,7 @@ def test_the_ceiling_of_the_native_library_counts_the_images_that_it_leaves_to_p
     assert sorted(python_loads) == list(range(10))
     del python_loads[:]
     with monkeypatch.context() as patch:
-        patch.setattr(native, "on_one_thread", lambda step, seconds: [step(), step()])
+        patch.setattr(module, "on_one_thread", lambda step, seconds: [step(), step()])
         assert ceiling.measure(1) == [module.STEP, 10 - module.STEP]
     assert sorted(python_loads) == [1, 4]
     for path in paths:

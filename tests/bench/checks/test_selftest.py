@@ -16,6 +16,7 @@ from mounts import needs_mounts
 
 from penstock.bench.checks import parity, selftest
 from penstock.bench.checks.finding import Finding
+from penstock.bench.checks.selftest_device import SelftestFailure
 from penstock.loaders import Loader, create_loader
 from penstock.loaders.dali.dali_probe import Verdict
 from penstock.loaders.sources.contract import Source
@@ -76,7 +77,7 @@ def test_an_engine_that_serves_something_else_is_named(
     source: Source, monkeypatch: pytest.MonkeyPatch, change: Change, words: str
 ) -> None:
     serve_otherwise(monkeypatch, change)
-    with pytest.raises(selftest.SelftestFailure, match=f"torch/simplejpeg and torch/pillow: {words}"):
+    with pytest.raises(SelftestFailure, match=f"torch/simplejpeg and torch/pillow: {words}"):
         list(selftest.check_engines(source, None))
 
 
@@ -113,8 +114,8 @@ def test_without_any_decoder_nothing_works(source: Source, without: Callable[...
 
 def test_a_training_step_that_changes_nothing_fails(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "SIZE", 32)
-    monkeypatch.setattr(selftest, "make_step", lambda model, settings: lambda images, labels: torch.tensor(0.5))
-    with pytest.raises(selftest.SelftestFailure, match="changed 0 weights"):
+    monkeypatch.setattr(selftest, "TrainStep", lambda model, settings: lambda images, labels: torch.tensor(0.5))
+    with pytest.raises(SelftestFailure, match="changed 0 weights"):
         selftest.check_training_step(source)
 
 

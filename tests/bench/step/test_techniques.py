@@ -14,7 +14,7 @@ from penstock.bench.step.activation_checkpoints import CheckpointedSequential, c
 from penstock.bench.step.models import MODELS, build_model
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.step.torch_switches import torch_switches
-from penstock.bench.step.train_step import make_step
+from penstock.bench.step.train_step import TrainStep
 from penstock.bench.train.evaluate import evaluate
 from penstock.pipelines.errors import LoaderError
 
@@ -35,8 +35,8 @@ def weights_of(model):
 @pytest.mark.parametrize("padding", [(), (1, 8, 9, 10, 11)])
 def test_accumulated_batches_equal_one_large_batch(optimizer, padding):
     settings = dataclasses.replace(SETTINGS, optimizer=optimizer)
-    large, small = make_step(norm_free_model(), settings), None
-    small = make_step(norm_free_model(), dataclasses.replace(settings, accumulate=3))
+    large, small = TrainStep(norm_free_model(), settings), None
+    small = TrainStep(norm_free_model(), dataclasses.replace(settings, accumulate=3))
     for seed in range(3):
         images, labels = learnable_batch(12, seed=seed, padding=padding)  # with padding: 3, 4 and 0 labelled samples
         large(images, labels)
@@ -50,8 +50,8 @@ def test_accumulated_batches_equal_one_large_batch(optimizer, padding):
 
 
 def test_last_batches_of_an_epoch_make_an_update():
-    large, small = make_step(norm_free_model(), SETTINGS), make_step(norm_free_model(), SETTINGS)
-    small = make_step(norm_free_model(), dataclasses.replace(SETTINGS, accumulate=4))
+    large, small = TrainStep(norm_free_model(), SETTINGS), TrainStep(norm_free_model(), SETTINGS)
+    small = TrainStep(norm_free_model(), dataclasses.replace(SETTINGS, accumulate=4))
     images, labels = learnable_batch(8)
     large(images, labels)
     small(images[:4], labels[:4])
@@ -65,7 +65,7 @@ def test_clipping_bounds_the_norm_of_the_gradient(accumulate, monkeypatch):
     settings = dataclasses.replace(SETTINGS, accumulate=accumulate, weight_decay=0.0)
     norms = {}
     for limit in (None, 0.05, 1e6):
-        step = make_step(norm_free_model(), dataclasses.replace(settings, clip_norm=limit))
+        step = TrainStep(norm_free_model(), dataclasses.replace(settings, clip_norm=limit))
         seen = []
         update = step.optimizer.step
 
@@ -87,7 +87,7 @@ def test_clipping_sees_unscaled_gradients_on_cuda():
     settings = dataclasses.replace(SETTINGS, device="cuda", lr=1.0, momentum=0.5, weight_decay=0.0, clip_norm=0.05)
     moved = {}
     for amp in ("off", "fp16"):
-        step = make_step(norm_free_model(), dataclasses.replace(settings, amp=amp))
+        step = TrainStep(norm_free_model(), dataclasses.replace(settings, amp=amp))
         before = [p.clone() for p in weights_of(step.module)]
         images, labels = learnable_batch(8)
         for _ in range(1 if amp == "off" else 3):  # the first of fp16 may overflow
@@ -197,7 +197,7 @@ def test_a_compiler_that_does_not_work_is_one_line(monkeypatch):
 
     monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
     monkeypatch.setattr(config, "force_disable_caches", True)
-    step = make_step(nn.Sequential(nn.Flatten(), nn.Linear(432, 4)), dataclasses.replace(SETTINGS, compile="default"))
+    step = TrainStep(nn.Sequential(nn.Flatten(), nn.Linear(432, 4)), dataclasses.replace(SETTINGS, compile="default"))
     with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*torch.compile.*compile='off'") as caught:
         step(*learnable_batch(4))
     assert "\n" not in str(caught.value)
@@ -211,7 +211,7 @@ def test_a_compiled_step_learns_what_a_step_learns(monkeypatch):
     real = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, mode: real(model, backend="aot_eager"))
     plain, fast = (
-        make_step(
+        TrainStep(
             nn.Sequential(norm_free_model()[0], nn.BatchNorm2d(8), *norm_free_model()[1:]),
             dataclasses.replace(SETTINGS, compile=mode),
         )
@@ -232,7 +232,7 @@ def tensors_alive():
 
 
 def test_no_tensor_and_no_graph_stays_behind():
-    step = make_step(norm_free_model(), dataclasses.replace(SETTINGS, accumulate=2))
+    step = TrainStep(norm_free_model(), dataclasses.replace(SETTINGS, accumulate=2))
     batches = [learnable_batch(4, seed=seed) for seed in range(10)]
     alive = []
     losses = []

@@ -13,7 +13,7 @@ from penstock.bench.step import train_step as step_module
 from penstock.bench.step.optimizers import sgd
 from penstock.bench.step.schedules import cosine_with_warmup
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.train_step import class_loss, is_labelled, make_step, on_device
+from penstock.bench.step.train_step import TrainStep, class_loss, is_labelled, on_device
 
 
 def tiny_model(seed=0):
@@ -84,7 +84,7 @@ def test_integer_images_are_refused():
 
 def test_step_is_nesterov_sgd_with_decay_of_weights_only():
     settings = TrainSettings(lr=0.1, weight_decay=0.01, schedule="constant", channels_last=False)
-    step = make_step(tiny_model(), settings)
+    step = TrainStep(tiny_model(), settings)
     reference = tiny_model()
     plain = torch.optim.SGD(
         [{"params": [p], "weight_decay": 0.01 if p.ndim > 1 else 0.0} for p in reference.parameters()],
@@ -128,7 +128,7 @@ def test_a_first_step_that_overflows_changes_nothing(device, monkeypatch):
 def test_bf16_agrees_with_float32_within_its_noise():
     losses = {}
     for amp in ("off", "bf16"):
-        step = make_step(tiny_model(), TrainSettings(lr=0.05, amp=amp, schedule="constant"))
+        step = TrainStep(tiny_model(), TrainSettings(lr=0.05, amp=amp, schedule="constant"))
         losses[amp] = torch.stack([step(*learnable_batch(seed=seed)) for seed in range(30)])
         assert all(p.dtype == torch.float32 for p in step.module.parameters())
     assert losses["off"][-5:].mean() < 0.6 * losses["off"][:5].mean()
@@ -156,7 +156,7 @@ def test_the_schedule_rises_to_lr_and_falls_towards_zero(warmup, total):
 
 @pytest.mark.parametrize(("schedule", "total_steps"), [("cosine", None), ("constant", 10)])
 def test_without_a_length_or_a_schedule_lr_is_constant(schedule, total_steps):
-    step = make_step(tiny_model(), TrainSettings(schedule=schedule, lr=0.03), total_steps=total_steps)
+    step = TrainStep(tiny_model(), TrainSettings(schedule=schedule, lr=0.03), total_steps=total_steps)
     step(*learnable_batch())
     assert step.schedule is None
     assert {group["lr"] for group in step.optimizer.param_groups} == {0.03}
@@ -171,7 +171,7 @@ def test_a_step_reads_no_value_of_the_device(optimizer, targets, monkeypatch):
     given = {"accumulate": 2, "clip_norm": 1.0, "label_smoothing": 0.1, "kernel": kernel}
     settings = TrainSettings(optimizer=optimizer.partition(" ")[0], **given)
     object.__setattr__(settings, "device", "meta")  # which users may not name
-    step = make_step(tiny_model(), settings, total_steps=4)
+    step = TrainStep(tiny_model(), settings, total_steps=4)
     images = torch.empty(8, 3, 6, 6, device="meta")
     labels = torch.zeros(8, dtype=torch.int64) if targets == "labels" else torch.zeros(8, 4)
     losses = [step(images, labels.to("meta"), last=batch == 4) for batch in range(5)]

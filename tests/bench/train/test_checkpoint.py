@@ -14,7 +14,7 @@ from torch import nn
 
 from penstock.bench.exits.stop_signals import SignalExit
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.train_step import make_step
+from penstock.bench.step.train_step import TrainStep
 from penstock.bench.train.checkpoint import RunProgress, load_checkpoint, save_checkpoint
 from penstock.bench.train.checkpoint_keeper import CheckpointPlan
 from penstock.bench.train.loop import train
@@ -243,7 +243,7 @@ def test_constant_rates_grow_to_the_same_bits(photos, tmp_path):
 def test_a_schedule_that_grows_goes_on_along_the_longer_curve(tmp_path, schedule):
     def rates(epochs, updates, file=None):
         settings = dataclasses.replace(SETTINGS, epochs=epochs, schedule=schedule)
-        step = make_step(nn.Linear(2, 2), settings, total_steps=5 * epochs)
+        step = TrainStep(nn.Linear(2, 2), settings, total_steps=5 * epochs)
         if file is not None:
             load_checkpoint(file, step, updates_per_epoch=5)
         found = [step.optimizer.param_groups[0]["lr"]]
@@ -293,7 +293,7 @@ def test_another_run_is_refused(photos, saved, change, words):
 
 
 def test_another_model_or_other_data_are_refused(saved, tmp_path):
-    step = make_step(nn.Linear(3, 3), SETTINGS, total_steps=15)
+    step = TrainStep(nn.Linear(3, 3), SETTINGS, total_steps=15)
     with pytest.raises(LoaderError, match=r"E-STATE.*does not fit this run"):
         load_checkpoint(saved, step, updates_per_epoch=5)
     with pytest.raises(LoaderError, match=r"E-STATE"):
@@ -304,7 +304,7 @@ def test_the_scale_of_the_gradients_is_part_of_a_checkpoint(tmp_path):
     """Of fp16, whose scaler settings give a CUDA device alone; here it scales float32."""
 
     def step_with_scaler():
-        step = make_step(new_model(), SETTINGS, total_steps=15)
+        step = TrainStep(new_model(), SETTINGS, total_steps=15)
         step.scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2)
         return step
 
@@ -398,7 +398,7 @@ from penstock.bench.train.checkpoint_keeper import CheckpointPlan
 from penstock.bench.exits.stop_signals import SignalExit
 from penstock.bench.train.loop import train
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.train_step import make_step
+from penstock.bench.step.train_step import TrainStep
 from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError
@@ -441,7 +441,7 @@ for name, batch_size, accumulate, term_at, copy_of in runs:
 
 # How often ranks exchange gradients: once an update, however many batches it has.
 if world > 1:
-    step = make_step(Model(0), TrainSettings(accumulate=3))
+    step = TrainStep(Model(0), TrainSettings(accumulate=3))
     exchanged = []
     def hook(state, bucket):
         exchanged.append(1)

@@ -11,7 +11,7 @@ from torch import nn
 from penstock.bench.train.evaluate import evaluate
 from penstock.bench.train.loop import train
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.train_step import make_step
+from penstock.bench.step.train_step import TrainStep
 from penstock.loaders import create_loader
 from penstock.pipelines.errors import LoaderError
 
@@ -58,7 +58,7 @@ if world > 1:
 # How the gradients of a step lie in memory when they are used, and what ranks exchange besides.
 places, broadcasts = [], []
 if world > 1:
-    step = make_step(model(norm=True), settings)
+    step = TrainStep(model(norm=True), settings)
     step.parallel._distributed_broadcast_coalesced = lambda *arguments, **_: broadcasts.append(arguments)
     step.optimizer.register_step_pre_hook(
         lambda *_: places.append(len({p.grad.untyped_storage().data_ptr() for p in step.module.parameters()}))

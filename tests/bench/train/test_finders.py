@@ -15,7 +15,7 @@ from torch import nn
 
 from penstock.bench.step.models import build_model
 from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.train_step import make_step
+from penstock.bench.step.train_step import TrainStep
 from penstock.bench.train import batch_finder, resident_run
 from penstock.bench.train.ablation import TECHNIQUES, ablate
 from penstock.bench.train.batch_finder import find_batch_size, probe_of
@@ -44,7 +44,7 @@ def test_the_steepest_descent_of_a_known_curve():
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_sweep_finds_a_rate_that_learns(accumulate):
-    step = make_step(tiny_model(), dataclasses.replace(SETTINGS, accumulate=accumulate))
+    step = TrainStep(tiny_model(), dataclasses.replace(SETTINGS, accumulate=accumulate))
     step(*learnable_batch(), last=True)
     sweep = find_lr(step, cycle([learnable_batch()]), lowest=1e-5, highest=100.0, num_updates=60)
     assert sweep.rates[0] == pytest.approx(1e-5)
@@ -52,7 +52,7 @@ def test_sweep_finds_a_rate_that_learns(accumulate):
     assert len(sweep.rates) == len(sweep.losses) == len(sweep.smoothed)
     assert sweep.smoothed[0] == pytest.approx(sweep.losses[0])
     assert 1e-4 < sweep.suggestion < 10
-    step = make_step(tiny_model(), dataclasses.replace(SETTINGS, lr=sweep.suggestion))
+    step = TrainStep(tiny_model(), dataclasses.replace(SETTINGS, lr=sweep.suggestion))
     losses = [step(*learnable_batch()).item() for _ in range(20)]
     assert losses[-1] < 0.7 * losses[0]
 

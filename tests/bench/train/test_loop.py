@@ -87,7 +87,7 @@ def test_the_report_tells_what_happened_and_is_json():
 def test_the_loss_reported_is_the_mean_over_labelled_samples():
     loader = PatternLoader(2, padding=20)
     settings = dataclasses.replace(SETTINGS, epochs=1, lr=1e-12)
-    model = tiny_model().eval()  # what make_step does about modes is not asked here, so take dropout and norm out
+    model = tiny_model().eval()  # what TrainStep does about modes is not asked here, so take dropout and norm out
     model[1], model[4] = nn.Identity(), nn.Identity()
     [epoch] = train(model, loader, settings).epochs
     logits, labelled = model(loader.images), loader.labels >= 0
