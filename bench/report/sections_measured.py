@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
-from penstock.bench.record.bench_record import KIND_NAMES, BenchRecord, Measured
+from penstock.bench.record.bench_record import (
+    COPY,
+    COPY_AND_NORMALISE,
+    DECODE,
+    KIND_NAMES,
+    NORMALISE,
+    READ_COLD,
+    READ_WARM,
+    RESIZE,
+    BenchRecord,
+    Measured,
+)
 from penstock.bench.report.charts import Bar, BarChart
 from penstock.bench.report.sections import Figure, Section, Table
-from penstock.bench.report.step_lanes import Lane, step_lanes
 from penstock.bench.report.text import ledger_texts, ms_text, rate_text, resource_texts, spread_text
 from penstock.bench.verdict.figures import Figures
 
@@ -74,48 +85,108 @@ def _bar(measured: Measured) -> Bar:
 
 def step_section(record: BenchRecord) -> Section:
     """Return the section of the parts of a step, and of the step as it ran."""
-    lanes, batch = step_lanes(record), record.settings.batch_size
-    title = "Where the milliseconds of a batch go"
-    if not any(lane.stages for lane in lanes):
+    title, parts, ran = "Where the milliseconds of a batch go", step_lanes(record), _as_it_ran(record)
+    if not parts and not ran:
         return Section(title=title, missing="this record holds no rate of the loader")
     caption = (
         "Each part was timed alone; what workers do is divided by the workers that can run at once. Parts of a lane "
         "follow one another, lanes run side by side, each on another batch."
     )
-    if any(stage.waiting for lane in lanes for stage in lane.stages):
+    if any(bar.waiting for bar in ran):
         caption += " The first part of loader + model, in another colour, is the share of the step that waits for data."
-    chart = lanes_chart(lanes, batch)
-    return Section(title=title, texts=_bounds(record, lanes), figures=[Figure(chart=chart, caption=caption)])
-
-
-def lanes_chart(lanes: Sequence[Lane], batch_size: int) -> BarChart:
-    """Return the chart of a batch's milliseconds: the stages of a lane one after another, lanes side by side."""
     rows: list[Bar | str] = []
-    for lane in lanes:
-        rows.append(lane.title + ("" if lane.measured or len(lane.stages) < 2 else f": {ms_text(lane.ms)} in all"))
-        begin = 0.0
-        for stage in lane.stages:
-            rows.append(replace(stage, begin=begin, end=begin + stage.end))
-            begin += 0.0 if lane.measured else stage.end
-    longest = max(lane.ms for lane in lanes)
-    return BarChart(rows=rows, axis=f"milliseconds of a batch of {batch_size:,}", limit=longest or 1.0)
+    for lane, stages in parts.items():
+        rows.append(f"{lane}: {ms_text(_sum_ms(stages))} in all" if len(stages) > 1 else lane)
+        ends = accumulate(bar.end for bar in stages)
+        rows += [replace(bar, begin=end - bar.end, end=end) for bar, end in zip(stages, ends, strict=True)]
+    rows += ["Measured as it ran", *ran] if ran else []
+    limit = max(row.end for row in rows if isinstance(row, Bar))
+    chart = BarChart(rows=rows, axis=f"milliseconds of a batch of {record.settings.batch_size:,}", limit=limit)
+    return Section(title=title, texts=_bounds(record, parts), figures=[Figure(chart=chart, caption=caption)])
 
 
-def _bounds(record: BenchRecord, lanes: Sequence[Lane]) -> list[str]:
+def step_lanes(record: BenchRecord) -> dict[str, list[Bar]]:
+    """Return lane -> its stages, bars as long as their milliseconds, one after another; lanes run side by side.
+
+    If nothing runs at the same time (no workers, all on the CPU) the parts form one lane. DALI decodes by other
+    means than the ceilings were measured with: the workers' lane is left out then.
+    """
+    figures = Figures(record)
+    used = figures.processors_used
+    lanes = {
+        "Requests": _stage(record, "fetch", figures.fetched),
+        f"{used} workers at once" if used > 1 else "One worker": _working(record, figures),
+        "Feed": _feeding(record),
+        "Model": _stage(
+            record, f"{record.settings.model}: forward, backward, update", record.rate("model"), kind="model"
+        ),
+    }
+    if record.workers == 0 and record.settings.device == "cpu":
+        stages = [bar for lane, bars in lanes.items() if lane != "Requests" for bar in bars]
+        return {"One process, one thing after another": stages} if stages else {}
+    there = [(lane, stages) for lane, stages in lanes.items() if stages]
+    batches = [f"n + {ahead}" if ahead else "n" for ahead in reversed(range(len(there)))]
+    return {f"{lane}, on batch {batch}": stages for (lane, stages), batch in zip(there, batches, strict=True)}
+
+
+def _stage(
+    record: BenchRecord, name: str, rate: float | None, *, kind: str = "work", at_once: int = 1, waits: float = 0.0
+) -> list[Bar]:
+    """Return the bar of a stage that has a rate; `waits` is the share of it that waits for data."""
+    if not rate:
+        return []
+    ms = 1e3 * record.settings.batch_size / rate / at_once
+    label = name + (f" ({waits:.0%} of it waits for data)" if waits else "")
+    return [Bar(label=label, value=ms_text(ms), kind=kind, end=ms, waiting=waits * ms)]
+
+
+def _working(record: BenchRecord, figures: Figures) -> list[Bar]:
+    if record.loader.get("decodes_on") is not None:
+        return []
+    reading = READ_COLD if figures.from_storage else READ_WARM
+    parts = (("read", reading), ("decode", DECODE), ("resize", RESIZE))
+    stages = (_stage(record, name, record.rate("ceiling", of), at_once=figures.processors_used) for name, of in parts)
+    return [bar for bars in stages for bar in bars]
+
+
+def _feeding(record: BenchRecord) -> list[Bar]:
+    copy = _stage(record, "copy to device", record.rate("ceiling", COPY))
+    both = _stage(record, "copy + normalise", record.rate("ceiling", COPY_AND_NORMALISE))
+    if copy and both:
+        rest = both[0].end - copy[0].end
+        return [*copy, replace(both[0], label="normalise", value=ms_text(rest), end=rest)] if rest > 0 else both
+    return copy or both or _stage(record, "normalise", record.rate("ceiling", NORMALISE))
+
+
+def _as_it_ran(record: BenchRecord) -> list[Bar]:
+    both = record.find("both")
+    waits = (both.wait_share or 0.0) if both else 0.0
+    return [
+        *_stage(record, "loader alone", record.rate("loader"), kind="loader"),
+        *_stage(record, "loader + model", record.rate("both"), kind="both", waits=waits),
+    ]
+
+
+def _sum_ms(stages: Sequence[Bar]) -> float:
+    return sum(bar.end for bar in stages)
+
+
+def _bounds(record: BenchRecord, lanes: Mapping[str, Sequence[Bar]]) -> list[str]:
     """Explain how long a step is by its lanes: no sum of them, and no shorter than the longest."""
-    parts, texts = [lane for lane in lanes if not lane.measured], []
+    texts = []
     if record.loader.get("decodes_on") is not None:
         texts.append("DALI reads and decodes by itself: its parts were not timed alone, and it has no lane here.")
-    if len(parts) < 2:
+    if len(lanes) < 2:
         return texts
-    longest = max(parts, key=lambda lane: lane.ms)
+    sums = {lane: _sum_ms(stages) for lane, stages in lanes.items()}
+    longest = max(sums, key=lambda lane: sums[lane])
     shared = (
         f"; lanes that share the same {record.environment.get('cpus')} processors, as they do on a CPU, take about "
-        f"as long as all of them together, {ms_text(sum(lane.ms for lane in parts))}"
+        f"as long as all of them together, {ms_text(sum(sums.values()))}"
     )
     texts.append(
         "Lanes overlap, so they do not add up. With a processor for each, a step would last as long as the longest "
-        f"lane, {ms_text(longest.ms)} ({longest.title.partition(',')[0].lower()})"
+        f"lane, {ms_text(sums[longest])} ({longest.partition(',')[0].lower()})"
         f"{shared * (record.settings.device == 'cpu')}."
     )
     return texts

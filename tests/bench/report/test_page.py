@@ -18,8 +18,7 @@ from penstock.bench.report.charts import Bar, ticks
 from penstock.bench.report.lr_sweep_page import write_sweep_page
 from penstock.bench.report.page import page
 from penstock.bench.report.sections_choices import changes_section
-from penstock.bench.report.sections_measured import rates_chart
-from penstock.bench.report.step_lanes import Lane, step_lanes
+from penstock.bench.report.sections_measured import rates_chart, step_lanes, step_section
 from penstock.bench.report.text import repeat_command
 
 RESULTS = Path(__file__).resolve().parents[3] / "bench" / "results"
@@ -169,33 +168,38 @@ def test_every_record_in_the_repository_gives_a_page(name: str) -> None:
 # ---- what is drawn ----
 
 
-def lanes(settings: dict[str, Any] | None = None, loader: dict[str, Any] | None = None, **changes: Any) -> list[Lane]:
+def lanes(
+    settings: dict[str, Any] | None = None, loader: dict[str, Any] | None = None, **changes: Any
+) -> dict[str, dict[str, float]]:
+    """Lane -> stage -> milliseconds."""
     made = {**document(), **changes}
     made["settings"] |= settings or {}
     made["loader"] |= loader or {}
-    return list(step_lanes(restored(made)))
-
-
-def stages(lane: Lane) -> dict[str, float]:
-    return {stage.label: round(stage.end, 3) for stage in lane.stages}
+    found = step_lanes(restored(made))
+    return {lane: {bar.label: round(bar.end, 3) for bar in stages} for lane, stages in found.items()}
 
 
 def test_lanes_run_side_by_side_and_workers_share_a_batch() -> None:
-    workers, feed, model, measured = lanes()
-    assert stages(workers) == {"read": 0.842, "decode": 26.667, "resize": 6.667}  # of 64 images, by 2 workers at once
-    assert stages(feed) == {"normalise": 4.571}
-    assert stages(model) == {"resnet18: forward, backward, update": 790.123}
-    titles = ["2 workers at once, on batch n + 2", "Feed, on batch n + 1", "Model, on batch n"]
-    assert [lane.title for lane in (workers, feed, model)] == titles
-    assert stages(measured) == {"loader alone": 35.975, "loader + model (25% of it waits for data)": 1000.0}
-    assert measured.stages[1].waiting == 250
-    assert (measured.ms, round(workers.ms, 1)) == (1000.0, 34.2)
+    assert lanes() == {
+        "2 workers at once, on batch n + 2": {"read": 0.842, "decode": 26.667, "resize": 6.667},  # of 64 images
+        "Feed, on batch n + 1": {"normalise": 4.571},
+        "Model, on batch n": {"resnet18: forward, backward, update": 790.123},
+    }
+    section = step_section(restored(document()))
+    drawn = section.figures[0].chart.rows  # type: ignore[union-attr]
+    headings = [row for row in drawn if isinstance(row, str)]
+    assert (headings[0], headings[-1]) == ("2 workers at once, on batch n + 2: 34.2 ms in all", "Measured as it ran")
+    bars = {row.label: (round(row.begin, 1), round(row.end, 1), row.waiting) for row in drawn if isinstance(row, Bar)}
+    assert bars["resize"] == (27.5, 34.2, 0)
+    assert bars["loader alone"] == (0, 36.0, 0)
+    assert bars["loader + model (25% of it waits for data)"] == (0, 1000.0, 250)
+    assert "as the longest lane, 790 ms (model); lanes that share the same 2 processors" in section.texts[0]
 
 
 def test_without_workers_one_thing_follows_another() -> None:
-    parts, _ = lanes(workers=0)
-    assert list(stages(parts)) == ["read", "decode", "resize", "normalise", "resnet18: forward, backward, update"]
-    assert stages(parts)["decode"] == 53.333
+    (stages,) = lanes(workers=0).values()
+    assert list(stages) == ["read", "decode", "resize", "normalise", "resnet18: forward, backward, update"]
+    assert stages["decode"] == 53.333
 
 
 def test_lanes_of_a_gpu_of_storage_and_of_dali() -> None:
@@ -203,13 +207,13 @@ def test_lanes_of_a_gpu_of_storage_and_of_dali() -> None:
     made["measured"] = [each for each in made["measured"] if each["name"] != "normalise"]
     for name, rate in (("copy to device", 64_000.0), ("copy to device + normalise", 16_000.0)):
         made["measured"].append({**made["measured"][0], "name": name, "images_per_s": rate})
-    workers, feed, *_ = lanes({"device": "cuda"}, measured=made["measured"])
-    assert stages(feed) == {"copy to device": 1.0, "normalise": 3.0}
+    workers, feed, _ = lanes({"device": "cuda"}, measured=made["measured"]).values()
+    assert feed == {"copy to device": 1.0, "normalise": 3.0}
+    assert len(workers) == 3
     loader = next(each for each in made["measured"] if each["kind"] == "loader")
     loader["resources"]["storage_mb_s"] = 190.0
-    assert stages(lanes(measured=made["measured"])[0])["read"] == 15.238
-    assert lanes(loader={"decodes_on": "cuda"})[0].title == "Feed, on batch n + 1"
-    assert len(workers.stages) == 3
+    assert next(iter(lanes(measured=made["measured"]).values()))["read"] == 15.238
+    assert next(iter(lanes(loader={"decodes_on": "cuda"}))) == "Feed, on batch n + 1"
 
 
 def test_ceilings_beyond_the_axis_are_cut_off(made: str) -> None:

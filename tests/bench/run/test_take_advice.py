@@ -147,7 +147,8 @@ def test_a_run_takes_its_own_advice_and_the_record_tells(photos: Path, monkeypat
     monkeypatch.setattr(AdviceMeter, "rate", lambda _, candidate, **__: (asked.append(candidate), 5.0)[1])
     told = Advice(what="--workers 1", images_per_s=1e9, why="it does", change=Change(workers=1))
     monkeypatch.setattr("penstock.bench.verdict.judge.advise", lambda *_: (told,))
-    settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.05, rounds=1, model=None, apply=True)
+    small = {"batch_size": 8, "size": 32, "workers": 0, "seconds": 0.05, "rounds": 1, "model": None}
+    settings = BenchSettings(backend="torch", apply=True, **small)
     document = json.loads(json.dumps(run_benchmark(BenchData(photos, settings), "photos", settings).as_dict()))
     assert [candidate.options["workers"] for candidate in asked] == [0, 1, 1, 0]
     assert [(a["what"], a["before"], a["measured"]) for a in document["applied"]] == [("--workers 1", 5.0, 5.0)]

@@ -14,7 +14,7 @@ from penstock.bench.measure.network_time import StoreTime
 from penstock.bench.measure.worker_time import WorkerTime
 from penstock.bench.record.advice import Advice, Change, Verdict
 from penstock.bench.record.bench_record import BenchRecord, read_record
-from penstock.bench.report.step_lanes import step_lanes
+from penstock.bench.report.sections_measured import step_lanes
 from penstock.bench.report.text import repeat_command
 from penstock.bench.verdict.judge import judge
 from penstock.loaders.system.json_file import write_json
@@ -140,4 +140,4 @@ def test_a_record_keeps_the_figures_and_the_call_each_option_once(tmp_path: Path
     assert read_record(tmp_path / "a.json").store == made.store
     assert json.loads((tmp_path / "a.json").read_text())["settings"]["data_options"]["local_cache"] == "copy"
     assert "--requests 64 --label cls --local-cache /secret/copy" in repeat_command(made.settings)
-    assert next(lane.title for lane in step_lanes(made)).startswith("Requests")
+    assert next(iter(step_lanes(made))).startswith("Requests")
