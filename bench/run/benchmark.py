@@ -41,7 +41,7 @@ def run_benchmark(
     record = replace(record, verdict=verdict)
     if not settings.apply:
         return record
-    meter = AdviceMeter(record.settings, data.pipeline, data.opener)
+    meter = AdviceMeter(data.opener, record.settings.seconds)
     applied = take_advice(record, verdict.advice or (), found.chosen, meter, display.begin, budget)
     return replace(record, applied=applied)
 

@@ -22,7 +22,6 @@ from penstock.bench.step.rates import training_times
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.verdict.rules import WORTH
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.spec import ImagePipeline
 
 MAX_TRIED = 3  # changes at most, the most promising ones
 PAIRS = 2  # measurements with and without the change: before, after, after, before
@@ -31,23 +30,23 @@ _OPENING_S, _CACHING_S = 3.0, 15.0  # about what it takes to open a loader, to b
 
 @dataclass(frozen=True)
 class AdviceMeter:
-    """Measures candidates over the data of `opener`, each opened for its measurement alone.
+    """Measures candidates over the data of `opener` for so many seconds, each opened for its measurement alone.
 
     Only one loader is open at a time: a second one would still fetch batches ahead and slow down the measured one.
     """
 
-    settings: BenchSettings
-    pipeline: ImagePipeline
     opener: LoaderOpener
+    seconds: float
 
     @cached_property
     def _model(self) -> Any:
-        settings = TrainSettings(model=str(self.settings.model), seed=self.settings.seed)
+        wanted = self.opener.settings
+        settings = TrainSettings(model=str(wanted.model), seed=wanted.seed)
         return build_model(settings, max(2, len(self.opener.classes)))
 
     def rate(self, candidate: Candidate, *, quantity: str, amp: str) -> float:
         """Return images/s of the loader, or of loader + model for quantity "both"."""
-        wanted, seconds = self.settings, self.settings.seconds
+        wanted, seconds = self.opener.settings, self.seconds
         with self.opener.open(candidate) as loader:
             if quantity != BOTH:
                 return loader_rate(loader, seconds=seconds, device=wanted.device).median
@@ -60,11 +59,11 @@ class AdviceMeter:
         """Yield a meter over a sample of the data and a lossless cache of that sample, and a note that says so."""
         files = self.opener.source(cached=False)
         whole = files.source if isinstance(files, RepeatedSource) else files
-        with cached_sample(whole, self.settings.workers) as (sample, cache):
+        with cached_sample(whole, self.opener.settings.workers) as (sample, cache):
             entries = max(len(sample), len(files))
             both = (RepeatedSource(source, entries) for source in (sample, cache))
-            opener = LoaderOpener(self.settings, self.pipeline, *both)
-            yield AdviceMeter(self.settings, self.pipeline, opener), f"of {len(sample):,} images"
+            opener = LoaderOpener(self.opener.settings, self.opener.pipeline, *both)
+            yield AdviceMeter(opener, self.seconds), f"of {len(sample):,} images"
 
 
 def take_advice(

@@ -74,7 +74,7 @@ class LoaderOpener:
     """
 
     def __init__(self, settings: BenchSettings, pipeline: ImagePipeline, data: Source, cache: Source | None) -> None:
-        self._settings, self._pipeline = settings, pipeline
+        self.settings, self.pipeline = settings, pipeline
         is_stored = is_cache(data)
         self._sources = {False: None if is_stored else data, True: data if is_stored else cache}
 
@@ -102,14 +102,14 @@ class LoaderOpener:
         return create_loader(
             source,
             backend=candidate.backend,
-            pipeline=self._pipeline,
-            batch_size=self._settings.batch_size,
-            device=self._settings.device,
+            pipeline=self.pipeline,
+            batch_size=self.settings.batch_size,
+            device=self.settings.device,
             dtype=DTYPES[candidate.dtype],
-            seed=self._settings.seed,
+            seed=self.settings.seed,
             decoder=candidate.decoder,
             on_bad_sample="replace",
-            max_bad=self._settings.max_bad,
+            max_bad=self.settings.max_bad,
             **options,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product, zip_longest
 
@@ -180,25 +180,26 @@ class SettingsSweep:
 
     def _sweep(self, spaces: Sequence[SearchSpace], untried: dict[str, tuple[str, ...]]) -> None:
         """Measure each combination once, as far as there is time; note the options with values never measured."""
-        singles = zip_longest(*(_single_changes(space) for space in spaces))
-        left_over = self._try_each(found for turn in singles for found in turn if found is not None)
+        late: set[tuple[str, str]] = set()
+        for turn in zip_longest(*(_single_changes(space) for space in spaces)):
+            for space, name, candidate in filter(None, turn):
+                if not self._try_once(space, candidate):
+                    late.add((space.start.backend, name))
         combinations = [(space, candidate) for space in spaces for candidate in _combinations(space)]
-        left_over += self._try_each(sorted(combinations, key=lambda found: -self._promise(*found)))
-        for space in spaces:
-            names = tuple(name for name in space.options if self._has_new_value(name, space.start.backend, left_over))
-            untried |= {space.start.backend: names} if names else {}
+        for found in sorted(combinations, key=lambda found: -self._promise(*found)):
+            self._try_once(*found)
+        for backend, options in ((space.start.backend, space.options) for space in spaces):
+            names = tuple(name for name in options if (backend, name) in late)
+            untried |= {backend: names} if names else {}
 
-    def _try_each(self, found: Iterable[tuple[SearchSpace, Candidate]]) -> list[Candidate]:
-        """Measure each new candidate once; return those that there was no time for."""
-        left_over: list[Candidate] = []
-        for space, candidate in found:
-            if candidate.describe() in self.logs or not self._is_worth_a_trial(space, candidate):
-                continue
-            if self._time_used() < SWEEP_SHARE:
-                self.try_candidate(candidate)
-            else:
-                left_over.append(candidate)
-        return left_over
+    def _try_once(self, space: SearchSpace, candidate: Candidate) -> bool:
+        """Measure a candidate that was not; return False if there is no time for one that is worth it."""
+        if candidate.describe() in self.logs or not self._is_worth_a_trial(space, candidate):
+            return True
+        in_time = self._time_used() < SWEEP_SHARE
+        if in_time:
+            self.try_candidate(candidate)
+        return in_time
 
     def _is_worth_a_trial(self, space: SearchSpace, candidate: Candidate) -> bool:
         start = space.start
@@ -215,11 +216,6 @@ class SettingsSweep:
     def _rate_of(self, candidate: Candidate) -> float:
         log = self.logs.get(candidate.describe())
         return log.images_per_s if log and not log.why else 0.0
-
-    def _has_new_value(self, name: str, backend: str, candidates: Sequence[Candidate]) -> bool:
-        """Return whether one of the candidates has a value of the option that was never measured with the backend."""
-        measured = {log.candidate.option(name) for log in self.logs.values() if log.candidate.backend == backend}
-        return any(each.option(name) not in measured for each in candidates if each.backend == backend)
 
     def _fitting(self, backends: Sequence[str]) -> list[CandidateLog]:
         return [log for log in self.logs.values() if log.candidate.backend in backends and not log.why]
@@ -249,12 +245,12 @@ def _values(space: SearchSpace, name: str) -> list[KnobValue]:
     return list(dict.fromkeys((space.start.option(name), *space.options[name])))
 
 
-def _single_changes(space: SearchSpace) -> Iterator[tuple[SearchSpace, Candidate]]:
+def _single_changes(space: SearchSpace) -> Iterator[tuple[SearchSpace, str, Candidate]]:
     """Yield what differs from the start in one option: the first other value of each option, then the second."""
     values = ([(name, value) for value in _values(space, name)[1:]] for name in space.options)
     for changes in zip_longest(*values):
         for name, value in filter(None, changes):
-            yield space, space.start.with_option(name, value)
+            yield space, name, space.start.with_option(name, value)
 
 
 def _combinations(space: SearchSpace) -> Iterator[Candidate]:

@@ -7,18 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from photo_folder import write_folder
 
 from penstock.bench.ceilings import replay
 from penstock.bench.ceilings.replay import NUM_BATCHES, ReplayedBatches, host_batches
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.sources.image_folder import ImageFolder
 from penstock.pipelines import imagenet_train
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 48)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -129,7 +129,7 @@ def test_meter_serves_one_sample_from_files_and_cache(photos: Path, monkeypatch:
     monkeypatch.setattr(applied, "build_model", lambda *_, **__: nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)))
     settings = BenchSettings(batch_size=8, size=32, workers=0, seconds=0.05, dtype="uint8", model="resnet18")
     opener = LoaderOpener(settings, imagenet_train(32), open_source(photos), None)
-    meter = AdviceMeter(settings, imagenet_train(32), opener)
+    meter = AdviceMeter(opener, settings.seconds)
     present = replace(PRESENT, options={"workers": 0})
     with pytest.raises(ValueError, match="no cache"):
         meter.rate(apply_change(present, Change(cache="lossless")), quantity="loader", amp="off")
