@@ -54,48 +54,8 @@ class ServedBatch:
     replaced: dict[int, tuple[int, int, str]]
 
 
-class PixelDistance:
-    """Collect |a - b| over the uint8 values of images as a histogram, which is exact for any number of them."""
-
-    def __init__(self) -> None:
-        self.histogram = np.zeros(LEVELS, np.int64)
-        self.worst_image: int | None = None
-        self.worst_mean = 0.0
-
-    def add(self, index: int, first: npt.NDArray[np.uint8], second: npt.NDArray[np.uint8]) -> None:
-        """Count image `index` as two engines served it, both uint8 [h, w, 3]."""
-        if np.array_equal(first, second):
-            self.histogram[0] += first.size
-            return
-        levels = np.maximum(first, second) - np.minimum(first, second)
-        counts = np.bincount(levels.reshape(-1), minlength=LEVELS)
-        self.histogram += counts
-        mean = _mean(counts)
-        if mean > self.worst_mean:
-            self.worst_image, self.worst_mean = index, mean
-
-    def percentile(self, per_mille: int) -> int:
-        """Return the smallest level not exceeded by at least `per_mille` thousandths of the values (inverted CDF)."""
-        rank = -(-int(self.histogram.sum()) * per_mille // 1000)
-        return int(np.searchsorted(np.cumsum(self.histogram), rank))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return mean, 99.9th percentile and maximum in levels, and the image with the largest mean, if any differs."""
-        return {
-            "mean": _mean(self.histogram),
-            "p99_9": self.percentile(999),
-            "max": int(np.flatnonzero(self.histogram).max(initial=0)),
-            "worst_image": self.worst_image,
-            "worst_image_mean": self.worst_mean,
-        }
-
-
-def _mean(histogram: npt.NDArray[np.int64]) -> float:
-    return float(histogram @ np.arange(LEVELS)) / max(1, int(histogram.sum()))
-
-
 class EnginePair:
-    """Collect how two engines differ.
+    """Collect how two engines differ: in which rows, and |a - b| over their uint8 values, as an exact histogram.
 
     Attributes:
         differing: "order", "labels", "crops" or "ledger" -> number of rows in which they differ.
@@ -103,7 +63,9 @@ class EnginePair:
 
     def __init__(self, first: str, second: str, tolerance: Tolerance) -> None:
         self.first, self.second, self.tolerance = first, second, tolerance
-        self.distance = PixelDistance()
+        self._histogram = np.zeros(LEVELS, np.int64)
+        self._worst_image: int | None = None
+        self._worst_mean = 0.0
         self.differing = dict.fromkeys(("order", "labels", "crops", "ledger"), 0)
         self._first_place: dict[str, str] = {}
 
@@ -114,11 +76,33 @@ class EnginePair:
                 self.differing[what] += int(rows.sum())
                 self._first_place.setdefault(what, f"step {first.place[1]}, row {int(rows.argmax())}")
         for row in np.flatnonzero((first.index >= 0) & (second.index >= 0)).tolist():
-            self.distance.add(int(first.index[row]), first.pixels[row], second.pixels[row])
+            self._add_pixels(int(first.index[row]), first.pixels[row], second.pixels[row])
+
+    def _add_pixels(self, index: int, first: npt.NDArray[np.uint8], second: npt.NDArray[np.uint8]) -> None:
+        if np.array_equal(first, second):
+            self._histogram[0] += first.size
+            return
+        levels = np.maximum(first, second) - np.minimum(first, second)
+        counts = np.bincount(levels.reshape(-1), minlength=LEVELS)
+        self._histogram += counts
+        mean = _mean(counts)
+        if mean > self._worst_mean:
+            self._worst_image, self._worst_mean = index, mean
+
+    def distances(self) -> dict[str, Any]:
+        """Return mean, 99.9th percentile (inverted CDF) and maximum in levels, and the image with the largest mean."""
+        rank = -(-int(self._histogram.sum()) * 999 // 1000)
+        return {
+            "mean": _mean(self._histogram),
+            "p99_9": int(np.searchsorted(np.cumsum(self._histogram), rank)),
+            "max": int(np.flatnonzero(self._histogram).max(initial=0)),
+            "worst_image": self._worst_image,
+            "worst_image_mean": self._worst_mean,
+        }
 
     def outside(self) -> list[str]:
         """Return why the pair is outside its tolerance; an empty list if it is inside."""
-        found, limit = self.distance.as_dict(), self.tolerance
+        found, limit = self.distances(), self.tolerance
         reasons = [
             f"{what} differ{'s' * (what in ('order', 'ledger'))} in {count:,} row{'s' * (count > 1)}, "
             f"first at {self._first_place[what]}"
@@ -137,10 +121,14 @@ class EnginePair:
             "engines": [self.first, self.second],
             "equal": {what: not count for what, count in self.differing.items()},
             "differing_rows": self.differing,
-            "pixels": self.distance.as_dict(),
+            "pixels": self.distances(),
             "tolerance": self.tolerance.name,
             "outside": self.outside(),
         }
+
+
+def _mean(histogram: npt.NDArray[np.int64]) -> float:
+    return float(histogram @ np.arange(LEVELS)) / max(1, int(histogram.sum()))
 
 
 def _differing_rows(first: ServedBatch, second: ServedBatch) -> dict[str, npt.NDArray[np.bool_]]:

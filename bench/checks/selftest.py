@@ -142,7 +142,7 @@ def _compare_with(reference: ParityEngine | None, engine: ParityEngine, source: 
     if reference is None:
         return Finding(engine.name, "ok", f"{record.images} images")
     [compared] = record.pairs
-    mean = compared.distance.as_dict()["mean"]
+    mean = compared.distances()["mean"]
     said = "bit for bit" if compared.tolerance.p99_9 == 0 else f"pixels within {mean:.2f} on average"
     return Finding(engine.name, "ok", f"the stream of {reference.name}, {said}")
 

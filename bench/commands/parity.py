@@ -61,7 +61,7 @@ def _print(record: ParityRecord) -> None:
 
     rows = []
     for pair in record.pairs:
-        found = pair.distance.as_dict()
+        found = pair.distances()
         differing = ", ".join(what for what, count in pair.differing.items() if count)
         worst = "" if found["worst_image"] is None else f"{found['worst_image']}: {found['worst_image_mean']:.3f}"
         mean = f"{found['mean']:.3f}" if found["max"] else "0"

@@ -19,7 +19,7 @@ from photo_folder import photo, write_folder
 from penstock.bench.ceilings.decode import all_decoders, usable_decoders
 from penstock.bench.checks import parity as parity_run
 from penstock.bench.checks.parity import ParityEngine, tolerance_between
-from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, PixelDistance
+from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, EnginePair, ServedBatch
 from penstock.loaders import Loader, LoaderError, create_loader, open_source
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build.build import build_cache
@@ -208,11 +208,14 @@ def test_distances_are_those_of_numpy() -> None:
     first = rng.integers(0, 256, (7, 13, 11, 3), dtype=np.uint8)
     second = np.clip(first.astype(int) + rng.integers(-9, 10, first.shape), 0, 255).astype(np.uint8)
     second[3], second[5] = first[3], 255 - first[5]
-    distance = PixelDistance()
-    for index in range(7):
-        distance.add(100 + index, first[index], second[index])
+    pair, rows = EnginePair("a", "b", EXACT), np.zeros((7, 4), np.int32)
+    served = [
+        ServedBatch((0, 0), np.arange(100, 107), rows[:, 0], rows, rows[:, 0] > 0, pixels, {})
+        for pixels in (first, second)
+    ]
+    pair.add(*served)
     levels = np.abs(first.astype(int) - second.astype(int))
-    assert distance.as_dict() == {
+    assert pair.distances() == {
         "mean": pytest.approx(levels.mean(), rel=1e-12),
         "p99_9": np.quantile(levels, 0.999, method="inverted_cdf"),
         "max": levels.max(),
