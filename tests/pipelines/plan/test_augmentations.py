@@ -101,27 +101,6 @@ def test_color_jitter_follows_torchvision() -> None:
         assert values == pytest.approx(middle - strength + 2 * strength * drawn[:, position])
 
 
-def test_jitter_with_a_probability_leaves_the_other_samples_alone() -> None:
-    whole, part, draws = plan_of(PARTS["jitter"]), plan_of(PARTS["some jitter"]), words(400, 120)
-    jittered = draws[:, JITTERED] < 0.7
-    assert 240 < jittered.sum() < 320
-    assert (part.ops[:, ~jittered] == Op.IDENTITY).all()
-    assert (part.ops[:, jittered] == whole.ops[:, jittered]).all()
-    assert (part.values == whole.values).all()
-    assert plan_of(Augmentations(color_jitter=(0.4, 0.3, 0.2, 0.1), color_jitter_probability=0)).ops.shape == (0, 400)
-
-
-def test_operations_with_a_probability_come_in_the_order_of_dino() -> None:
-    plan, draws = plan_of(PARTS["single"]), words(400, 120)
-    for row, (op, place, probability) in enumerate(
-        ((Op.GRAYSCALE, JITTERED + 1, 0.2), (Op.BLUR, JITTERED + 2, 0.4), (Op.SOLARIZE, JITTERED + 4, 0.3))
-    ):
-        assert (plan.ops[row] == np.where(draws[:, place] < probability, op, Op.IDENTITY)).all()
-    assert plan.values[1] == pytest.approx(0.5 + 2.5 * draws[:, JITTERED + 3])
-    assert (plan.values[2] == 100).all()
-    assert len(plan.ops) == 3
-
-
 def test_partial_color_jitter_keeps_the_order() -> None:
     whole, part = plan_of(PARTS["jitter"]), plan_of(Augmentations(color_jitter=(0.0, 0.3, 0.0, 0.1)))
     assert part.ops.shape == (2, 400)

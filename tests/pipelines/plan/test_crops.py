@@ -184,9 +184,3 @@ def test_turns_are_rotations_and_flips_with_their_probabilities(
         found[names[image[:, :: -1 if flip else 1].tobytes()]] += 1
     assert set(found) == set(expected)
     assert {name: number / count for name, number in found.items()} == pytest.approx(expected, abs=0.03)
-
-
-def test_full_takes_the_whole_image() -> None:
-    widths, heights = np.array([1, 500, 3000]), np.array([1, 375, 1])
-    drawn = plan_batch(ImagePipeline(crop="full"), 0, 0, np.arange(3), widths, heights)
-    assert drawn.windows.tolist() == [[0, 0, 1, 1], [0, 0, 500, 375], [0, 0, 3000, 1]]
