@@ -1,16 +1,10 @@
-"""Mutated images, and a worker process that feeds them to every decoder.
-
-`python image_fuzz.py {"first": 0, "last": 100, "progress": "file"}` decodes inputs [first, last) of the sequence and
-prints a JSON report. The number of the input at hand stands in the progress file, so that a crash can be named.
-"""
+"""Mutated images, and what feeds them to every decoder."""
 
 from __future__ import annotations
 
-import json
 import random
 import resource
 import signal
-import sys
 from collections import Counter
 from pathlib import Path
 from types import FrameType
@@ -100,7 +94,10 @@ def _alarm(number: int, frame: FrameType | None) -> None:
 
 
 def run(inputs: list[bytes], first: int, progress: Path) -> dict[str, object]:
-    """Decode all of them with all decoders, whole and in part; counts, and what should not have happened."""
+    """Decode all of them with all decoders, whole and in part; counts, and what should not have happened.
+
+    Limits this process's memory. The number of the input at hand stands in the progress file, to name a crash.
+    """
     from penstock.pipelines.errors import LoaderError
     from penstock.pipelines.sample.decode import ImageDecoder
     from penstock.pipelines.spec import ImagePipeline
@@ -158,9 +155,3 @@ def _differences(pixels: list[np.ndarray]) -> list[str]:
     # libjpeg-turbo 2 and 3 smooth the blocks of unfinished progressive images differently; simplejpeg's and Pillow's
     # agree.
     return found if np.array_equal(pixels[0], pixels[4]) else [*found, "simplejpeg and Pillow give other pixels"]
-
-
-if __name__ == "__main__":
-    task = json.loads(sys.argv[1])
-    report = run(sequence(task["first"], task["last"]), task["first"], Path(task["progress"]))
-    print(json.dumps(report))
