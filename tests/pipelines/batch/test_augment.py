@@ -59,6 +59,30 @@ def test_the_native_library_gives_what_torch_gives(op: Op, monkeypatch: pytest.M
     assert torch.equal(found, augment(torch.from_numpy(images), plan_of([[op] * 100], [values.tolist()])))
 
 
+def every_colour(step: int) -> np.ndarray:
+    """One image of all colours whose channels are multiples of `step`, and of 255."""
+    levels = np.append(np.arange(0, 255, step), 255).astype(np.uint8)
+    colours = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), -1)
+    return colours.reshape(1, len(levels), -1, 3)
+
+
+@pytest.mark.parametrize("turn", [0.0, 0.013, -0.25, 0.5])
+def test_hue_of_all_colours_is_pillows(turn: float) -> None:
+    images, values = every_colour(5), np.array([turn])
+    found, expected = (
+        augment(torch.from_numpy(images), plan_of([[Op.HUE]], [[turn]])),
+        by_pillow(Op.HUE, images, values),
+    )
+    assert share_off(found, expected, levels=1) == 0
+    assert share_off(found, expected) <= 0.001
+
+
+def test_every_colour_of_16_million_is_made_grey_as_pillow_does() -> None:
+    images = every_colour(1)
+    found = augment(torch.from_numpy(images), plan_of([[Op.GRAYSCALE]], [[0.0]]))
+    assert np.array_equal(found.numpy(), by_pillow(Op.GRAYSCALE, images, np.zeros(1)))
+
+
 def test_every_operation_in_every_place_is_pillows() -> None:
     """All pairs of operations, one after another, in one batch that shuffles them."""
     pairs = [(one, two) for one in Op for two in Op]

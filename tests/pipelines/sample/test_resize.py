@@ -100,24 +100,6 @@ def test_the_result_is_torchvisions(source: tuple[int, int], target: tuple[int, 
         assert np.array_equal(found, expected)
 
 
-@pytest.mark.parametrize("name", RESIZERS)
-@pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize(("source", "target"), [*SHAPES, ((24, 32), (24, 32)), ((1, 1), (1, 1))])
-def test_a_sample_fills_exactly_its_slot(
-    source: tuple[int, int], target: tuple[int, int], flip: bool, name: str
-) -> None:
-    pixels = textured(*source)
-    expected = pixels if source == target else resized(pixels, target, RESIZERS[name])
-    expected = expected[:, ::-1] if flip else expected
-    batch, places = slots(*target, number=5)
-    before = places[3].data_ptr()
-    write_sample(pixels, places[3], flip, RESIZERS[name])
-    assert places[3].data_ptr() == before
-    assert np.array_equal(batch[3].numpy(), expected)
-    assert (batch[[0, 1, 2, 4]] == POISON).all()
-    assert np.array_equal(pixels, textured(*source))
-
-
 @pytest.mark.parametrize("shape", [(1, 5, 3), (5, 1, 3)])
 def test_a_mirrored_row_of_pixels(shape: tuple[int, ...]) -> None:
     """numpy calls it contiguous for any stride of an axis of one pixel, but torch rejects a negative stride."""
