@@ -1,4 +1,4 @@
-"""Windows of restart strips, decoded by the native library: the pixels of the part that the Python path cuts out."""
+"""Windows of restart strips, cut out by Python and decoded by the native library: the pixels of the whole image."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from functools import cache
 import numpy as np
 import pytest
 import simplejpeg
-from jpeg_samples import PILLOW_SAMPLINGS
+from jpeg_samples import SAMPLINGS
 from native_windows import Scan, strips_window, variant
 from odd_images import jpeg, luma, textured
 from progressive_jpegs import transcoded
 
+from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg.header import parse_header
-from penstock.pipelines.jpeg.strips import StripGeometry, cut_jpeg, mcu_size, plan_cut, segment_ends
+from penstock.pipelines.jpeg.strips import Cut, StripGeometry, cut_jpeg, mcu_size, plan_cut, segment_ends
 
-KINDS = ("444", "422", "420", "411", "grey")
-SEGMENTS = ((241, 160, 2), (241, 163, 1), (64, 96, 3), (70, 33, 1), (48, 64, 4))  # height, width, MCUs of 16 pixels
+KINDS = (*SAMPLINGS, "grey")
+# Height, width, MCUs of 16 pixels.
+SEGMENTS = (
+    *((241, 160, 2), (241, 163, 1), (64, 96, 3), (70, 33, 1), (48, 64, 4), (375, 500, 1)),
+    *((17, 31, 1), (8, 8, 1), (1, 1, 1), (1, 3000, 1), (3000, 1, 1)),
+)
 
 
 class Strips:
     """A JPEG with a restart marker after every `mcus` MCUs, and where its segments end."""
 
     def __init__(self, kind: str, height: int, width: int, mcus: int) -> None:
-        pixels = textured(height, width)
-        options = {"quality": 85, "restart_marker_blocks": mcus}
-        if kind == "grey":
-            data = jpeg(luma(pixels)[..., 0], **options)
-        elif kind == "411":
-            data = transcoded(simplejpeg.encode_jpeg(pixels, 85, "RGB", kind), "-restart", f"{mcus}B")
-        else:
-            data = jpeg(pixels, subsampling=PILLOW_SAMPLINGS[kind], **options)
+        pixels = np.ascontiguousarray(textured(max(height, 48), max(width, 48))[:height, :width])
+        grey = jpeg(luma(pixels)[..., 0], quality=85)
+        data = grey if kind == "grey" else simplejpeg.encode_jpeg(pixels, 85, "RGB", kind)
+        data = transcoded(data, "-restart", f"{mcus}B")
         header = parse_header(data)
         self.header, self.scan = data[: header.scan_offset], data[header.scan_offset : -2]
         self.geometry = StripGeometry(width, height, *mcu_size(header), mcus)
@@ -79,29 +80,30 @@ def random_window(draw: random.Random, width: int, height: int) -> Window:
     return draw.choice((0, width - w, draw.randint(0, width - w))), draw.choice((0, draw.randint(0, height - h))), w, h
 
 
-@pytest.mark.parametrize("avx2", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_windows_equal_those_of_python(native: ctypes.CDLL, kind: str, avx2: bool) -> None:
-    draw = random.Random(kind)
-    taken = 0
-    with variant(native, avx2):
-        for number in range(500):
-            height, width, mcus = SEGMENTS[number % len(SEGMENTS)]
-            if kind in ("444", "411", "grey") or width % 16:
-                mcus = 1
-            image = strips(kind, height, width, mcus)
-            x, y, w, h = window = random_window(draw, width, height)
-            coded, first, at_end = image.cut(window, draw.choice((1, 2, 5)))
+def test_windows_equal_the_whole_image(native: ctypes.CDLL, kind: str) -> None:
+    draw, taken = random.Random(kind), 0
+    for number in range(1500):
+        height, width, mcus = SEGMENTS[number % len(SEGMENTS)]
+        image = strips(kind, height, width, 1 if kind in ("444", "440", "411", "grey") else mcus)
+        x, y, w, h = window = random_window(draw, width, height)
+        coded, first, at_end = image.cut(window, draw.choice((1, 2, 5)))
+        expected = image.pixels[y : y + h, x : x + w]
+        assert np.array_equal(image.by_python(window, coded, first), expected), (window, height, width)
+        with variant(native, avx2=bool(number & 1)):
             found = decoded(native, image, window, coded, first, at_end=int(at_end))
-            expected = image.by_python(window, coded, first)
-            if found is None:
-                cut = plan_cut(image.geometry, window)
-                assert cut.width <= 4, window  # too narrow for libjpeg to mix its chroma, unlike the whole image
-                continue
-            taken += 1
-            assert np.array_equal(found, expected), (window, height, width)
-            assert np.array_equal(found, image.pixels[y : y + h, x : x + w])
-    assert taken > 480
+        if found is None:  # libjpeg does not mix chroma so narrow
+            assert plan_cut(image.geometry, window).width <= 4, window
+            continue
+        taken += 1
+        assert np.array_equal(found, expected), (window, height, width)
+    assert taken > 1200
+
+
+def test_a_small_window_takes_few_segments() -> None:
+    geometry = StripGeometry(500, 375, 16, 16, 1)
+    assert plan_cut(geometry, (200, 200, 50, 50)) == Cut(12, 16, 12, 16, 192, 192, 64, 64)
+    assert plan_cut(geometry, (193, 193, 46, 46)) == Cut(12, 15, 12, 15, 192, 192, 48, 48)  # with a pixel on each side
 
 
 def test_numbers_of_markers_do_not_matter_but_how_many(native: ctypes.CDLL) -> None:
@@ -118,6 +120,9 @@ def test_numbers_of_markers_do_not_matter_but_how_many(native: ctypes.CDLL) -> N
     one_more = coded[: ends[3]] + b"\xff\xd0" + coded[ends[3] :]
     for bad in (one_less, one_more, coded + b"\xff\xd0", coded[: ends[-1]], coded[: ends[-1] - 2], b""):
         assert decoded(native, image, window, bad, first) is None
+    for bad in (one_less, one_more):
+        with pytest.raises(LoaderError, match="E-CORRUPT"):
+            image.by_python(window, bad, first)
     assert decoded(native, image, window, coded, first, at_end=0) is None
 
 
@@ -169,7 +174,7 @@ def test_damage_beside_a_window_of_411_is_noticed_where_python_reads_it(native: 
 def test_damage_above_a_window_of_a_very_narrow_image(native: ctypes.CDLL) -> None:
     """Python's part holds the row of MCUs above, although chroma this narrow is not mixed, and reports its damage."""
     image, window = strips("420", 48, 4, 1), (0, 16, 4, 16)
-    damaged = image.scan[: image.ends[0] - 2] + bytes(2) + image.scan[image.ends[0] - 2 :]
+    damaged = image.scan[: image.ends[0] - 2] + bytes(9) + image.scan[image.ends[0] - 2 :]
     with pytest.raises(ValueError, match="extraneous bytes"):
         image.by_python(window, damaged, 0)
     assert decoded(native, image, window, damaged, 0) is None
