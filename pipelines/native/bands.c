@@ -13,12 +13,6 @@
 #define REFILLED 56 /* bits available at least after a refill */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* Where the coefficient of a zigzag index is (T.81 figure A.6). */
-static const uint8_t natural_order[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,
-                                          12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
-                                          35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
-                                          58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
-
 static uint32_t make_entry(int length, int advance, int32_t value) {
   return (uint32_t)(uint16_t)value << 16 | (uint32_t)advance << 8 | (uint32_t)length;
 }
@@ -164,7 +158,7 @@ ALWAYS_INLINE int read_block(cursor *at, pn_band *band, uint64_t *mask, int16_t 
     k += advance;
     if (k > band->last) return 0;
     found |= (uint64_t)(value_of(entry) != 0) << k;
-    if (store) block[natural_order[k]] = value_of(entry);
+    if (store) block[pn_natural_order[k]] = value_of(entry);
   }
   *mask |= found;
   return ok;
@@ -225,7 +219,7 @@ ALWAYS_INLINE uint64_t append_bits(cursor *at, uint64_t before, int count) {
 ALWAYS_INLINE void correct(uint64_t known, uint64_t bits, int count, int low, int16_t *block) {
   bits <<= 64 - count;
   for (; known != 0; known &= known - 1, bits <<= 1) {
-    int16_t *to = &block[natural_order[__builtin_ctzll(known)]];
+    int16_t *to = &block[pn_natural_order[__builtin_ctzll(known)]];
     int32_t away = (*to >> 15 | 1) * (1 << low), all = -(int32_t)(bits >> 63);
     *to = (int16_t)(*to + (away & all));
   }
@@ -250,7 +244,7 @@ ALWAYS_INLINE int refine_block(cursor *at, pn_band *band, uint64_t *mask, int16_
         if (place == NOWHERE) return 0;
         bits = append_bits(at, bits, place - k - advance + 1);
         added |= (uint64_t)(value_of(entry) != 0) << place;
-        if (store) block[natural_order[place]] = value_of(entry);
+        if (store) block[pn_natural_order[place]] = value_of(entry);
         k = place + 1;
         if (k > band->last) break;
         entry = next_entry(at, band->table);

@@ -165,12 +165,9 @@ static pn_result draw_row(pn_worker *worker, const pn_task *task, const pn_row *
                  &worker->whole);
 }
 
-static int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
-static int32_t max(int32_t a, int32_t b) { return a > b ? a : b; }
-
 static pn_window join_windows(pn_window a, pn_window b) {
-  int32_t x = min(a.x, b.x), y = min(a.y, b.y);
-  int32_t right = max(a.x + a.width, b.x + b.width), bottom = max(a.y + a.height, b.y + b.height);
+  int32_t x = pn_min(a.x, b.x), y = pn_min(a.y, b.y);
+  int32_t right = pn_max(a.x + a.width, b.x + b.width), bottom = pn_max(a.y + a.height, b.y + b.height);
   return (pn_window){x, y, right - x, bottom - y};
 }
 

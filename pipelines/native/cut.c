@@ -21,8 +21,6 @@ typedef struct {
   pn_window covers; /* in pixels */
 } cut;
 
-static int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
-
 /* Find the segments that a window needs, with the neighbours that the upsampling of halved chroma reads. */
 static cut plan_cut(const pn_jpeg *jpeg, int32_t segment_mcus, pn_window window) {
   int32_t margin_x = jpeg->mcu_width > 8, margin_y = jpeg->mcu_height > 8;
@@ -30,12 +28,12 @@ static cut plan_cut(const pn_jpeg *jpeg, int32_t segment_mcus, pn_window window)
   cut found = {.segments = jpeg->mcus_wide / segment_mcus};
   found.segment = (window.x > margin_x ? window.x - margin_x : 0) / step_x;
   found.row = (window.y > margin_y ? window.y - margin_y : 0) / step_y;
-  found.segment_end = min(found.segments, pn_divide_up(window.x + window.width + margin_x, step_x));
-  found.row_end = min(jpeg->mcus_high, pn_divide_up(window.y + window.height + margin_y, step_y));
+  found.segment_end = pn_min(found.segments, pn_divide_up(window.x + window.width + margin_x, step_x));
+  found.row_end = pn_min(jpeg->mcus_high, pn_divide_up(window.y + window.height + margin_y, step_y));
   found.covers.x = found.segment * step_x;
   found.covers.y = found.row * step_y;
-  found.covers.width = min(jpeg->width, found.segment_end * step_x) - found.covers.x;
-  found.covers.height = min(jpeg->height, found.row_end * step_y) - found.covers.y;
+  found.covers.width = pn_min(jpeg->width, found.segment_end * step_x) - found.covers.x;
+  found.covers.height = pn_min(jpeg->height, found.row_end * step_y) - found.covers.y;
   return found;
 }
 

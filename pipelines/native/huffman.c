@@ -22,13 +22,6 @@
 #define REFILLED 56 /* bits available at least after a refill; four lookups take at most 48 */
 #define LAST 63
 
-/* Where the coefficient of a zigzag index is (T.81 figure A.6); all indices beyond the last share one place. */
-static const uint8_t natural_order[256] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18,
-                                           11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20,
-                                           13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43,
-                                           36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45,
-                                           38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63, [64 ... 255] = 64};
-
 static uint64_t make_entry(int length, int advance, int value) {
   return (uint64_t)(uint16_t)value << 32 | (uint64_t)advance << 16 | (uint64_t)advance << 8 | (uint64_t)length;
 }
@@ -127,14 +120,14 @@ static __attribute__((noinline)) uint64_t decode_long_code(const pn_huffman *tab
     count -= (uint8_t)(entry); \
   } while (0)
 #define LOOK_UP(entries) ((entries)[bits >> (64 - PN_LOOKUP_BITS)])
-#define TAKE(entry)                                                        \
-  do {                                                                     \
-    if (store) {                                                           \
-      block[natural_order[k + last_advance(entry)]] = second_value(entry); \
-      block[natural_order[k + first_advance(entry)]] = first_value(entry); \
-    }                                                                      \
-    k += last_advance(entry);                                              \
-    CONSUME(entry);                                                        \
+#define TAKE(entry)                                                           \
+  do {                                                                        \
+    if (store) {                                                              \
+      block[pn_natural_order[k + last_advance(entry)]] = second_value(entry); \
+      block[pn_natural_order[k + first_advance(entry)]] = first_value(entry); \
+    }                                                                         \
+    k += last_advance(entry);                                                 \
+    CONSUME(entry);                                                           \
   } while (0)
 #define LOOK_UP_AND_TAKE()                                                          \
   do {                                                                              \

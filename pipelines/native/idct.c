@@ -5,20 +5,15 @@
 
 #include <string.h>
 
+#include "jpeg_header.h"
+
 #define MAX_DEQUANTISED 8191 /* twice this still fits 16 bits, and so do the sums of the SIMD code */
 #define MAX_PASS1 16383
 
 void pn_make_quantiser(const uint16_t zigzag[64], pn_quantiser *quantiser) {
-  for (int k = 0, row = 0, column = 0; k < 64; k++) {
-    quantiser->step[8 * row + column] = (int16_t)zigzag[k];
-    quantiser->max[8 * row + column] = (int16_t)(zigzag[k] == 0 ? 0 : MAX_DEQUANTISED / zigzag[k]);
-    if ((row + column) % 2 == 0) { /* upwards, to the right */
-      if (column == 7) row++;
-      else if (column++, row > 0) row--;
-    } else {
-      if (row == 7) column++;
-      else if (row++, column > 0) column--;
-    }
+  for (int k = 0; k < 64; k++) {
+    quantiser->step[pn_natural_order[k]] = (int16_t)zigzag[k];
+    quantiser->max[pn_natural_order[k]] = (int16_t)(zigzag[k] == 0 ? 0 : MAX_DEQUANTISED / zigzag[k]);
   }
 }
 

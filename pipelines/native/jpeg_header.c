@@ -15,6 +15,12 @@
 enum { SOF0 = 0xC0, SOF1, SOF2, DHT = 0xC4, SOI = 0xD8, EOI = 0xD9, SOS = 0xDA, DQT = 0xDB, DRI = 0xDD };
 enum { APP0 = 0xE0, APP1 = 0xE1, APP2 = 0xE2, APP14 = 0xEE, APP15 = 0xEF, COM = 0xFE };
 
+const uint8_t pn_natural_order[256] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18,
+                                       11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20,
+                                       13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43,
+                                       36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45,
+                                       38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63, [64 ... 255] = 64};
+
 /* What is needed only until the last segment is read. */
 typedef struct {
   int frame, jfif, adobe, exif; /* adobe: the last transform, -1 for none */

@@ -4,6 +4,9 @@
 
 #include "native.h"
 
+/* Where the coefficient of a zigzag index is (T.81 figure A.6); all indices beyond the last share one place. */
+extern const uint8_t pn_natural_order[256];
+
 /* A Huffman table as a file gives it (T.81 B.2.4.2), checked: no code is too long, none is all ones. */
 typedef struct {
   int defined;

@@ -18,6 +18,9 @@ typedef enum {
 } pn_result;
 
 static inline int32_t pn_divide_up(int32_t n, int32_t by) { return (int32_t)(((int64_t)n + by - 1) / by); }
+static inline int32_t pn_min(int32_t a, int32_t b) { return a < b ? a : b; }
+static inline int32_t pn_max(int32_t a, int32_t b) { return a > b ? a : b; }
+static inline size_t pn_align(size_t size) { return (size + 63) / 64 * 64; }
 
 /* Memory of one thread that is reused for the next image. */
 typedef struct {

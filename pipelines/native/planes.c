@@ -3,15 +3,12 @@
 
 #include "upsample.h"
 
-static int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
-static int32_t max(int32_t a, int32_t b) { return a > b ? a : b; }
-
 /* Find the blocks [*first, *end) on one axis that the pixels [from, to) need. */
 static void find_blocks(int32_t from, int32_t to, int32_t shift, int32_t margin, int32_t samples, int32_t *first,
                         int32_t *end) {
-  int32_t low = max(from - margin, 0) >> shift, high = (to - 1 + margin) >> shift;
+  int32_t low = pn_max(from - margin, 0) >> shift, high = (to - 1 + margin) >> shift;
   *first = low / 8;
-  *end = min(high, samples - 1) / 8 + 1;
+  *end = pn_min(high, samples - 1) / 8 + 1;
 }
 
 void pn_plan_planes(const pn_jpeg *jpeg, pn_window window, pn_planes *planes) {
@@ -40,19 +37,17 @@ void pn_plan_planes(const pn_jpeg *jpeg, pn_window window, pn_planes *planes) {
                 &plane->row_end);
     plane->ring_rows = 2 * 8 * component->v;
     pn_make_quantiser(jpeg->quant[component->quant], &plane->quantiser);
-    planes->row = min(planes->row, plane->row / component->v);
-    planes->row_end = max(planes->row_end, (plane->row_end - 1) / component->v + 1);
+    planes->row = pn_min(planes->row, plane->row / component->v);
+    planes->row_end = pn_max(planes->row_end, (plane->row_end - 1) / component->v + 1);
   }
 }
 
-static size_t round_up(size_t size) { return (size + 63) / 64 * 64; }
-
 static size_t stride_of(const pn_plane *plane) {
-  return round_up((size_t)(plane->column_end - plane->column) * 8 + 2 * PN_ROW_SLACK);
+  return pn_align((size_t)(plane->column_end - plane->column) * 8 + 2 * PN_ROW_SLACK);
 }
 
 static size_t chroma_bytes(const pn_planes *planes) {
-  return round_up((size_t)planes->window.width + 2 * PN_ROW_SLACK);
+  return pn_align((size_t)planes->window.width + 2 * PN_ROW_SLACK);
 }
 
 size_t pn_size_of_planes(const pn_planes *planes) {
@@ -169,13 +164,13 @@ int pn_finish_row(pn_planes *planes, int32_t row) {
 int32_t pn_count_ready_rows(const pn_planes *planes, int32_t row) {
   int32_t bottom = planes->window.y + planes->window.height, last = planes->count - 1;
   if (row + 1 >= planes->row_end) return bottom;
-  return min(bottom, (row + 1) * planes->jpeg->mcu_height - planes->plane[last].shift_y);
+  return pn_min(bottom, (row + 1) * planes->jpeg->mcu_height - planes->plane[last].shift_y);
 }
 
 /* Return a row of chroma as wide as the image; its first sample belongs to the window's first pixel. */
 static const uint8_t *upsample_row(const pn_planes *planes, const pn_plane *plane, int32_t y, uint8_t *to) {
   int32_t x = planes->window.x, x_end = x + planes->window.width;
-  int32_t row = y >> plane->shift_y, next = y & 1 ? min(row + 1, plane->high - 1) : max(row - 1, 0);
+  int32_t row = y >> plane->shift_y, next = y & 1 ? pn_min(row + 1, plane->high - 1) : pn_max(row - 1, 0);
   int32_t shift = plane->shift_x, first = x >> shift, skipped = first - 8 * plane->column;
   const uint8_t *nearest = row_of(plane, row) + skipped, *beside = row_of(plane, next) + skipped;
   if (shift == 0 && plane->shift_y == 0) return nearest;

@@ -66,10 +66,8 @@ typedef struct {
   pn_band band;
 } reader;
 
-static size_t round_up(size_t size) { return (size + 63) / 64 * 64; }
-
 static size_t mask_bytes(const pn_coefficient_plane *plane) {
-  return round_up((size_t)plane->wide * (size_t)plane->high * sizeof *plane->masks);
+  return pn_align((size_t)plane->wide * (size_t)plane->high * sizeof *plane->masks);
 }
 
 static size_t block_bytes(const pn_coefficient_plane *plane) {
@@ -89,11 +87,11 @@ void pn_plan_coefficients(const pn_planes *planes, pn_coefficient_planes *found)
 }
 
 static size_t value_bytes(const pn_jpeg *jpeg) {
-  return round_up((size_t)jpeg->mcus_wide * PN_MOST_MCU_BLOCKS * sizeof(int16_t));
+  return pn_align((size_t)jpeg->mcus_wide * PN_MOST_MCU_BLOCKS * sizeof(int16_t));
 }
 
 size_t pn_size_of_coefficients(const pn_coefficient_planes *planes) {
-  size_t size = round_up(sizeof(workspace)) + value_bytes(planes->jpeg);
+  size_t size = pn_align(sizeof(workspace)) + value_bytes(planes->jpeg);
   for (int c = 0; c < planes->jpeg->components; c++)
     size += mask_bytes(&planes->plane[c]) + block_bytes(&planes->plane[c]);
   return size;
@@ -120,9 +118,8 @@ static void put_dc(const reader *scan, int i, int32_t row, int32_t mcu, int32_t 
   for (int32_t y = row * v; y < (row + 1) * v; y++, from += h) {
     if (!is_wanted_row(wanted, y)) continue;
     int16_t *blocks = row_of_blocks(plane, y);
-    int32_t x = wanted->column > mcu * h ? wanted->column : mcu * h;
-    int32_t end = wanted->column_end < mcu_end * h ? wanted->column_end : mcu_end * h;
-    for (; x < end; x++) {
+    int32_t end = pn_min(wanted->column_end, mcu_end * h);
+    for (int32_t x = pn_max(wanted->column, mcu * h); x < end; x++) {
       int16_t *to = blocks + 64 * (ptrdiff_t)(x - wanted->column);
       to[0] = (int16_t)(to[0] | from[(ptrdiff_t)(x / h - mcu) * scan->dc.blocks + x % h]);
     }
@@ -150,9 +147,7 @@ static int read_part(reader *scan, pn_bits *bits, int32_t x, int32_t end, int32_
   return (scan->planes->avx2 ? pn_read_band_fast : pn_read_band)(bits, &scan->band, masks, blocks, end - x);
 }
 
-static int32_t clip(int32_t value, int32_t low, int32_t high) {
-  return value < low ? low : value > high ? high : value;
-}
+static int32_t clip(int32_t value, int32_t low, int32_t high) { return pn_max(low, pn_min(value, high)); }
 
 /* Read blocks [x, end) of row `y` of a band: before, in and behind the window. */
 static int read_band(reader *scan, pn_bits *bits, int32_t y, int32_t x, int32_t end) {
@@ -221,7 +216,7 @@ int pn_read_coefficients(pn_coefficient_planes *planes, const pn_scan *scan, uin
   const uint8_t *at = scan->data, *end = at + scan->size;
   memset(memory, 0, pn_size_of_coefficients(planes));
   pn_list_zero_places(reading.space->zeros);
-  memory += round_up(sizeof(workspace));
+  memory += pn_align(sizeof(workspace));
   reading.values = (int16_t *)memory;
   memory += value_bytes(&now);
   for (int c = 0; c < now.components; c++) {

@@ -199,8 +199,6 @@ static uint8_t *write_segments(const workspace *space, const pn_symbol *symbols,
   return to;
 }
 
-static size_t round_up(uint64_t size) { return (size_t)((size + 63) / 64 * 64); }
-
 /* Return how many symbols the file can hold; 0 for too many. */
 static uint64_t max_symbols(const pn_jpeg *jpeg, size_t scan_size) {
   uint64_t blocks = 0;
@@ -218,7 +216,7 @@ int pn_recode(const uint8_t *data, size_t size, int32_t segment_mcus, uint32_t *
   if (segment_mcus < 1 || segment_mcus > 0xFFFF) return PN_UNSUPPORTED;
   int64_t mcus = (int64_t)jpeg.mcus_wide * jpeg.mcus_high;
   if (segments != (mcus + segment_mcus - 1) / segment_mcus) return PN_UNSUPPORTED;
-  size_t scan_size = size - jpeg.scan_offset, fixed = round_up(sizeof(workspace));
+  size_t scan_size = size - jpeg.scan_offset, fixed = pn_align(sizeof(workspace));
   uint64_t most = max_symbols(&jpeg, scan_size);
   if (most == 0) return PN_UNSUPPORTED;
   uint8_t *memory = pn_reserve(&recoder->scratch, fixed + (size_t)most * sizeof(pn_symbol));
@@ -230,7 +228,7 @@ int pn_recode(const uint8_t *data, size_t size, int32_t segment_mcus, uint32_t *
   if (!read_symbols(space, data + jpeg.scan_offset, scan_size, segment_mcus, symbols, ends)) return PN_UNSUPPORTED;
   count_symbols(space, symbols, symbols + ends[segments - 1]);
   uint64_t plain = find_codes(space) + (uint64_t)segments + PN_WRITE_SLACK; /* each segment's last byte is filled */
-  uint64_t whole = round_up(MAX_HEADER + 2 * plain + 2 * (uint64_t)segments + PN_WRITE_SLACK);
+  uint64_t whole = pn_align(MAX_HEADER + 2 * plain + 2 * (uint64_t)segments + PN_WRITE_SLACK);
   if (whole > UINT32_MAX) return PN_UNSUPPORTED;
   uint8_t *copy = pn_reserve(&recoder->copy, (size_t)(whole + plain));
   if (copy == NULL) return PN_NO_MEMORY;

@@ -7,7 +7,6 @@
 
 #include <string.h>
 
-#define ALIGNED(size) (((size) + 63) / 64 * 64)
 #define GROUP 4 /* outputs that the AVX2 kernel makes together: the tables are padded to a multiple of it */
 #define MAX_PRECISION 22
 
@@ -27,8 +26,8 @@ static size_t max_taps(int32_t in, int32_t out) {
 static size_t pad_length(int32_t length) { return ((size_t)length + GROUP - 1) / GROUP * GROUP; }
 
 static size_t axis_bytes(int32_t in, int32_t out) {
-  return ALIGNED(2 * pad_length(out) * sizeof(int32_t)) +
-         ALIGNED(pad_length(out) * max_taps(in, out) * sizeof(int16_t));
+  return pn_align(2 * pad_length(out) * sizeof(int32_t)) +
+         pn_align(pad_length(out) * max_taps(in, out) * sizeof(int16_t));
 }
 
 /* Return the bytes of the weights as doubles, before they are rounded; both sides use the same memory. */
@@ -57,7 +56,7 @@ static pn_axis make_axis(int32_t in, int32_t out, int mirror, uint8_t *memory, d
   int32_t most = (int32_t)max_taps(in, out), longest = 1;
   pn_axis axis = {.first = (int32_t *)memory, .length = out};
   axis.size = axis.first + pad_length(out);
-  axis.weights = (int16_t *)(memory + ALIGNED(2 * pad_length(out) * sizeof(int32_t)));
+  axis.weights = (int16_t *)(memory + pn_align(2 * pad_length(out) * sizeof(int32_t)));
   double largest = 0;
   for (int32_t i = 0; i < out; i++) {
     double center = scale * (i + 0.5), low = center - support + 0.5, high = center + support + 0.5;
@@ -154,7 +153,7 @@ static const uint8_t *row_at(const job *job, int32_t row) {
 static const uint8_t *find_readable_row(const job *job, int32_t row, int which) {
   size_t start = (size_t)row * job->stride, end = (size_t)(job->height - 1) * job->stride + 3 * (size_t)job->width;
   if (start + job->reach <= end) return job->rgb + start;
-  return memcpy(job->copies + (size_t)which * ALIGNED(job->reach), job->rgb + start, 3 * (size_t)job->width);
+  return memcpy(job->copies + (size_t)which * pn_align(job->reach), job->rgb + start, 3 * (size_t)job->width);
 }
 
 /* Take rows through the horizontal pass until `needed` of them are in the ring. */
@@ -182,6 +181,20 @@ static size_t find_reach(const pn_axis *axis, int32_t width) {
   return reach;
 }
 
+/* Copy stored pixels to `out`, contiguous, turned upright: an `orientation` of 5 and above swaps the sides. */
+static void turn_upright(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, int32_t orientation,
+                         uint8_t *out) {
+  const int transposed = orientation > 4;
+  const int mirror_x = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
+  const int mirror_y = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
+  ptrdiff_t right = transposed ? (ptrdiff_t)stride : 3, below = transposed ? 3 : (ptrdiff_t)stride;
+  int32_t out_width = transposed ? height : width, out_height = transposed ? width : height;
+  for (int32_t y = 0; y < out_height; y++) {
+    const uint8_t *row = rgb + (mirror_y ? out_height - 1 - y : y) * below;
+    for (int32_t x = 0; x < out_width; x++, out += 3) memcpy(out, row + (mirror_x ? out_width - 1 - x : x) * right, 3);
+  }
+}
+
 /* The parts of a resize's memory. */
 enum { TURNED, AXIS_X, AXIS_Y, EXACT, ROWS, COPIES, RING, PARTS };
 
@@ -200,7 +213,7 @@ pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t he
 
   size_t parts[PARTS] = {0}, total = 0, rows = down ? max_taps(height, out_height) : 1;
   size_t slots = (rows < (size_t)height ? rows : (size_t)height) + PN_ROWS;
-  size_t slot_bytes = ALIGNED(3 * pad_length(out_width) + PN_OVERWRITE);
+  size_t slot_bytes = pn_align(3 * pad_length(out_width) + PN_OVERWRITE);
   size_t max_reach = 3 * ((size_t)width + max_taps(width, out_width)) + PN_OVERREAD;
   if (orientation > 1) parts[TURNED] = 3 * (size_t)width * (size_t)height;
   if (across) parts[AXIS_X] = axis_bytes(width, out_width);
@@ -208,15 +221,15 @@ pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t he
   if (across) parts[EXACT] = exact_bytes(width, out_width);
   if (down) parts[EXACT] = max(parts[EXACT], exact_bytes(height, out_height));
   parts[ROWS] = rows * sizeof(uint8_t *);
-  parts[COPIES] = across ? PN_ROWS * ALIGNED(max_reach) : 0;
+  parts[COPIES] = across ? PN_ROWS * pn_align(max_reach) : 0;
   parts[RING] = across || flip ? slots * slot_bytes : 0;
-  for (int i = 0; i < PARTS; i++) total += ALIGNED(parts[i]);
+  for (int i = 0; i < PARTS; i++) total += pn_align(parts[i]);
   uint8_t *places[PARTS], *place = pn_reserve(scratch, total);
   if (place == NULL) return PN_NO_MEMORY;
-  for (int i = 0; i < PARTS; place += ALIGNED(parts[i++])) places[i] = place;
+  for (int i = 0; i < PARTS; place += pn_align(parts[i++])) places[i] = place;
 
   if (orientation > 1) {
-    pn_upright(rgb, stride, sides[0], sides[1], orientation, places[TURNED]);
+    turn_upright(rgb, stride, sides[0], sides[1], orientation, places[TURNED]);
     rgb = places[TURNED];
     stride = 3 * (size_t)width;
   }
@@ -247,16 +260,4 @@ pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t he
     vertical(from, axis.weights + (size_t)y * (size_t)axis.taps, axis.taps, axis.precision, out, row_bytes);
   }
   return PN_OK;
-}
-
-void pn_upright(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, int32_t orientation, uint8_t *out) {
-  const int transposed = orientation > 4;
-  const int mirror_x = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
-  const int mirror_y = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
-  ptrdiff_t right = transposed ? (ptrdiff_t)stride : 3, below = transposed ? 3 : (ptrdiff_t)stride;
-  int32_t out_width = transposed ? height : width, out_height = transposed ? width : height;
-  for (int32_t y = 0; y < out_height; y++) {
-    const uint8_t *row = rgb + (mirror_y ? out_height - 1 - y : y) * below;
-    for (int32_t x = 0; x < out_width; x++, out += 3) memcpy(out, row + (mirror_x ? out_width - 1 - x : x) * right, 3);
-  }
 }

@@ -13,10 +13,6 @@ PN_EXPORT pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, 
                               ptrdiff_t out_stride, int32_t out_width, int32_t out_height, int flip,
                               int32_t orientation, pn_memory *scratch);
 
-/* Copy stored pixels to `out`, contiguous, turned upright: an `orientation` of 5 and above swaps the sides. */
-PN_EXPORT void pn_upright(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, int32_t orientation,
-                          uint8_t *out);
-
 /* How one side is resized: sample i is the sum of `weights[i * taps + k]` times source sample `first[i] + k`, over k
  * below `size[i]`, shifted right by `precision`. The weights behind these are 0: `taps`, an even number, is the same
  * for all samples. */
@@ -39,3 +35,7 @@ typedef void pn_vertical(const uint8_t *const *rows, const int16_t *weights, int
                          size_t bytes);
 pn_horizontal pn_horizontal_generic, pn_horizontal_avx2;
 pn_vertical pn_vertical_generic, pn_vertical_avx2;
+#if !defined(__x86_64__) /* never called there: pn_has_avx2 is 0 */
+#define pn_horizontal_avx2 pn_horizontal_generic
+#define pn_vertical_avx2 pn_vertical_generic
+#endif

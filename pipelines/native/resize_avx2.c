@@ -125,14 +125,4 @@ AVX2 void pn_vertical_avx2(const uint8_t *const *rows, const int16_t *weights, i
     default: vertical(rows, weights, taps, precision, out, bytes);
   }
 }
-
-#else
-void pn_horizontal_avx2(const pn_axis *axis, const uint8_t *const in[PN_ROWS], uint8_t *const out[PN_ROWS]) {
-  pn_horizontal_generic(axis, in, out);
-}
-
-void pn_vertical_avx2(const uint8_t *const *rows, const int16_t *weights, int32_t taps, int precision, uint8_t *out,
-                      size_t bytes) {
-  pn_vertical_generic(rows, weights, taps, precision, out, bytes);
-}
 #endif

@@ -173,7 +173,7 @@ pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window w
   pn_plan_planes(jpeg, window, &work.planes);
   if (!is_plausible(jpeg, scan, &work.planes)) return PN_UNSUPPORTED;
   if (jpeg->progressive) return scan->whole_file ? start_progressive(&work, scratch) : PN_UNSUPPORTED;
-  size_t fixed = (sizeof(workspace) + 63) / 64 * 64;
+  size_t fixed = pn_align(sizeof(workspace));
   uint8_t *memory = pn_reserve(scratch, fixed + pn_size_of_planes(&work.planes));
   if (memory == NULL) return PN_NO_MEMORY;
   workspace *space = (workspace *)memory;
@@ -184,23 +184,8 @@ pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window w
   return scan->whole_file ? decode_file(&work) : decode_strips(&work);
 }
 
-PN_EXPORT int pn_decode_file_window(const uint8_t *data, size_t size, int32_t x, int32_t y, int32_t width,
-                                    int32_t height, uint8_t *rgb);
 PN_EXPORT int pn_decode_strips_window(const uint8_t *header, size_t header_size, const pn_scan *scan,
                                       const pn_window *window, uint8_t *rgb);
-
-/* For tests: a window of a file, without padding between rows. */
-int pn_decode_file_window(const uint8_t *data, size_t size, int32_t x, int32_t y, int32_t width, int32_t height,
-                          uint8_t *rgb) {
-  pn_jpeg jpeg;
-  pn_memory scratch = {NULL, 0};
-  pn_result result = pn_parse_jpeg(data, size, &jpeg);
-  if (result != PN_OK) return result;
-  pn_scan scan = {.data = data + jpeg.scan_offset, .size = size - jpeg.scan_offset, .whole_file = 1};
-  result = pn_decode_window(&jpeg, &scan, (pn_window){x, y, width, height}, rgb, 3 * (size_t)width, &scratch);
-  pn_release(&scratch);
-  return result;
-}
 
 /* For tests: a window of restart strips. */
 int pn_decode_strips_window(const uint8_t *header, size_t header_size, const pn_scan *scan, const pn_window *window,

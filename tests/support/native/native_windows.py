@@ -6,6 +6,7 @@ import ctypes
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import simplejpeg
 
 from penstock.pipelines.image_types import Window
+from penstock.pipelines.native.rows import ENCODED, NO_NAMES, ROW, NativeStage
 
 OK, UNSUPPORTED = 0, 1
 _BORDER = 64  # bytes after the pixels that must not change
@@ -53,10 +55,21 @@ def info(native: ctypes.CDLL, data: bytes) -> Info | None:
     return Info(*found) if _taken(native.pn_jpeg_info(data, ctypes.c_size_t(len(data)), found)) else None
 
 
+@cache
+def _stage(native: ctypes.CDLL) -> NativeStage:
+    return NativeStage(native, 2**62, apply_exif=False)
+
+
 def file_window(native: ctypes.CDLL, data: bytes, window: Window) -> npt.NDArray[np.uint8] | None:
-    """A window of a file."""
-    memory, pixels = _memory(window)
-    if not _taken(native.pn_decode_file_window(data, ctypes.c_size_t(len(data)), *window, _pointer(pixels))):
+    """A window of a file, drawn as large as it is."""
+    (memory, pixels), stage, rows = _memory(window), _stage(native), np.zeros(1, ROW)
+    held = np.frombuffer(data or b"\0", np.uint8)
+    rows["kind"], rows["offset"], rows["size"] = ENCODED, held.ctypes.data, len(data)
+    assert stage.load(rows, NO_NAMES)
+    rows["window"] = window
+    rows["out_width"], rows["out_height"], rows["place"] = *window[2:], (0, 0, *window[2:])
+    assert stage.fill(rows, pixels if pixels.size else None)
+    if not _taken(int(rows["result"][0])):
         return None
     assert (memory[-_BORDER:] == 0xA5).all(), "pixels were written after the window"
     return pixels
