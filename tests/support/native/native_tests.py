@@ -6,6 +6,7 @@ A compiler warning is an error here, but not in a user's build.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import hashlib
 import mmap
@@ -35,9 +36,11 @@ def native() -> ctypes.CDLL:
     files = sorted(path for path in SOURCES.iterdir() if path.suffix in (".c", ".h", ".py"))
     parts = [" ".join([*command, *flags]).encode(), *(path.read_bytes() for path in files)]
     library = BUILDS / f"{hashlib.sha256(bytes(1).join(parts)).hexdigest()[:16]}.so"
-    if not library.exists():
-        BUILDS.mkdir(parents=True, exist_ok=True)
-        build(library, flags)
+    BUILDS.mkdir(parents=True, exist_ok=True)
+    with (BUILDS / "lock").open("w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one of pytest-xdist's processes builds, the others wait
+        if not library.exists():
+            build(library, flags)
     loaded = load(library)
     assert loaded is not None, f"{library} cannot be loaded"
     return loaded
