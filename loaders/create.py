@@ -38,9 +38,7 @@ from penstock.loaders.stream.ranks import distributed_place
 from penstock.loaders.stream.schedule import Schedule
 from penstock.loaders.stream.state import LoaderState, pipeline_settings
 from penstock.loaders.workers.needs import Needs
-from penstock.pipelines.batch.patch_stage import PatchStage
-from penstock.pipelines.batch.plain_stage import PlainStage
-from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.batch.stage import BatchStage, PatchStage, PlainStage
 from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.fields.field_kinds import MOVING, FieldKind
 from penstock.pipelines.sample.decode import NATIVE

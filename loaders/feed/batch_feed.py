@@ -21,8 +21,7 @@ from penstock.loaders.feed.patch_fields import clear_padding
 from penstock.loaders.feed.tensor_feed import tensors_in
 from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.loaders.system.recycled_memory import OutputBuffers
-from penstock.pipelines.batch.plain_stage import PlainStage
-from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.batch.stage import BatchStage, PlainStage
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey
 from penstock.pipelines.targets import map_targets

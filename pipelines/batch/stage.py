@@ -193,6 +193,49 @@ class BatchStage:
         return self._row_tables[width]
 
 
+class PatchStage(BatchStage):
+    """Turn patches [batch, length, levels] into model input of the same shape; it augments nothing."""
+
+    def __call__(
+        self, images: torch.Tensor, out: torch.Tensor | None = None, plan: AugmentPlan | None = None
+    ) -> torch.Tensor:
+        """Return the patches in this stage's dtype; `images` and `out` as BatchStage takes them."""
+        levels = images.view(*images.shape[:2], -1, len(self._scale))
+        return self._normalise(levels, None if out is None else out.view(levels.shape)).flatten(2)
+
+
+class PlainStage:
+    """Hand batches of a user's own transform on; floats become `dtype`. It has the methods of BatchStage.
+
+    Attributes:
+        dtype: of the results.
+        device: device of the batches.
+        copies: whether results never share the memory of what they were made of.
+        kernels: what runs augmentations.
+    """
+
+    copies = False
+    kernels = "torch"
+
+    def __init__(self, made: torch.dtype, dtype: torch.dtype, device: torch.device) -> None:
+        self.dtype = dtype if made.is_floating_point and dtype.is_floating_point else made
+        self.device = device
+
+    def plan(self, key: BatchKey, size: tuple[int, int] | None = None) -> AugmentPlan | None:
+        """Draw nothing."""
+        return None
+
+    def targets(self, labels: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
+        """Return the labels."""
+        return labels
+
+    def __call__(
+        self, images: torch.Tensor, out: torch.Tensor | None = None, plan: AugmentPlan | None = None
+    ) -> torch.Tensor:
+        """Return the images, [batch, ...]."""
+        return images.to(self.dtype)
+
+
 def _movable(levels: torch.Tensor) -> torch.Tensor:
     """Return levels as a type that torch's operations take: uint16, which few do, as int16 of the same bits."""
     return levels.view(torch.int16) if levels.dtype == torch.uint16 else levels

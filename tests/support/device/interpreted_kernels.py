@@ -23,7 +23,7 @@ from triton.runtime import interpreter
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "images"))
 from augment_images import images_of, values_of
 
-from penstock.pipelines.batch import augment, fused, fused_check, fused_kernels, patch_stage, stage
+from penstock.pipelines.batch import augment, fused, fused_check, fused_kernels, stage
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op
 from penstock.pipelines.spec import Augmentations, ImagePipeline
 
@@ -110,11 +110,11 @@ def patches() -> str:
     levels = torch.from_numpy(images_of(12, (7, 5))).view(3, 4, -1)
     stage.choose_fused_stage = lambda levels, device, augments: fused.FusedStage(levels, device)  # type: ignore[attr-defined, assignment]
     try:
-        ours = patch_stage.PatchStage(ImagePipeline(), torch.bfloat16, CPU)
+        ours = stage.PatchStage(ImagePipeline(), torch.bfloat16, CPU)
     finally:
         stage.choose_fused_stage = fused_check.choose_fused_stage  # type: ignore[attr-defined]
     assert ours.fused
-    return difference(ours(levels), patch_stage.PatchStage(ImagePipeline(), torch.bfloat16, CPU)(levels))
+    return difference(ours(levels), stage.PatchStage(ImagePipeline(), torch.bfloat16, CPU)(levels))
 
 
 def wrong_operation() -> str:
