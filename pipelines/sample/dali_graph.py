@@ -21,25 +21,12 @@ import torch
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window
-from penstock.pipelines.jpeg.header import SOI, JpegHeader
+from penstock.pipelines.jpeg.header import JpegHeader
 
 _OLDEST = (2, 2)  # older versions of image_slice have no option about EXIF
 _MESSAGE_CHARACTERS = 160  # of DALI's own message, in an error line
 _NO_DRIVER = "cuda|driver|libnvcuvid|nvml|device"
 _APP0, _APP14 = 0xE0, 0xEE
-# A grey baseline JPEG of 8 x 8 pixels, decoded to warm a graph up. Its quantisation table is 1 throughout; it has one
-# block, whose coefficients are all 0.
-_BLANK_JPEG = b"".join(
-    (
-        SOI,
-        b"\xff\xdb\x00\x43\x00" + b"\x01" * 64,
-        b"\xff\xc0\x00\x0b\x08\x00\x08\x00\x08\x01\x01\x11\x00",
-        b"\xff\xc4\x00\x14\x00\x01" + b"\x00" * 15 + b"\x00",
-        b"\xff\xc4\x00\x14\x10\x01" + b"\x00" * 15 + b"\x00",
-        b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00\x3f",
-        b"\xff\xd9",
-    )
-)
 
 
 class CropTask(NamedTuple):
@@ -239,8 +226,10 @@ class DaliGraph:
         return pipe
 
     def _blank(self) -> CropTask:
-        window = (0, 0, 8, 8)
-        return CropTask(_BLANK_JPEG if self.coded else np.zeros((8, 8, 3), np.uint8), window, False)
+        import simplejpeg
+
+        pixels = np.zeros((8, 8, 3), np.uint8)
+        return CropTask(simplejpeg.encode_jpeg(pixels) if self.coded else pixels, (0, 0, 8, 8), False)
 
     def feed(self, tasks: Sequence[CropTask]) -> None:
         """Start one batch of 1 to batch_size rows, all JPEGs or all pixels; raises LoaderError as take() does."""

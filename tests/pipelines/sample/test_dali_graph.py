@@ -15,7 +15,6 @@ import jpeg_parts as jp
 import numpy as np
 import numpy.typing as npt
 import pytest
-import simplejpeg
 import torch
 from broken_scans import KINDS, undecodable
 from jpeg_samples import stoppable, unstoppable
@@ -24,7 +23,6 @@ from odd_images import JFIF, corpus, jpeg, scene, textured
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window
 from penstock.pipelines.jpeg.header import check_markers, parse_header
-from penstock.pipelines.sample import dali_graph
 from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSettings, dali_can_decode, import_dali
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import resize_torch
@@ -55,10 +53,6 @@ def files() -> dict[str, bytes]:
     odd = {image.name: image.data for image in corpus() if image.code is None and image.data.startswith(jp.SOI)}
     every = {**stoppable(), **unstoppable(), **odd}
     return {name: data for name, data in every.items() if dali_can_decode(parse_header(data), data)}
-
-
-def test_the_image_that_warms_a_graph_up_is_sound() -> None:
-    assert (simplejpeg.decode_jpeg(dali_graph._BLANK_JPEG, "GRAY", strict=True) == np.full((8, 8, 1), 128)).all()
 
 
 def window_of(draw: random.Random, width: int, height: int, size: tuple[int, int]) -> Window:
