@@ -25,7 +25,7 @@ FOLDER = ROOT / "build" / "matrix"
 TOOLS = ("pytest>=8", "pytest-timeout>=2.3")
 SELECTION = (  # decoders, pixels, cache, the contract of all backends, the drop-in
     "tests/pipelines/sample/test_decode.py",
-    "tests/pipelines/jpeg/test_strips.py",
+    "tests/pipelines/native/test_strip_window.py",
     "tests/pipelines/native/test_resize.py",
     "tests/pipelines/native/test_window.py",
     "tests/loaders/rows/test_native_rows.py",

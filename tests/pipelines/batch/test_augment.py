@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from augment_images import Calls, by_pillow, images_of, move_by_pillow, share_off, values_of
+from augment_images import by_pillow, images_of, move_by_pillow, share_off, values_of
 from PIL import Image
 
 from penstock.pipelines.batch import augment as rounds
@@ -39,7 +39,9 @@ MOVES = (*geometry.OPS, *SMOOTH)
 def test_each_operation_is_pillows(op: Op, size: tuple[int, int]) -> None:
     number = 100 if size == (41, 56) else 30
     images, values = images_of(number, size), values_of(op, number)
-    found = augment(torch.from_numpy(images), plan_of([[op] * number], [values.tolist()]))
+    if size == (1, 1):  # one alone: its planes would be its own memory
+        images, values = images[1:2], values[5:6]
+    found = augment(torch.from_numpy(images), plan_of([[op] * len(images)], [values.tolist()]))
     expected = by_pillow(op, images, values)
     assert share_off(found, expected, levels=int(op in INEXACT)) == 0
     few = 0.001 if op in BLENDS else 0.002 if size[0] * size[1] > 1000 else 0.01
@@ -120,14 +122,6 @@ def test_the_input_is_left_alone_and_identity_is_a_copy() -> None:
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("op", list(Op), ids=lambda op: op.name)
-def test_one_image_of_one_pixel(op: Op) -> None:
-    """Its planes would be its own memory."""
-    images, value = images_of(2, (1, 1))[1:], values_of(op, 30)[5:6]
-    found = augment(torch.from_numpy(images), plan_of([[op]], [value.tolist()]))
-    assert share_off(found, by_pillow(op, images, value), levels=int(op in INEXACT)) == 0
-
-
 @pytest.mark.parametrize("augmentations", [EVERYTHING, TIMM], ids=["everything", "timm"])
 @pytest.mark.parametrize("pixels", [1, 200, 10**9])
 def test_the_size_of_pieces_changes_nothing(
@@ -155,29 +149,6 @@ def test_a_batch_with_gaps_and_an_empty_one() -> None:
     assert torch.equal(augment(images[::2], plan), augment(images[::2].contiguous(), plan))
     nothing = plan_augmentations(EVERYTHING, (9, 8), BatchKey(0, 0, np.arange(0)))
     assert augment(images[:0], nothing).shape == (0, 9, 8, 3)
-
-
-def test_nothing_is_read_back_from_the_device() -> None:
-    """On the meta device there are no values: asking for one raises."""
-    images = torch.empty((400, 19, 23, 3), dtype=torch.uint8, device="meta")
-    plans = [plan_augmentations(each, (19, 23), BatchKey(3, 1, np.arange(400))) for each in (EVERYTHING, TIMM)]
-    assert set(np.concatenate([plan.ops for plan in plans]).ravel().tolist()) == {int(op) for op in Op}
-    for plan in plans:
-        assert augment(images, plan).shape == images.shape
-    with pytest.raises(Exception, match="meta"):
-        images.nonzero()
-
-
-def test_a_device_gets_no_more_calls_for_a_larger_batch() -> None:
-    """Not one for each sample."""
-    counts = []
-    for number in (100, 150, 250):  # all operations occur in each; the first one makes tables
-        plan = plan_augmentations(EVERYTHING, (9, 8), BatchKey(3, 1, np.arange(number)))
-        for _ in range(2):
-            with Calls() as calls:
-                augment(torch.empty((number, 9, 8, 3), dtype=torch.uint8, device="meta"), plan)
-        counts.append(len(calls.names))
-    assert counts[0] == counts[1] == counts[2] > 100
 
 
 @pytest.mark.gpu

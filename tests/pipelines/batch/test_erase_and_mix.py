@@ -105,15 +105,6 @@ def test_soft_targets_are_the_shares_of_the_labels() -> None:
     assert (labels[[2, 14, 15]] == -1).all()  # the labels themselves are left as they were
 
 
-def test_nothing_is_read_back_from_the_device() -> None:
-    """On the meta device there are no values: asking for one raises."""
-    images = torch.empty((40, HEIGHT, WIDTH, 3), device="meta")
-    erase(images, boxes_of(40), torch.zeros(3, device="meta"))
-    mix(images, mixing_of(20))
-    labels = torch.empty(40, dtype=torch.int64, device="meta")
-    assert make_soft_targets(labels, mixing_of(20), 5).shape == (40, 5)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_a_device_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:

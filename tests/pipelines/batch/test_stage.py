@@ -12,8 +12,7 @@ from augment_images import Calls
 
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.batch.erase_and_mix import erase, mix
-from penstock.pipelines.batch.patch_stage import PatchStage
-from penstock.pipelines.batch.stage import DTYPES, BatchStage
+from penstock.pipelines.batch.stage import DTYPES, BatchStage, PatchStage
 from penstock.pipelines.plan.augmentations import BatchKey
 from penstock.pipelines.spec import Augmentations, ImagePipeline
 
@@ -75,16 +74,6 @@ def test_strides_are_channels_last(dtype: torch.dtype, number: int) -> None:
     assert found.stride() == (height * width * 3, 1, width * 3, 3)
     assert torch.equal(images, batch_of(number))  # left alone
     assert found.is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_the_result_can_go_into_memory_at_hand(dtype: torch.dtype) -> None:
-    stage, images = BatchStage(RECIPES["imagenet"], dtype, CPU), batch_of(3)
-    memory = torch.full((5, *SIZE, 3), 7, dtype=dtype)
-    found = stage(images, out=memory[1:4])
-    assert found.data_ptr() == memory[1].data_ptr()
-    assert torch.equal(found, stage(images))
-    assert (memory[[0, 4]] == 7).all()
 
 
 def test_patches_are_normalised_as_images_and_can_go_into_memory_at_hand() -> None:

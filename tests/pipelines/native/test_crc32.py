@@ -24,14 +24,3 @@ def test_crc_is_zlibs(native: ctypes.CDLL, folding: bool) -> None:
                 assert got == zlib.crc32(part, before), (size, before)
     finally:
         native.pn_use_avx2(1)
-
-
-def test_crc_of_pieces_is_that_of_the_whole(native: ctypes.CDLL) -> None:
-    native.pn_crc32.restype = ctypes.c_uint32
-    draw = random.Random(2)
-    data = draw.randbytes(100_000)
-    for _ in range(20):
-        cut = draw.randrange(len(data))
-        before = native.pn_crc32(data[:cut], ctypes.c_size_t(cut), ctypes.c_uint32(0))
-        rest = data[cut:]
-        assert native.pn_crc32(rest, ctypes.c_size_t(len(rest)), ctypes.c_uint32(before)) == zlib.crc32(data)
