@@ -250,7 +250,7 @@ class Loader(DataLoaderAttributes):
         self._started_s = self._started_s or started
         self._fed = None  # unknown for now: Ctrl-C may lose a batch
         try:
-            batch = self._feed.next()
+            batch: DeviceBatch = self._feed.next()
         except LoaderError as error:
             self._closed = True
             raise error.locate(backend=self._engine.name, rank=self._schedule.rank) from error.__cause__

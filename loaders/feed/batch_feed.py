@@ -14,11 +14,10 @@ import numpy.typing as npt
 import torch
 
 from penstock.loaders.feed.batch_transform import BatchTransform
-from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
+from penstock.loaders.feed.copies import CopyEngine
 from penstock.loaders.feed.field_tensors import FieldTensors, send_fields
-from penstock.loaders.feed.host_lead import HostLead
 from penstock.loaders.feed.patch_fields import clear_padding
-from penstock.loaders.feed.tensor_feed import tensors_in
+from penstock.loaders.feed.tensor_feed import TensorFeed, tensors_in
 from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.loaders.system.recycled_memory import OutputBuffers
 from penstock.pipelines.batch.stage import BatchStage, PlainStage
@@ -91,15 +90,13 @@ class _PinnedSlot:
         self.images = ()
 
 
-class DeviceFeed:
-    """Take host batches from `source`, keep up to `ahead` of them on the way to the device, hand them out in order.
+class DeviceFeed(TensorFeed):
+    """TensorFeed of an engine's batches, which go through pinned slots and a batch stage.
 
-    Only the batch that is asked for is waited for. Later ones are sent ahead if `ready()` counts them as finished, so
-    that the device never waits for a batch that is not needed yet. On a CPU there is nothing to overlap: batches pass
-    straight through the batch stage, of several views each through its own. `seed` is the seed of the stages'
-    augmentations, `draw_keys` that of Schedule. `batch_transform` is the user's, of each batch. `pad=False` leaves out
-    rows that hold no sample. `add_fields` returns a batch with the source's fields, by the plans of the stages. An
-    exception of `source` is raised in its place in the order, after the batches before it.
+    On a CPU there is nothing to overlap: batches pass straight through the batch stage, of several views each through
+    its own. `seed` is the seed of the stages' augmentations, `draw_keys` that of Schedule. `batch_transform` is the
+    user's, of each batch. `pad=False` leaves out rows that hold no sample. `add_fields` returns a batch with the
+    source's fields, by the plans of the stages.
     """
 
     def __init__(
@@ -116,53 +113,19 @@ class DeviceFeed:
         ahead: int = 2,
         copies: CopyEngine | None = None,
     ) -> None:
-        self._source, self._ready, self._ahead = source, ready, ahead
         self._stages: tuple[Stage, ...] = tuple(stages) if isinstance(stages, Sequence) else (stages,)
-        self._device = self._stages[0].device
+        super().__init__(source, ready, self._stages[0].device, ahead=ahead, copies=copies)
         self._seed, self._pad, self._draw_keys, self._add_fields = seed, pad, draw_keys, add_fields
         self._own = None if batch_transform is None else BatchTransform(batch_transform, self._device, seed)
-        self._copies = copies
-        if copies is None and self._device.type == "cuda":
-            self._copies = CudaCopyEngine(self._device)
-        self._lead = None if self._copies is None else HostLead(self._copies)
         self._slots: deque[_PinnedSlot] = deque()
-        self._waiting: deque[tuple[DeviceBatch, Any] | Exception] = deque()
         self._outputs = [OutputBuffers(stage.dtype) if stage.copies else None for stage in self._stages]
         # Also of a feed that is dropped: a backend would write into the memory of its resident batches at once.
         self._release = weakref.finalize(self, _release, self._slots, os.getpid())
         self._release.atexit = False
 
-    def next(self) -> DeviceBatch:
-        """Return the next batch, safe to use on the current stream.
-
-        Its tensors are no inference tensors, and neither is the memory behind them, whatever mode the consumer is in.
-        """
-        with torch.inference_mode(False):  # what is sent ahead may be trained on, and slots are filled again
-            return self._next()
-
-    def _next(self) -> DeviceBatch:
-        if self._copies is None or self._lead is None:
-            return self._on_host(self._source())
-        self._lead.wait()
-        if not self._waiting:
-            self._fetch()
-        while len(self._waiting) <= self._ahead and self._ready() and not isinstance(self._waiting[-1], Exception):
-            self._fetch()
-        first = self._waiting.popleft()
-        if isinstance(first, Exception):
-            raise first
-        batch, event = first
-        tensors = *_views(batch.images), *tensors_in(batch.labels), *tensors_in(batch.fields)
-        self._copies.hand_over(event, tensors)
-        return batch
-
-    def _fetch(self) -> None:
-        try:
-            if len(self._slots) > self._ahead:  # first, because the source may have to make a batch where this one lies
-                self._slots[0].free()
-            self._waiting.append(self._send(self._source()))
-        except Exception as error:
-            self._waiting.append(error)
+    def _make_room(self) -> None:
+        if len(self._slots) > self._ahead:  # first, because the source may have to make a batch where this one lies
+            self._slots[0].free()
 
     def flush(self) -> None:
         """Drop the batches that are under way."""
@@ -219,21 +182,20 @@ class DeviceFeed:
         sizes = [(shape[1], shape[2]) if len(shape) == 4 else None for shape in shapes]
         return [stage.plan(key._replace(view=view), sizes[view]) for view, stage in enumerate(self._stages)]
 
-    def _send(self, batch: HostBatch) -> tuple[DeviceBatch, Any]:
-        assert self._copies is not None
+    def _send(self, batch: HostBatch, copies: CopyEngine) -> tuple[DeviceBatch, Any]:
         plans = self._plan(batch)
         batch = self._add_fields(batch, plans)
         if len(self._slots) <= self._ahead:
-            self._slots.append(_PinnedSlot(self._copies, batch))
+            self._slots.append(_PinnedSlot(copies, batch))
         else:
             self._slots.rotate(-1)
         slot = self._slots[-1]
         slot.fill(batch)
-        with self._copies.side():
+        with copies.side():
             images = tuple(view.to(self._device, non_blocking=True) for view in slot.images)
             labels = map_targets(lambda part: part.to(self._device, non_blocking=True), slot.labels)
             if not batch.resident:
-                slot.busy_until = self._copies.mark()  # a pinned slot is free after the copies, before the batch stage
+                slot.busy_until = copies.mark()  # a pinned slot is free after the copies, before the batch stage
             work = zip(self._stages, images, plans, strict=True)
             staged = tuple(stage(view, plan=plan) for stage, view, plan in work)
             if batch.resident and not self._stages[0].copies:  # the stage returns uint8 images themselves
@@ -242,7 +204,7 @@ class DeviceFeed:
             ready = self._finish(staged, self._targets(labels, plans[0]), host)
             if batch.when_read is not None:
                 batch.when_read(images[0])
-            done = self._copies.mark()
+            done = copies.mark()
             slot.busy_until = done if batch.resident else slot.busy_until
             return ready, done
 

@@ -1,4 +1,4 @@
-"""TensorFeed sends batches of any nested structure to a device, one batch ahead, on a side stream."""
+"""TensorFeed sends batches of any nested structure to a device, ahead of their use, on a side stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
-from penstock.loaders.feed.host_lead import HostLead
+
+MOST_STEPS = 4  # a pause of the host shorter than these steps leaves no gap on the device
 
 
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
@@ -53,10 +54,12 @@ def to_device(
 class TensorFeed:
     """Take host batches from `source` and hand them out in order on `device`, safe to use on the current stream.
 
-    On CUDA the copy of the following batch is started, too, if `ready()` says that there is one; it is never waited
-    for. Tensors in pageable memory go through page-locked memory: otherwise the host would wait for each copy. On other
-    devices a batch is moved when it is asked for.
-    An exception of `source` (StopIteration too) is raised in its place in the order.
+    On CUDA the copies of up to `ahead` following batches are started, too, while `ready()` says that there is one: none
+    is waited for before it is asked for. Tensors in pageable memory go through page-locked memory: otherwise the host
+    would wait for each copy. The host is at most MOST_STEPS steps ahead of the device: a step that is captured in a
+    CUDA graph is one launch, and without a bound the device would hold a batch for each of tens that are queued. On
+    other devices a batch is moved when it is asked for.
+    An exception of `source` (StopIteration too) is raised in its place in the order, after the batches before it.
     """
 
     def __init__(
@@ -65,50 +68,64 @@ class TensorFeed:
         ready: Callable[[], int],
         device: torch.device,
         *,
+        ahead: int = 1,
         copies: CopyEngine | None = None,
     ) -> None:
-        self._source, self._ready, self._device = source, ready, device
+        self._source, self._ready, self._device, self._ahead = source, ready, device, ahead
         self._copies = CudaCopyEngine(device) if copies is None and device.type == "cuda" else copies
-        self._lead = None if self._copies is None else HostLead(self._copies)
         self._waiting: deque[tuple[Any, Any] | Exception] = deque()
+        self._steps: deque[Any] = deque()  # ends of the consumer's steps that the device may not have done
 
     def next(self) -> Any:
-        """Return the next batch; its tensors are no inference tensors, whatever mode the consumer is in."""
-        with torch.inference_mode(False):  # what is sent ahead may be trained on
-            return self._next()
+        """Return the next batch, safe to use on the current stream.
 
-    def _next(self) -> Any:
-        if self._copies is None or self._lead is None:
-            return to_device(self._source(), self._device)
-        self._lead.wait()
+        Its tensors are no inference tensors, and neither is the memory behind them, whatever mode the consumer is in.
+        """
+        with torch.inference_mode(False):  # what is sent ahead may be trained on, and its memory is filled again
+            return self._on_host(self._source()) if self._copies is None else self._take(self._copies)
+
+    def _on_host(self, batch: Any) -> Any:
+        """Return a batch that is used where nothing can be sent ahead."""
+        return to_device(batch, self._device)
+
+    def _take(self, copies: CopyEngine) -> Any:
+        self._steps.append(copies.mark_consumer())
+        if len(self._steps) > MOST_STEPS:
+            copies.wait_on_host(self._steps.popleft())
         if not self._waiting:
-            self._fetch()
-        if not isinstance(self._waiting[-1], Exception) and self._ready():
-            self._fetch()
+            self._fetch(copies)
+        while len(self._waiting) <= self._ahead and not isinstance(self._waiting[-1], Exception) and self._ready():
+            self._fetch(copies)
         first = self._waiting.popleft()
         if isinstance(first, Exception):
             raise first
         batch, event = first
-        self._copies.hand_over(event, tuple(tensors_in(batch)))
+        copies.hand_over(event, tuple(tensors_in(batch)))
         return batch
 
     def ready(self) -> int:
         """Count the batches that can be had without waiting."""
         return len(self._waiting) + self._ready()
 
-    def _fetch(self) -> None:
-        assert self._copies is not None
+    def _fetch(self, copies: CopyEngine) -> None:
         try:
-            batch = self._source()
-            with self._copies.side():
-                self._waiting.append((to_device(batch, self._device, self._lock), self._copies.mark()))
+            self._make_room()
+            self._waiting.append(self._send(self._source(), copies))
         except Exception as error:
             self._waiting.append(error)
 
-    def _lock(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a plain tensor in page-locked memory; others, whose parts torch moves, as they are."""
-        assert self._copies is not None
-        is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
-        if not is_plain or tensor.is_quantized or tensor.device.type != "cpu" or tensor.is_pinned():
-            return tensor
-        return self._copies.pinned(tensor).copy_(tensor)
+    def _make_room(self) -> None:
+        """Prepare for another batch, before the source is asked for it."""
+
+    def _send(self, batch: Any, copies: CopyEngine) -> tuple[Any, Any]:
+        """Start the copies of a batch; return it on the device, and an event that happens after them."""
+
+        def lock(tensor: torch.Tensor) -> torch.Tensor:
+            """Return a plain tensor in page-locked memory; others, whose parts torch moves, as they are."""
+            is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
+            if not is_plain or tensor.is_quantized or tensor.device.type != "cpu" or tensor.is_pinned():
+                return tensor
+            return copies.pinned(tensor).copy_(tensor)
+
+        with copies.side():
+            return to_device(batch, self._device, lock), copies.mark()

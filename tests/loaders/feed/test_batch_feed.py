@@ -18,7 +18,7 @@ from strict_copies import META, StrictCopies
 from penstock.loaders import create_loader
 from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed
 from penstock.loaders.feed.copies import CudaCopyEngine
-from penstock.loaders.feed.host_lead import MOST_STEPS
+from penstock.loaders.feed.tensor_feed import MOST_STEPS
 from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch.stage import BatchStage

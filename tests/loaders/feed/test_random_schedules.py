@@ -149,8 +149,8 @@ def test_a_bug_of_the_engine_is_found(copies: type[SimulatedCopies]) -> None:
 BUGS = {
     "a slot is filled while it is read": (
         batch_feed,
-        "            if len(self._slots) > self._ahead:",
-        "            if False:",
+        "        if len(self._slots) > self._ahead:",
+        "        if False:",
     ),
     "a slot of the engine goes back while it is read": (
         batch_feed,
@@ -159,8 +159,8 @@ BUGS = {
     ),
     "a slot counts as read before its copies": (
         batch_feed,
-        "        with self._copies.side():\n            images",
-        "        slot.busy_until = self._copies.mark()\n        with self._copies.side():\n            images",
+        "        with copies.side():\n            images",
+        "        slot.busy_until = copies.mark()\n        with copies.side():\n            images",
     ),
     "resident pixels are let go at once": (
         batch_feed,
@@ -169,8 +169,8 @@ BUGS = {
     ),
     "the memory is marked as read after the event": (
         batch_feed,
-        "                batch.when_read(images[0])\n            done = self._copies.mark()\n",
-        "                pass\n            done = self._copies.mark()\n            (batch.when_read or id)(*images)\n",
+        "                batch.when_read(images[0])\n            done = copies.mark()\n",
+        "                pass\n            done = copies.mark()\n            (batch.when_read or id)(*images)\n",
     ),
     "resident pixels are handed out themselves": (
         batch_feed,
@@ -187,7 +187,7 @@ def test_a_bug_of_the_code_is_found(name: str) -> None:
     module, text, bug = BUGS[name]
     planted = with_text(module, text, bug)
     if "counts as read" in name:  # and is not marked again
-        planted = with_text(module, text, bug, "slot.busy_until = self._copies.mark()  # a pinned", "pass  # a pinned")
+        planted = with_text(module, text, bug, "slot.busy_until = copies.mark()  # a pinned", "pass  # a pinned")
     feeds, stages = (planted, None) if module is batch_feed else (batch_feed, planted)
     assert any(stale_reads(seed, feeds=feeds, stages=stages) for seed in range(300))
 

@@ -14,8 +14,7 @@ from numbered_dataset import Pair
 from strict_copies import StrictCopies
 from torch.nn.utils.rnn import pack_sequence
 
-from penstock.loaders.feed.host_lead import MOST_STEPS
-from penstock.loaders.feed.tensor_feed import TensorFeed, tensors_in, to_device
+from penstock.loaders.feed.tensor_feed import MOST_STEPS, TensorFeed, tensors_in, to_device
 
 META = torch.device("meta")
 
