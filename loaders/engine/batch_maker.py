@@ -35,8 +35,7 @@ class BatchMaker(Dataset[Produced]):
     how torch's worker processes run it.
 
     Args:
-        worker: row of this worker in the progress table; None to take the id of the torch worker process that it finds
-            itself in, or row 0 if it runs in the consumer.
+        worker: row of this worker in the progress table; None to take the id of torch's worker process.
         make_producer: makes what fills the slots.
     """
 
@@ -62,7 +61,8 @@ class BatchMaker(Dataset[Produced]):
         """Fill the slot of `item`; errors are part of the message, nothing is raised."""
         if self._worker is None:
             info = get_worker_info()
-            self._worker, self._process = (info.id, os.getpid()) if info else (0, None)
+            assert info is not None
+            self._worker, self._process = info.id, os.getpid()
         mine = self._progress.table[self._worker]
 
         def working_on(sample: int) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import threading
-import warnings
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import current_process
 from typing import Any
 
@@ -26,11 +23,9 @@ from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor, HostBatch
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.workers.failures import death_error, silence_error
-from penstock.loaders.workers.launch import start_error, without_main, worker_context
 from penstock.loaders.workers.needs import Needs, ensure
-from penstock.loaders.workers.settle import start_worker
+from penstock.loaders.workers.watch import WatchedIterator, start_workers
 from penstock.loaders.workers.watchdog import Watchdog
-from penstock.loaders.workers.watched_loader import WatchedLoader
 from penstock.loaders.workers.worker_progress import BUSY, MADE, PID, SAMPLE, WorkerProgress
 from penstock.pipelines.checked import checked_choice
 from penstock.pipelines.errors import LoaderError
@@ -73,7 +68,7 @@ class ProcessOptions(WorkerOptions):
 def process_needs(options: ProcessOptions, layout: BatchLayout) -> Needs:
     """Return the needs of an engine of processes for batches of `layout`."""
     workers = options.num_workers
-    slots = slot_bytes(max(1, workers * options.prefetch), layout)
+    slots = slot_bytes(workers * options.prefetch, layout)
     return Needs(slots, crops_bytes(layout, workers), workers, 16 * workers + 16, options.start_method)
 
 
@@ -118,8 +113,8 @@ class ProcessEngine(EngineStates):
     def __init__(self, name: str, settings: ProducerSettings, options: ProcessOptions) -> None:
         super().__init__(name, settings)
         self._options, self._workers = options, options.num_workers
-        self._in_flight = max(1, self._workers * options.prefetch)
-        self._iterator: Any = None
+        self._in_flight = self._workers * options.prefetch
+        self._iterator: WatchedIterator | None = None
         self._busy = threading.RLock()  # held while a batch is waited for, and while the workers are started or ended
         self._watchdog = Watchdog(options.watchdog_s)
 
@@ -136,15 +131,15 @@ class ProcessEngine(EngineStates):
         self._dispatch.cursor = cursor
 
     def _start(self, cursor: Cursor) -> None:
-        schedule, shared = self._settings.schedule, self._workers > 0
+        schedule, options = self._settings.schedule, self._options
         layout = self._settings.largest_layout
-        needs = process_needs(self._options, layout)
+        needs = process_needs(options, layout)
         ensure(needs._replace(own_bytes=needs.own_bytes + self._settings.consumer_bytes), **self._where())
         count = self._in_flight + SPARE_SLOTS
-        self._slots = BatchSlots(count, layout, shared=shared)
+        self._slots = BatchSlots(count, layout, shared=True)
         # A consumer on a GPU never has a slot, so its forked children need none to stay as it is.
-        self._recycler = Recycler(count, shared=shared and torch.device(self._settings.device).type == "cpu")
-        self._progress = WorkerProgress(max(1, self._workers), shared=shared)
+        self._recycler = Recycler(count, shared=torch.device(self._settings.device).type == "cpu")
+        self._progress = WorkerProgress(self._workers, shared=True)
         self._dispatch = _Dispatch(self._settings, self._recycler, self._progress)
         self._dispatch.cursor = cursor
         place = cursor
@@ -154,38 +149,26 @@ class ProcessEngine(EngineStates):
             self._progress.table[worker, SAMPLE] = schedule.batch(*place)[0]
             place = schedule.after(place)
         try:
-            self._iterator = self._start_workers(BatchMaker(self._settings, self._slots, self._progress))
+            self._iterator = start_workers(
+                BatchMaker(self._settings, self._slots, self._progress),
+                self._dispatch,
+                self._workers,
+                options.prefetch,
+                self.worker_died,
+                self.worker_silent,
+                source=self._settings.source,
+                start_method=options.start_method,
+            )
         except BaseException as error:
             self._slots.close()
             self._progress.close()
-            found = start_error(error)
+            if isinstance(error, LoaderError):
+                raise error.locate(**self._where()) from error.__cause__
             if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):
-                found = LoaderError("E-MISUSE", f"worker processes cannot be sent this: {error}", fix=_OWN_CODE)
-            if isinstance(found, LoaderError):
-                raise found.locate(**self._where()) from error
+                cause = f"worker processes cannot be sent this: {error}"
+                raise LoaderError("E-MISUSE", cause, fix=_OWN_CODE, **self._where()) from error
             raise
-        if shared:
-            self._slots.pin(self._settings.device)  # after the start: forked workers know nothing of CUDA
-
-    def _start_workers(self, dataset: BatchMaker) -> Any:
-        """Return the iterator of torch over `dataset`, its workers running."""
-        if not self._workers:
-            return iter(WatchedLoader(self.worker_died, self.worker_silent, dataset=dataset, sampler=self._dispatch))
-        with without_main(self._settings.source), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Got pickle error")  # the E-MISUSE says it
-            context = worker_context(self._options.start_method)
-            return iter(
-                WatchedLoader(
-                    self.worker_died,
-                    self.worker_silent,
-                    dataset=dataset,
-                    sampler=self._dispatch,
-                    num_workers=self._workers,
-                    prefetch_factor=self._options.prefetch,
-                    multiprocessing_context=context,
-                    worker_init_fn=partial(start_worker, environment=dict(os.environ)),
-                )
-            )
+        self._slots.pin(self._settings.device)  # after the start: forked workers know nothing of CUDA
 
     def next(self) -> HostBatch:
         with self._busy:
@@ -197,9 +180,9 @@ class ProcessEngine(EngineStates):
     def _next_batch(self) -> HostBatch:
         while True:
             try:
-                if self._workers:
-                    self._iterator.raise_if_dead()  # now, not when the batches that it has left are used up
-                produced: Produced = next(self._iterator)
+                iterator: Any = self._iterator
+                iterator.raise_if_dead()  # now, not when the batches that it has left are used up
+                produced: Produced = next(iterator)
             except Exception as error:  # torch's iterator would go on with the batch after the failed one
                 closed = self._closed
                 self.close()
@@ -232,7 +215,7 @@ class ProcessEngine(EngineStates):
             "backend": self.name,
             "workers": self._workers,
             "prefetch": self._options.prefetch,
-            "start_method": self._options.start_method if self._workers else None,
+            "start_method": self._options.start_method,
             **(self._about_slots(self._slots) if self._is_running else {}),
         }
 
@@ -266,7 +249,6 @@ class ProcessEngine(EngineStates):
             return
         iterator, self._iterator = self._iterator, None
         self._progress.next_generation()  # workers abandon what they are making at its next sample
-        if self._workers:
-            iterator.shut_down()
+        iterator.shut_down()
         self._slots.close()
         self._progress.close()

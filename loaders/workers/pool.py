@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import warnings
 from collections.abc import Callable, Generator, Iterator
-from functools import partial
 from multiprocessing import current_process
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -15,12 +13,11 @@ from torch.utils.data import Dataset, get_worker_info
 
 from penstock.loaders.system.machine import ensure_descriptors
 from penstock.loaders.workers.failures import death_error, exception_error, silence_error
-from penstock.loaders.workers.launch import start_error, without_main, worker_context
 from penstock.loaders.workers.leftovers import sweep
 from penstock.loaders.workers.needs import ensure_children
-from penstock.loaders.workers.settle import OUTLASTED, start_worker
+from penstock.loaders.workers.settle import OUTLASTED
+from penstock.loaders.workers.watch import start_workers
 from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, Watchdog
-from penstock.loaders.workers.watched_loader import WatchedLoader
 from penstock.loaders.workers.worker_progress import MADE, PID, SAMPLE, WorkerProgress, WorkerTraceback
 from penstock.pipelines.errors import LoaderError
 
@@ -98,28 +95,21 @@ class _Pool:
         ensure_children()
         ensure_descriptors(_DESCRIPTORS_PER_WORKER * workers)
         try:
-            with without_main(self if source is None else source), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Got pickle error")  # the ValueError below says it
-                loader = WatchedLoader(
-                    self.describe_death,
-                    self.describe_silence,
-                    dataset=_Runner(work, self._progress),
-                    sampler=items,
-                    num_workers=workers,
-                    prefetch_factor=_AHEAD,
-                    multiprocessing_context=worker_context("forkserver"),
-                    worker_init_fn=partial(start_worker, environment=dict(os.environ)),
-                )
-                self._iterator: Any = iter(loader)
+            self._iterator = start_workers(
+                _Runner(work, self._progress),
+                items,
+                workers,
+                _AHEAD,
+                self.describe_death,
+                self.describe_silence,
+                source=self if source is None else source,
+            )
         except BaseException as error:
             self._progress.close()
             if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):
                 kind = type(work if source is None else source).__name__
                 raise ValueError(f"{kind} cannot be sent to worker processes ({error}): use workers=0") from error
-            meant = start_error(error)
-            if meant is error:
-                raise
-            raise meant from error
+            raise
 
     def next_answer(self) -> _Answer | None:
         """Wait for the answer to the next item; None after the last. Raises LoaderError for a lost worker."""

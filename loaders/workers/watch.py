@@ -10,26 +10,30 @@ import queue
 import signal
 import threading
 import time
+import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import connection, process
 from typing import Any
 
 import torch
-from torch.utils.data import _utils
+from torch.utils.data import DataLoader, Dataset, _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from penstock.loaders.system.machine import oom_kills
 from penstock.loaders.system.signal_safe import make_signal_safe
-from penstock.loaders.workers.launch import deferred_signals
+from penstock.loaders.workers.failures import SERVER_LOST, describe_exit, is_stopped, kill_at_exit
+from penstock.loaders.workers.launch import deferred_signals, start_error, without_main, worker_context
 from penstock.loaders.workers.leftovers import named_semaphores, sweep
 from penstock.loaders.workers.messages import watched_get
-from penstock.loaders.workers.processes import SERVER_LOST, describe_exit, is_stopped, kill_at_exit
+from penstock.loaders.workers.settle import start_worker
 from penstock.loaders.workers.watchdog import POLL_S
 from penstock.pipelines.errors import LoaderError
 
 _SIGNALS_S = 0.5  # between the signals that a batch system sends to the processes of a job
 _END_S = 5.0  # what the end of all workers may take at most
+OnDeath = Callable[[int, int, str], LoaderError]
+OnSilence = Callable[[int, int], LoaderError | None]
 
 
 def _cpu_by_default() -> contextlib.AbstractContextManager[Any]:
@@ -53,15 +57,10 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
     """
 
     grace_s = 1.0
-    on_death: Callable[[int, int, str], LoaderError]
-    on_silence: Callable[[int, int], LoaderError | None]
+    on_death: OnDeath
+    on_silence: OnSilence
 
-    def __init__(
-        self,
-        loader: Any,
-        on_death: Callable[[int, int, str], LoaderError],
-        on_silence: Callable[[int, int], LoaderError | None],
-    ) -> None:
+    def __init__(self, loader: Any, on_death: OnDeath, on_silence: OnSilence) -> None:
         self.on_death, self.on_silence = on_death, on_silence
         self._oom_kills = oom_kills()
         self._workers_status = [True] * loader.num_workers  # torch sets it last
@@ -204,6 +203,50 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
     def _shutdown_workers(self) -> None:
         if _utils is not None and _utils.python_exit_status is False:
             self.shut_down()
+
+
+def start_workers(
+    dataset: Dataset[Any],
+    items: Iterator[Any],
+    workers: int,
+    prefetch: int,
+    on_death: OnDeath,
+    on_silence: OnSilence,
+    *,
+    source: object,
+    start_method: str = "forkserver",
+) -> WatchedIterator:
+    """Start processes that look `items` up in `dataset`, and return the iterator over the results, in order.
+
+    prefetch: items per worker that are handed out ahead. source: what `dataset` reads from, see without_main.
+    Raises LoaderError as start_error does, and what the pickling of `dataset` raises.
+    """
+    try:
+        with without_main(source), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Got pickle error")  # the caller's error says it
+            # More workers than processors are worth it where reads block.
+            warnings.filterwarnings("ignore", "This DataLoader will create")
+            loader: DataLoader[Any] = DataLoader(
+                dataset,
+                batch_size=None,
+                sampler=items,
+                num_workers=workers,
+                collate_fn=_as_is,
+                prefetch_factor=prefetch,
+                multiprocessing_context=worker_context(start_method),
+                worker_init_fn=functools.partial(start_worker, environment=dict(os.environ)),
+                generator=torch.Generator(),  # torch draws a seed for each iterator: not from the user's generator
+            )
+            return WatchedIterator(loader, on_death, on_silence)
+    except BaseException as error:
+        meant = start_error(error)
+        if meant is error:
+            raise
+        raise meant from error
+
+
+def _as_is(value: Any) -> Any:
+    return value
 
 
 def _until(deadline: float) -> float:

@@ -27,8 +27,8 @@ from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
 from penstock.loaders.cache_encode.encode_workers import encode_in_order
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.system import file_read
+from penstock.loaders.workers import failures as worker_failures
 from penstock.loaders.workers import pool, watch
-from penstock.loaders.workers import processes as worker_processes
 from penstock.pipelines.errors import LoaderError
 
 
@@ -118,7 +118,7 @@ def test_signals_to_a_whole_job_are_the_builders_affair(number: signal.Signals) 
 def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failure(FaultySource(50, {23: run_out_of_memory})).code == "E-MEM"
     monkeypatch.setattr(watch, "oom_kills", lambda: 0)
-    monkeypatch.setattr(worker_processes, "oom_kills", lambda: 1)
+    monkeypatch.setattr(worker_failures, "oom_kills", lambda: 1)
     error = failure(FaultySource(50, {23: partial(signal.raise_signal, signal.SIGKILL)}))
     assert (error.code, error.exit_code) == ("E-OOM", 5)
 
