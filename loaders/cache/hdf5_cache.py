@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from penstock.pipelines.native.rows import NO_NAMES, Names, Rows
 _STRIP = struct.Struct("<II")
 _CRC = struct.Struct("<I")
 _FEW = 64
+Data = TypeVar("Data", bytes, npt.NDArray[np.uint8])
 _NATIVE_KINDS = np.array([native.STORED, native.STRIPS, native.PIXELS], np.uint8)  # by FILE, STRIPS, PIXELS
 _LOCATED = tuple(name for name in RECORD.names or () if name not in ("length", "label", "kind"))
 
@@ -104,28 +106,24 @@ class Hdf5Cache:
 
     def read_window(self, index: int, window: Window) -> ImagePart:
         """Read a part that holds `window`. Raises LoaderError E-CACHE where the bytes are not as stored."""
-        record, (file, place) = self._record(index), self._place(index)
-        try:
+        record = self._record(index)
+        with self._file_of(index) as file:
             if record.kind == PIXELS:
                 return _read_pixel_rows(file, record, window[1], window[1] + window[3])
             part = _read_cut(file, record, window, check_header=not self._known[index])
-            self._known[index] = True
-            return part
-        except LoaderError as error:
-            raise _locate_error(error, file, place, index) from error
+        self._known[index] = True
+        return part
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
         """Read a whole image: the source's bytes, a JPEG with restart markers, or pixels [h, w, 3]. Raises E-CACHE."""
-        record, (file, place) = self._record(index), self._place(index)
-        try:
+        record = self._record(index)
+        with self._file_of(index) as file:
             if record.kind == PIXELS:
                 return _read_pixel_rows(file, record, 0, record.height).data
             if record.kind == STRIPS:
                 head, scan = _read_strips(file, record, 0, _count_strips(record))
                 return b"".join((head[STRIP.itemsize * _count_strips(record) :], scan, EOI))
             return _check_crc(file.read(record.offset, record.length), 0, record.crc)
-        except LoaderError as error:
-            raise _locate_error(error, file, place, index) from error
 
     def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
         """Return the fields of images `indices` that are no masks, by name."""
@@ -133,11 +131,9 @@ class Hdf5Cache:
 
     def mask(self, name: str, index: int) -> bytes:
         """Read mask `name` of image `index`, an encoded file. Raises E-CACHE."""
-        record, (file, place) = self._masks[name][index], self._place(index)
-        try:
-            return _check_crc(file.read(int(record["offset"]), int(record["length"])), 0, int(record["crc"]))
-        except LoaderError as error:
-            raise _locate_error(error, file, place, index) from error
+        record = Record._make(self._masks[name][index].item())
+        with self._file_of(index) as file:
+            return _check_crc(file.read(record.offset, record.length), 0, record.crc)
 
     def stored(self, index: int) -> bytes:
         """Read all stored bytes of image `index`, unchecked."""
@@ -173,6 +169,16 @@ class Hdf5Cache:
         """Return the file that holds image `index`, and its number there."""
         shard = bisect_right(self._starts, index) - 1 if len(self.files) > 1 else 0
         return self.files[shard], index - self._starts[shard]
+
+    @contextlib.contextmanager
+    def _file_of(self, index: int) -> Iterator[CacheFile]:
+        """Yield the file that holds image `index`, which errors of the block name."""
+        file, place = self._place(index)
+        try:
+            yield file
+        except LoaderError as error:
+            path = file.path + b":" + file.name(place)
+            raise LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path) from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attach, (self.files, self._shared, self._columns)
@@ -218,14 +224,7 @@ def _attach(
     return cache
 
 
-def _locate_error(error: LoaderError, file: CacheFile, place: int, index: int) -> LoaderError:
-    path = file.path + b":" + file.name(place)
-    located = LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path)
-    located.__cause__ = error.__cause__
-    return located
-
-
-def _check_crc(data: bytes, before: int, expected: int) -> bytes:
+def _check_crc(data: Data, before: int, expected: int) -> Data:
     if crc32(data, before) != expected:
         raise LoaderError("E-CACHE", f"the CRC of {len(data):,} stored bytes differs: the file was damaged")
     return data
@@ -289,7 +288,7 @@ def _read_pixel_rows(file: CacheFile, record: Record, top: int, bottom: int) -> 
     before = _CRC.unpack_from(head, _CRC.size * (first - 1))[0] if first else 0
     after = _CRC.unpack_from(head, _CRC.size * (end - 1))[0]
     rows = np.empty((y_end - y, record.width, 3), np.uint8)
-    file.read_into(record.offset + record.head + 3 * record.width * y, rows.reshape(-1))
-    if crc32(rows, before) != after:
-        raise LoaderError("E-CACHE", f"the CRC of {rows.nbytes:,} stored bytes differs: the file was damaged")
+    flat = rows.reshape(-1)
+    file.read_into(record.offset + record.head + 3 * record.width * y, flat)
+    _check_crc(flat, before, after)
     return ImagePart(rows, 0, y, record.width, y_end - y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import stat
@@ -33,6 +34,7 @@ from penstock.pipelines.errors import LoaderError
 _CHUNK_BYTES = 1 << 20
 _MAX_ABOUT_BYTES = 64 << 20
 _CHECKED_ROWS = 65536
+_SHORTER = "the file has become shorter since it was opened"
 _NO_FILE = "check the path, or build it: penstock cache build SOURCE CACHE"
 
 
@@ -107,7 +109,7 @@ class CacheFile:
             return {}
         with self._damage_as_error():
             data = np.empty(self._fields.num_bytes, np.uint8)
-            self._fill(data.data, self._fields.offset, "fields")
+            self._fill(data.data, self._fields.offset, "the file ends inside its fields")
             try:
                 return unpack_fields(self.about.fields, data, self.about.samples)
             except ValueError as error:
@@ -115,18 +117,21 @@ class CacheFile:
 
     def load_records(self, out: npt.NDArray[np.void], first: int = 0) -> None:
         """Fill `out` (RECORD [n]) with records from `first` on, and check them. Raises LoaderError E-CACHE."""
-        self._fill(out.data.cast("B"), self._samples.offset + first * RECORD.itemsize, "tables")
+        self._fill(
+            out.data.cast("B"), self._samples.offset + first * RECORD.itemsize, "the file ends inside its tables"
+        )
         with self._damage_as_error():
             for start in range(0, len(out), _CHECKED_ROWS):
                 _check_records(out[start : start + _CHECKED_ROWS], self.about.payload_bytes, len(self.about.classes))
 
-    def _fill(self, view: memoryview, offset: int, what: str) -> None:
-        """Fill `view` with the bytes from `offset` of the file on, in which its `what` lie."""
+    def _fill(self, view: memoryview, offset: int, fault: str) -> None:
+        """Fill `view` with the bytes from `offset` of the file on; `fault` says what it means that they end."""
         done = 0
         while done < len(view):
-            got = os.preadv(self._fd(), [view[done : done + _CHUNK_BYTES]], offset + done)
+            part = view[done : done + _CHUNK_BYTES]
+            got = self._retry(functools.partial(os.preadv, self._fd(), [part], offset + done))
             if not got:
-                raise self.damaged(f"the file ends inside its {what}")
+                raise self.damaged(fault)
             done += got
 
     @property
@@ -137,14 +142,11 @@ class CacheFile:
     def read(self, offset: int, num_bytes: int) -> bytes:
         """Read bytes of the payload. Raises LoaderError E-CACHE if the file has become shorter, E-READ."""
         at = self._payload.offset + offset
-        try:
-            data = os.pread(self._fd(), num_bytes, at)
-        except OSError:
-            data = self._retry(lambda: os.pread(self._fd(), num_bytes, at))
+        data: bytes = self._retry(functools.partial(os.pread, self._fd(), num_bytes, at))
         while len(data) < num_bytes:
             more = os.pread(self._fd(), num_bytes - len(data), at + len(data))
             if not more:
-                raise self.damaged("the file has become shorter since it was opened")
+                raise self.damaged(_SHORTER)
             data += more
         return data
 
@@ -155,16 +157,7 @@ class CacheFile:
 
     def read_into(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
         """Fill `out` (uint8 [bytes]) from the payload; raises as read()."""
-        at, view = self._payload.offset + offset, out.data
-        try:
-            got = os.preadv(self._fd(), [view], at)
-        except OSError:
-            got = self._retry(lambda: os.preadv(self._fd(), [view], at))
-        while got < out.nbytes:
-            more = os.preadv(self._fd(), [view[got:]], at + got)
-            if not more:
-                raise self.damaged("the file has become shorter since it was opened")
-            got += more
+        self._fill(out.data, self._payload.offset + offset, _SHORTER)
 
     def _retry(self, call: Any) -> Any:
         try:

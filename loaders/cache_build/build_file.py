@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 
@@ -20,8 +21,7 @@ from penstock.loaders.cache_build.freshness import build_key, build_versions, so
 from penstock.loaders.cache_build.hdf5_frame import Tables, frame_bytes, is_cache_file, table_digests
 from penstock.loaders.cache_build.lock import BuildLock
 from penstock.loaders.cache_build.unfinished import SYNC_BYTES, BuildFolder, find_folders, remove_folder, take_folder
-from penstock.loaders.cache_encode.chunks import mask_names
-from penstock.loaders.cache_encode.encode_workers import encode_in_order
+from penstock.loaders.cache_encode.chunks import encode_in_order, mask_names
 from penstock.loaders.cache_encode.psnr import sample_indices, sample_psnr
 from penstock.loaders.fields.packed_fields import PackedField, pack_fields
 from penstock.loaders.sources.contract import Source, has_fields, sample_name
@@ -276,12 +276,11 @@ def _make_about(request: BuildRequest, folder: BuildFolder, tables: Tables, fiel
     source, images = request.source, tables["samples"][: folder.num_samples]
     kinds = np.bincount(images["kind"], minlength=len(_COUNTED))
     counts = dict(zip(_COUNTED, kinds.tolist(), strict=True))
-    kept: dict[str, int] = {}
-    bad: dict[str, int] = {}
+    kept: Counter[str] = Counter()
+    bad = 0
     for block in folder.blocks:
-        for total, part in ((kept, block.kept), (bad, block.bad)):
-            for reason, count in part.items():
-                total[reason] = total.get(reason, 0) + count
+        kept.update(block.kept)
+        bad += sum(block.bad.values())
     return About(
         schema=FIELDS_SCHEMA if fields else SCHEMA,
         fields=fields,
@@ -293,8 +292,8 @@ def _make_about(request: BuildRequest, folder: BuildFolder, tables: Tables, fiel
         samples=folder.num_samples,
         payload_bytes=folder.num_bytes,
         source_bytes=sum(block.source_bytes for block in folder.blocks),
-        counts={**counts, "bad": sum(bad.values())},
-        kept=kept,
+        counts={**counts, "bad": bad},
+        kept=dict(kept),
         digests=table_digests(tables),
         versions=build_versions(),
     )

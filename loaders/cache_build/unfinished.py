@@ -6,9 +6,7 @@ line begins with the CRC-32 of the rest, so a line that is cut off or damaged en
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import re
 import stat
@@ -16,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,7 +28,7 @@ from penstock.loaders.system.json_file import Count, decode_json
 SYNC_BYTES = 64 << 20  # written between two waits for the disk: what a power cut may cost
 _DATA, _JOURNAL = b"data", b"journal"
 _READ_BYTES = 1 << 20
-_Line = tuple[str, Count, Count, Count, dict[str, Count], dict[str, Count]]  # of a Block, its records in base 64
+_Line = tuple[bytes, Count, Count, Count, dict[str, Count], dict[str, Count]]  # of a Block; JSON has base 64
 
 
 @dataclass(frozen=True)
@@ -54,15 +53,14 @@ class Block:
 
     def to_text(self) -> bytes:
         """Return the block as a line of the journal."""
-        records = base64.b64encode(self.records.tobytes()).decode("ascii")
-        fields: _Line = (records, self.num_bytes, self.crc, self.source_bytes, self.kept, self.bad)
-        return json.dumps(fields).encode("ascii")
+        records = self.records.tobytes()
+        return msgspec.json.encode((records, self.num_bytes, self.crc, self.source_bytes, self.kept, self.bad))
 
     @classmethod
     def from_text(cls, text: bytes) -> Block:
         """Read what to_text() wrote. Raises ValueError for anything else."""
         fields: Any = decode_json(text, _Line)  # type: ignore[arg-type]
-        return cls(np.frombuffer(base64.b64decode(fields[0]), RECORD), *fields[1:])
+        return cls(np.frombuffer(fields[0], RECORD), *fields[1:])
 
 
 class BuildFolder:

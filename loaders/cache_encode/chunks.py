@@ -1,19 +1,22 @@
-"""Encodes runs of samples as a cache stores them: what one worker does at a time."""
+"""Encodes runs of samples as a cache stores them, in worker processes, and yields them in the order of the source."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.cache.format import RECORD
-from penstock.loaders.cache_encode.encode import Stored, mask_as_file
+from penstock.loaders.cache.format import RECORD, Encoding
+from penstock.loaders.cache_encode.encode import SampleEncoder, Stored, mask_as_file
 from penstock.loaders.sources.contract import Source, has_fields, is_fetching
 from penstock.loaders.sources.source_faults import call_source, name_sample
 from penstock.loaders.system.machine import oom_kills
+from penstock.loaders.workers.pool import map_in_workers
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.masks import encode_mask
 
@@ -50,63 +53,44 @@ class Chunk:
     bad: dict[str, int]
 
 
-class ChunkCutter:
-    """Cut samples into tasks of about CHUNK_BYTES, by the mean size of those that are done."""
+class ChunkEncoder:
+    """Encodes tasks one after another, in the process that it is sent to."""
 
-    def __init__(self, first: int, end: int) -> None:
-        self.next, self.end = first, end
-        self._samples = self._bytes = 0
+    def __init__(self, source: Source, encoding: Encoding) -> None:
+        self._source, self._encoding = source, encoding
+        self._encoder: SampleEncoder | None = None  # made at the first task, since decoders do not pickle
 
-    def tasks(self) -> Iterator[Task]:
-        """Yield tasks until all samples are handed out; each is cut when it is asked for."""
-        while self.next < self.end:
-            yield self.cut()
+    def __call__(self, task: Task, working_on: Callable[[int], None]) -> Chunk:
+        """Encode a task's samples; calls `working_on(sample)` before each.
 
-    def learn(self, chunk: Chunk) -> None:
-        """Take a chunk into account."""
-        self._samples += chunk.task.end - chunk.task.first
-        self._bytes += max(len(chunk.payload), chunk.source_bytes)
-
-    def cut(self) -> Task:
-        """Cut the next task."""
-        count = FIRST_CHUNK_SAMPLES
-        if self._samples:
-            count = int(max(1, min(MAX_CHUNK_SAMPLES, CHUNK_BYTES * self._samples // max(1, self._bytes))))
-        task = Task(self.next, min(self.next + count, self.end))
-        self.next = task.end
-        return task
-
-
-def encode_chunk(source: Source, encoder: Any, task: Task, working_on: Callable[[int], None]) -> Chunk:
-    """Encode a task's samples; calls `working_on(sample)` before each. Raises what source and encoder do, or E-OOM."""
-    indices = np.arange(*task, dtype=np.int64)
-    masks = mask_names(source)
-    chunk = Chunk(task, np.zeros(len(indices) * (1 + len(masks)), RECORD), b"", 0, {}, {})
-    parts: list[Stored] = []
-    kills = oom_kills()
-    if is_fetching(source):
-        source.announce(indices)
-    for sample, label in zip(indices.tolist(), source.labels(indices).tolist(), strict=True):
-        working_on(sample)
-        try:
-            data = call_source(source.read, sample)
-            stored = encoder.encode(data, label)
-            files = [encode_mask_of(source, name, sample) for name in masks]
-        except LoaderError as error:
-            if error.code == "E-WORKER" and oom_kills() > kills:
-                raise LoaderError("E-OOM", f"{error.cause}: out of memory", sample=sample) from error
-            raise error.locate(sample=sample, path=name_sample(source, sample)) from error
-        chunk.source_bytes += len(data) if isinstance(data, bytes) else data.nbytes
-        chunk.source_bytes += sum(len(file.data) for file in files)
-        parts += [stored, *files]
-        if stored.kept:
-            chunk.kept[stored.kept] = chunk.kept.get(stored.kept, 0) + 1
-        if stored.bad:
-            chunk.bad[stored.bad] = chunk.bad.get(stored.bad, 0) + 1
-    for row, part in enumerate(parts):
-        chunk.records[row] = part.record
-    chunk.payload = b"".join(part.data for part in parts)
-    return chunk
+        Raises what source and encoder do, or LoaderError E-OOM.
+        """
+        source, encoder = self._source, self._encoder or SampleEncoder(self._encoding)
+        self._encoder = encoder
+        indices, masks = np.arange(*task, dtype=np.int64), mask_names(source)
+        parts: list[Stored] = []
+        kept: Counter[str] = Counter()
+        bad: Counter[str] = Counter()
+        source_bytes, kills = 0, oom_kills()
+        if is_fetching(source):
+            source.announce(indices)
+        for sample, label in zip(indices.tolist(), source.labels(indices).tolist(), strict=True):
+            working_on(sample)
+            try:
+                data = call_source(source.read, sample)
+                stored = encoder.encode(data, label)
+                files = [_encode_mask(source, name, sample) for name in masks]
+            except LoaderError as error:
+                if error.code == "E-WORKER" and oom_kills() > kills:
+                    raise LoaderError("E-OOM", f"{error.cause}: out of memory", sample=sample) from error
+                raise error.locate(sample=sample, path=name_sample(source, sample)) from error
+            source_bytes += len(data) if isinstance(data, bytes) else data.nbytes
+            source_bytes += sum(len(file.data) for file in files)
+            parts += [stored, *files]
+            kept.update([stored.kept] if stored.kept else [])
+            bad.update([stored.bad] if stored.bad else [])
+        records = np.array([part.record for part in parts], RECORD)
+        return Chunk(task, records, b"".join(part.data for part in parts), source_bytes, dict(kept), dict(bad))
 
 
 def mask_names(source: Source) -> list[str]:
@@ -114,8 +98,35 @@ def mask_names(source: Source) -> list[str]:
     return [name for name, kind in source.field_kinds.items() if kind.kind == "mask"] if has_fields(source) else []
 
 
-def encode_mask_of(source: Source, name: str, sample: int) -> Stored:
+def _encode_mask(source: Source, name: str, sample: int) -> Stored:
     """Return a mask as a cache stores it: a file as it is, an array as a file. Raises LoaderError."""
     assert has_fields(source)
     mask = call_source(source.mask, name, sample)
     return mask_as_file(mask if isinstance(mask, bytes) else encode_mask(mask))
+
+
+def encode_in_order(
+    source: Source, encoding: Encoding, first: int, end: int, workers: int
+) -> Generator[Chunk, None, None]:
+    """Encode samples `first` to `end` (excluded) in chunks, in order, by `workers` processes or, if 0, in this one.
+
+    How they are cut into chunks, of about CHUNK_BYTES by the mean size of those that are done, differs from run to run;
+    their bytes do not. Close the iterator to end the workers. Raises what the source raises (LoaderError, with
+    `sample`); LoaderError E-WORKER, E-OOM, E-TIMEOUT for a worker that died or hangs.
+    """
+    num_samples = num_bytes = 0
+
+    def cut() -> Iterator[Task]:
+        start = first
+        while start < end:
+            most = CHUNK_BYTES * num_samples // max(1, num_bytes) if num_samples else FIRST_CHUNK_SAMPLES
+            task = Task(start, min(start + max(1, min(MAX_CHUNK_SAMPLES, most)), end))
+            start = task.end
+            yield task
+
+    workers = min(workers, -(-(end - first) // FIRST_CHUNK_SAMPLES))
+    with contextlib.closing(map_in_workers(ChunkEncoder(source, encoding), cut(), workers, source=source)) as chunks:
+        for chunk in chunks:
+            num_samples += chunk.task.end - chunk.task.first
+            num_bytes += max(len(chunk.payload), chunk.source_bytes)
+            yield chunk

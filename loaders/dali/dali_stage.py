@@ -139,13 +139,11 @@ class DaliStage:
         return pixels
 
     def _look_at(self, done: Finished, verifier: Verifier) -> None:
-        slot = done.produced.item.slot
-        samples = self._slots.rows[slot]["index"].astype(np.int64)
-        if done.images is None or done.images.device.type == "cpu":
-            images = torch.from_numpy(self._pixels(done.produced.item)) if done.images is None else done.images
-            verifier.look_at(done.produced, samples, images, None)
-        else:
-            verifier.look_at(done.produced, samples, done.images, self._copies_of(done.images.device))
+        samples = self._slots.rows[done.produced.item.slot]["index"].astype(np.int64)
+        images = torch.from_numpy(self._pixels(done.produced.item)) if done.images is None else done.images
+        verifier.look_at(
+            done.produced, samples, images, None if images.device.type == "cpu" else self._copies_of(images.device)
+        )
 
     def _copies_of(self, device: torch.device) -> CopyEngine:
         self._copies = self._copies or CudaCopyEngine(device, "dali")

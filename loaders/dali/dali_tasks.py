@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from penstock.loaders.rows.layout import Slot
 from penstock.loaders.rows.native_rows import Keys, NativeRows, Plan, note_rows
-from penstock.loaders.rows.producer import Aborted, Producer
+from penstock.loaders.rows.producer import Producer
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.rows.python_rows import PythonRows
 from penstock.loaders.rows.sample_reader import Loaded
@@ -31,29 +31,37 @@ class CropTaskProducer(Producer):
         tasks: dict[int, CropTask] = {}
         super().__init__(settings, _CropTaskRows(settings, tasks, checked=checked))
         self.tasks = tasks
-        if checked:
-            self._native = None  # which does not decode what it prepares
-        self._sound = settings.sound.of(settings.source) if settings.on_repaired != "ignore" else None
+        sound = settings.sound if settings.on_repaired != "ignore" else None
+        # Of a checked batch Python makes all tasks: the library does not decode what it prepares.
+        self._native = None if checked or self._native is None else _NativeTasks(self._native, tasks, sound)
 
-    def _fill_natively(
+
+class _NativeTasks(NativeRows):
+    """Adds the rows that the native library can prepare to `tasks` instead of filling them."""
+
+    def __init__(self, native: NativeRows, tasks: dict[int, CropTask], sound: npt.NDArray[np.bool_] | None) -> None:
+        super().__init__(native._source, native.stage)
+        self._tasks, self._sound = tasks, sound
+
+    def fill(
         self,
-        native: NativeRows,
-        index: npt.NDArray[np.int64],
-        wanted: npt.NDArray[np.intp],
+        samples: npt.NDArray[np.int64],
+        places: npt.NDArray[np.intp],
         plan: Plan,
-        batch: Slot,
-        progress: Progress | None,
-        keys: Keys,
-    ) -> npt.NDArray[np.intp]:
-        """Make tasks of those of the rows `wanted` that the native library can prepare; return them."""
-        prepared = native.prepare(index[wanted], wanted, plan, progress, self._sound, keys)
+        slot: Slot,
+        progress: Progress | None = None,
+        keys: Keys = None,
+        *,
+        draws: bool = True,
+    ) -> npt.NDArray[np.intp] | None:
+        prepared = self.prepare(samples, places, plan, progress, self._sound, keys)
         if prepared is None:
-            raise Aborted
+            return None
         flips = (prepared.rows["flip"] != 0).tolist()
-        height, width, _ = batch.layout.images[0].shape
+        height, width, _ = slot.layout.images[0].shape
         tasks = map(CropTask, prepared.data, prepared.inside, flips, repeat((height, width)))
-        self.tasks.update(zip(prepared.rows["row"].tolist(), tasks, strict=True))
-        note_rows(prepared.rows[:, None], batch.rows)
+        self._tasks.update(zip(prepared.rows["row"].tolist(), tasks, strict=True))
+        note_rows(prepared.rows[:, None], slot.rows)
         return prepared.rows["row"].astype(np.intp)
 
 

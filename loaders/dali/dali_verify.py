@@ -59,7 +59,7 @@ class Verifier:
     def __init__(self, settings: ProducerSettings, per_batch: int) -> None:
         self._settings, self._per_batch = settings, per_batch
         self._limit = ON_CPU if torch.device(settings.device).type == "cpu" else ON_GPU
-        self._references: dict[int, DaliReference] = {}  # of each thread
+        self._own = threading.local()  # a reference of each thread
         self._waiting: deque[_Sample] = deque()
         self._wrong: deque[BadSample] = deque()
         self._batches, self.compared, self.passed_over = 0, 0, 0
@@ -138,10 +138,10 @@ class Verifier:
         return f"{far} (stated: {stated})" + ", a part of it was never written" * sample.unwritten
 
     def _reference(self) -> DaliReference:
-        me = threading.get_ident()
-        if me not in self._references:
-            self._references[me] = DaliReference(self._settings.pipeline, self._settings.decoder)
-        return self._references[me]
+        if not hasattr(self._own, "reference"):
+            self._own.reference = DaliReference(self._settings.pipeline, self._settings.decoder)
+        found: DaliReference = self._own.reference
+        return found
 
     # ---- in the consumer
 

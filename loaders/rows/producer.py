@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.rows.layout import Slot
-from penstock.loaders.rows.native_rows import Keys, NativeRows, Plan, native_rows
+from penstock.loaders.rows.native_rows import native_rows
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.rows.python_rows import PythonRows, pad_rows
 from penstock.loaders.rows.transform_step import TransformStep
@@ -75,10 +75,13 @@ class Producer:
         batch = slot if self._transform is None else self._transform.begin(cursor, slot)
         left, native_s = np.arange(len(index)), 0.0
         if not content.is_full:
-            left = _find_served(index, batch)
+            pad_rows(np.flatnonzero(index < 0), batch)
+            left = np.flatnonzero(index >= 0)
         refused: dict[int, LoaderError] = {}
         if self._native is not None:
-            done = self._fill_natively(self._native, index, left, content.plan, batch, progress, keys)
+            done = self._native.fill(index[left], left, content.plan, batch, progress, keys)
+            if done is None:
+                raise Aborted
             if self._python.fields.has_work:
                 moves = self._settings.plan_moves(cursor, (index if keys is None else keys)[done])
                 refused = self._python.fields.fill(done.tolist(), batch.rows, batch.extras, moves, working_on)
@@ -98,25 +101,9 @@ class Producer:
         for row in sorted(self.tasks):  # the tasks of substitutes came last
             self.tasks[row] = self.tasks.pop(row)
         if first:
-            self.repaired = {row + first: _move(entry, first) for row, entry in self.repaired.items()}
-            bad = {row: _move(entry, first) for row, entry in bad.items()}
+            self.repaired = {row + first: e._replace(row=e.row + first) for row, e in self.repaired.items()}
+            bad = {row: entry._replace(row=entry.row + first) for row, entry in bad.items()}
         return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started
-
-    def _fill_natively(
-        self,
-        native: NativeRows,
-        index: npt.NDArray[np.int64],
-        wanted: npt.NDArray[np.intp],
-        plan: Plan,
-        batch: Slot,
-        progress: Progress | None,
-        keys: Keys,
-    ) -> npt.NDArray[np.intp]:
-        """Fill those of the rows `wanted` that the native library can, and return them."""
-        filled = native.fill(index[wanted], wanted, plan, batch, progress, keys)
-        if filled is None:
-            raise Aborted
-        return filled
 
     def _label(self, rows: npt.NDArray[np.void], served: npt.NDArray[np.int64] | None) -> None:
         """Set the labels of rows; served: their samples, None where padding and substitutes may be among them."""
@@ -126,14 +113,3 @@ class Producer:
             served = rows["index"][is_served].astype(np.int64)
         with naming_method("labels()"):
             rows["label"][is_served] = checked_class_numbers(self._settings.source.labels(served), len(served))
-
-
-def _find_served(index: npt.NDArray[np.int64], batch: Slot) -> npt.NDArray[np.intp]:
-    """Return the rows that hold a sample; the others become padding."""
-    pad_rows(np.flatnonzero(index < 0), batch)
-    return np.flatnonzero(index >= 0)
-
-
-def _move(entry: BadSample, first: int) -> BadSample:
-    """Return an entry about a row of a part of a batch, that begins at row `first`, with the row in the batch."""
-    return entry._replace(row=entry.row + first)

@@ -14,7 +14,6 @@ from penstock.loaders.remote.read_ahead import ReadAhead
 from penstock.loaders.rows.layout import BatchLayout, Part, image_layout, patch_layout
 from penstock.loaders.rows.native_rows import Plan, plan_images
 from penstock.loaders.rows.own_transform import OwnTransform, transformed_layout
-from penstock.loaders.rows.sample_reader import SoundSamples
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.bucket_order import Size
 from penstock.loaders.stream.engine_contract import Cursor
@@ -45,11 +44,18 @@ class Content(NamedTuple):
 
 
 class _Kept:
-    """Keeps what was computed for the latest batches: threads that share a batch, or its shape, do it once."""
+    """Keeps what was found out in this process: threads that share a batch, its shape or a sample do it once.
+
+    Attributes:
+        contents: the latest batches.
+        plans: layout and plan of the latest shapes.
+        sound: as ProducerSettings.sound; None before the first use.
+    """
 
     def __init__(self) -> None:
         self.contents: dict[Cursor, Content] = {}
         self.plans: dict[tuple[Any, ...], tuple[BatchLayout, Plan]] = {}
+        self.sound: npt.NDArray[np.bool_] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Kept, ()
@@ -76,7 +82,6 @@ class ProducerSettings:
         device: device of the loader's batches, for engines that make them there.
         on_repaired: what becomes of an image that libjpeg repairs; see BadSamplePolicy.
         consumer_bytes: memory that the consumer takes for batches of its own, which an engine adds to its needs.
-        sound: the samples in which nothing is repaired, as far as this process knows.
         read_ahead: announces samples to the source.
     """
 
@@ -89,7 +94,6 @@ class ProducerSettings:
     device: str = "cpu"
     on_repaired: str = "count"
     consumer_bytes: int = 0
-    sound: SoundSamples = field(default_factory=SoundSamples)
     read_ahead: ReadAhead = field(default_factory=ReadAhead)
     transforms: tuple[OwnTransform | None, ...] = ()
     _kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
@@ -126,6 +130,13 @@ class ProducerSettings:
     def pipeline(self) -> ImagePipeline:
         """The first view's; what concerns reading and decoding is the same in all."""
         return self.pipelines[0]
+
+    @property
+    def sound(self) -> npt.NDArray[np.bool_]:
+        """The samples in which libjpeg repairs nothing, as far as this process knows, bool [samples]."""
+        if self._kept.sound is None:
+            self._kept.sound = np.zeros(len(self.source), bool)  # untouched pages take no memory
+        return self._kept.sound
 
     @property
     def is_plain(self) -> bool:

@@ -37,22 +37,6 @@ class Loaded(NamedTuple):
     height: int
 
 
-class SoundSamples:
-    """Remembers in which samples libjpeg repairs nothing, a byte each; the threads of one process share it."""
-
-    def __init__(self) -> None:
-        self._flags: npt.NDArray[np.bool_] | None = None
-
-    def of(self, source: Source) -> npt.NDArray[np.bool_]:
-        """Return a flag for each sample of `source`, to be set once it is known."""
-        if self._flags is None:
-            self._flags = np.zeros(len(source), bool)  # untouched pages take no memory
-        return self._flags
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SoundSamples, ()
-
-
 class SampleReader:
     """Reads the samples of one source and decodes them; belongs to one thread.
 
@@ -61,9 +45,10 @@ class SampleReader:
         repair: what libjpeg repaired in the latest crop; "" for nothing.
     """
 
-    def __init__(self, source: Source, decoder: ImageDecoder, sound: SoundSamples | None = None) -> None:
+    def __init__(self, source: Source, decoder: ImageDecoder, sound: npt.NDArray[np.bool_] | None = None) -> None:
+        """Read from `source`; `sound`, bool [len(source)], is set for samples in which libjpeg repairs nothing."""
         self._source, self._decoder = source, decoder
-        self._sound = (sound or SoundSamples()).of(source)
+        self._sound = np.zeros(len(source), bool) if sound is None else sound
         self.repair = ""
         self._windows = source if isinstance(source, WindowSource) else None
         self.read_s = 0.0

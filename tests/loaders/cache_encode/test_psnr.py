@@ -11,9 +11,6 @@ import simplejpeg
 from odd_images import textured
 
 from penstock.loaders.cache_encode.psnr import MAX_PSNR_DB, psnr_db, sample_psnr
-from penstock.pipelines import imagenet_eval
-
-SMALL = imagenet_eval(32, center_fraction=1.0)
 
 
 class Images:
@@ -43,21 +40,21 @@ def test_the_mean_over_the_images_asked_for() -> None:
     pixels = [textured(60, 90), np.roll(textured(60, 90), 7, axis=1)]
     coded = [simplejpeg.encode_jpeg(image, quality) for image, quality in zip(pixels, (95, 20), strict=True)]
     source, cache = Images(pixels), Images(coded)
-    each = [sample_psnr(source, cache, [index], pipeline=SMALL) for index in (0, 1)]
+    each = [sample_psnr(source, cache, [index]) for index in (0, 1)]
     assert None not in each
     assert 60 > each[0] > each[1] + 3 > 20
-    assert sample_psnr(source, cache, [0, 1], pipeline=SMALL) == pytest.approx(sum(each) / 2)
+    assert sample_psnr(source, cache, [0, 1]) == pytest.approx(sum(each) / 2)
 
 
 def test_a_shard_begins_in_the_middle() -> None:
     pixels = [textured(60, 90), 255 - textured(60, 90)]
     source, cache = Images(pixels), Images(pixels[1:])
-    assert sample_psnr(source, cache, [1], first=1, pipeline=SMALL) == MAX_PSNR_DB
+    assert sample_psnr(source, cache, [1], first=1) == MAX_PSNR_DB
     assert (source.asked, cache.asked) == ([1], [0])
 
 
 def test_bad_images_are_left_out() -> None:
     pixels = textured(60, 90)
     source, cache = Images([pixels, b"nothing"]), Images([255 - pixels, b"nothing"])
-    assert sample_psnr(source, cache, [0, 1], pipeline=SMALL) == sample_psnr(source, cache, [0], pipeline=SMALL)
-    assert sample_psnr(source, cache, [1], pipeline=SMALL) is None
+    assert sample_psnr(source, cache, [0, 1]) == sample_psnr(source, cache, [0])
+    assert sample_psnr(source, cache, [1]) is None

@@ -22,9 +22,8 @@ from processes import child_pids, eventually, fork_server_pid
 
 from penstock.loaders.cache.format import PIXELS, Encoding
 from penstock.loaders.cache_encode import chunks as build_chunks
-from penstock.loaders.cache_encode.chunks import Chunk, encode_chunk
-from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
-from penstock.loaders.cache_encode.encode_workers import encode_in_order
+from penstock.loaders.cache_encode.chunks import Chunk, encode_in_order
+from penstock.loaders.cache_encode.encode import SampleEncoder
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.system import file_read
 from penstock.loaders.workers import failures as worker_failures
@@ -86,7 +85,7 @@ def test_a_program_that_leaves_a_build_open_ends() -> None:
     program = textwrap.dedent("""
         import numpy as np
         from penstock.loaders.cache.format import Encoding
-        from penstock.loaders.cache_encode.encode_workers import encode_in_order
+        from penstock.loaders.cache_encode.chunks import encode_in_order
         from penstock.loaders.sources.arrays import ArraySource
 
         source = ArraySource(np.zeros((3000, 32, 32, 3), np.uint8), np.zeros(3000, int))
@@ -127,12 +126,12 @@ def test_a_jpegtran_killed_for_memory_is_e_oom(monkeypatch: pytest.MonkeyPatch) 
     kills = iter([0, 1])
     monkeypatch.setattr(build_chunks, "oom_kills", lambda: next(kills))
 
-    class Failing(SampleEncoder):
-        def encode(self, data: Any, label: int) -> Stored:
-            raise LoaderError("E-WORKER", "jpegtran was stopped by SIGKILL")
+    def fail(*_: object) -> None:
+        raise LoaderError("E-WORKER", "jpegtran was stopped by SIGKILL")
 
+    monkeypatch.setattr(SampleEncoder, "encode", fail)
     with pytest.raises(LoaderError, match="E-OOM"):
-        encode_chunk(arrays(4), Failing(Encoding()), build_chunks.Task(0, 4), lambda sample: None)
+        collect(arrays(4), 0)
 
 
 def test_a_worker_stopped_in_the_middle_of_a_message_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
