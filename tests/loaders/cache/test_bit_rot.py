@@ -87,7 +87,6 @@ def test_flips_in_the_tables(flipper: Flipper) -> None:
 def test_a_silent_flip_would_be_seen(flipper: Flipper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: with the CRCs left out, flips of a bit show as other pixels."""
     monkeypatch.setattr("penstock.loaders.cache.hdf5_cache._check_crc", lambda data, before, expected: data)
-    monkeypatch.setattr("penstock.loaders.cache.hdf5_cache.crc32", lambda data, before: _Anything())
     draw, outcomes = random.Random(3), set()
     for _ in range(20):
         with flipper.flipped(draw.choice(flipper.payload), draw.randrange(8)):
@@ -95,17 +94,9 @@ def test_a_silent_flip_would_be_seen(flipper: Flipper, monkeypatch: pytest.Monke
     assert SILENT in outcomes
 
 
-class _Anything:
-    def __ne__(self, other: object) -> bool:
-        return False
-
-
-@pytest.mark.parametrize("backend", ["torch", "hdf5"])
-def test_a_loader_names_the_damaged_image_or_puts_another_in_its_place(
-    cached: Path, tmp_path: Path, backend: str
-) -> None:
+def test_a_loader_names_the_damaged_image_or_puts_another_in_its_place(cached: Path, tmp_path: Path) -> None:
     flipper = Flipper(Path(shutil.copy(cached / "x.h5", tmp_path)))
-    settings = {"pipeline": imagenet_eval(32), "batch_size": 4, "dtype": torch.uint8, "backend": backend, "workers": 0}
+    settings = {"pipeline": imagenet_eval(32), "batch_size": 4, "dtype": torch.uint8, "workers": 0}
     draw = random.Random(8)
     for index in range(len(flipper.records)):
         record = flipper.records[index]

@@ -7,10 +7,9 @@ import hashlib
 import os
 import pickle
 import random
+import re
 import shutil
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ import h5py
 import numpy as np
 import pytest
 from cache_files import about_of, file_item, pixel_item, tables, write_cache
+from forked_child import ForkedChild
 from photo_folder import photo
 
 from penstock.loaders import LoaderError, create_loader
@@ -260,6 +260,7 @@ def test_many_threads_open_the_file_once(path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before + 1
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_million_images_take_little_memory(tmp_path: Path) -> None:
     count, path = 1_000_000, tmp_path / "million.h5"
     datasets = tables([pixel_item(PIXELS[0])])
@@ -268,18 +269,18 @@ def test_a_million_images_take_little_memory(tmp_path: Path) -> None:
     datasets["names"] = np.frombuffer(names, np.uint8)
     datasets["name_ends"] = (np.arange(count, dtype="<i8") + 1) * (len(names) // count)
     _write(path, datasets)
-    code = (
-        "import re, sys, h5py\n"
-        "def kib(name): return int(re.search(name + r':\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
-        "from penstock.loaders import open_source\n"
-        "before = kib('VmRSS')\n"
-        "source = open_source(sys.argv[1])\n"
-        "print(len(source), source.path(999_999)[-34:].decode(), kib('VmHWM') - before)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], check=False, capture_output=True, text=True)
-    told, name, grown = done.stdout.split()
-    assert (int(told), name) == (count, ":n01440764/n01440764_00999999.JPEG")
-    assert int(grown) < 100 << 10
+
+    def kib(name: str) -> int:
+        return int(re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())[1])  # type: ignore[index]
+
+    def look(wait: object) -> list[Any]:
+        before = kib("VmRSS")
+        source = open_source(path)
+        return [len(source), os.fsdecode(source.path(999_999))[-34:], kib("VmHWM") - before]
+
+    told, name, grown = ForkedChild(look).result()
+    assert (told, name) == (count, ":n01440764/n01440764_00999999.JPEG")
+    assert grown < 100 << 10
 
 
 CRAFTED: dict[str, Any] = {

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 from faulty_source import FaultySource, segfault
+from killed_builder import kill_builds
 from memory_source import MemorySource
 from photo_folder import photo
 from PIL import Image
@@ -42,7 +41,7 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg import recode as jpeg_recode
 from penstock.pipelines.native import library as native_library
 
-NUM_PHOTOS = 12
+NUM_PHOTOS = 8
 RAW = Encoding(kind="raw", resize=24)
 
 
@@ -88,16 +87,25 @@ class Stop(BaseException):
     """What ends a build in the middle, as Ctrl-C does."""
 
 
-def stop_at(monkeypatch: pytest.MonkeyPatch, sample: int, error: BaseException | None = None) -> None:
-    """Let encoding end with `error` at its call number `sample`."""
-    encode, calls = SampleEncoder.encode, iter(range(10**6))
+def on_encode(monkeypatch: pytest.MonkeyPatch, action: Callable[[int], object]) -> list[int]:
+    """Call `action` with its number before each sample is encoded; returns the numbers so far."""
+    encode, calls = SampleEncoder.encode, []
 
-    def counted(self: SampleEncoder, data: Any, label: int) -> Any:
-        if next(calls) == sample:
-            raise error or Stop
+    def watched(self: SampleEncoder, data: Any, label: int) -> Any:
+        calls.append(len(calls))
+        action(calls[-1])
         return encode(self, data, label)
 
-    monkeypatch.setattr(SampleEncoder, "encode", counted)
+    monkeypatch.setattr(SampleEncoder, "encode", watched)
+    return calls
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, sample: int) -> None:
+    def stop(call: int) -> None:
+        if call == sample:
+            raise Stop
+
+    on_encode(monkeypatch, stop)
 
 
 # What is built
@@ -276,16 +284,7 @@ def test_a_damaged_cache_is_rebuilt_with_replace_stale(
 # What happens on the way
 
 
-def killed_builds(*arguments: Path) -> list[str]:
-    """The calls at which one build after another was killed."""
-    script = Path(__file__).parents[2] / "support" / "cache" / "killed_builder.py"
-    run = subprocess.run(
-        [sys.executable, str(script), *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    return list(json.loads(run.stdout))
-
-
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("encoding", [Encoding(), Encoding(quality=50)], ids=["the same", "another"])
 def test_a_set_of_shards_is_none_before_its_last_file(photos: Path, tmp_path: Path, encoding: Encoding) -> None:
     """Killed before each shard gets its name, and before the manifest does; a set that is there is replaced."""
@@ -295,7 +294,7 @@ def test_a_set_of_shards_is_none_before_its_last_file(photos: Path, tmp_path: Pa
     if encoding == Encoding():
         for path in (tmp_path / "before").iterdir():
             path.unlink()  # an empty folder: a set is built for the first time
-    calls = killed_builds(photos, tmp_path, tmp_path / "before")
+    calls = kill_builds(photos, tmp_path, tmp_path / "before")
     assert calls == ["replace"] * 4
     for number in range(4):
         folder = tmp_path / str(number) / "x.h5"
@@ -305,8 +304,9 @@ def test_a_set_of_shards_is_none_before_its_last_file(photos: Path, tmp_path: Pa
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_killed_at_each_system_call(photos: Path, tmp_path: Path, reference: bytes) -> None:
-    calls = killed_builds(photos, tmp_path)
+    calls = kill_builds(photos, tmp_path)
     assert {"pwrite", "truncate", "fsync", "fdatasync", "replace", "mkdir"} <= set(calls)
     resumed = []
     for number, _ in enumerate(calls):
@@ -317,7 +317,7 @@ def test_killed_at_each_system_call(photos: Path, tmp_path: Path, reference: byt
         resumed.append(file.resumed)
         assert path.read_bytes() == reference
         assert os.listdir(path.parent) == ["x.h5"]
-    assert set(resumed) >= {0, 2, 4, 6, 8, 10, 12}  # chunks of two, and none is lost once it is noted
+    assert set(resumed) >= {0, 2, 4, 6, 8}  # chunks of two, and none is lost once it is noted
     assert calls.index("replace") == max(i for i, count in enumerate(resumed) if count)
 
 
@@ -326,17 +326,16 @@ def test_builders_with_one_process_number_share_nothing(
     photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two containers may both be process 1; one of them is taken for dead while it only stands still."""
-    encode, inner = SampleEncoder.encode, []
+    inner: list[bool] = []
 
-    def meanwhile(self: SampleEncoder, data: Any, label: int) -> Any:
+    def meanwhile(call: int) -> None:
         if len(os.listdir(tmp_path)) == 2 and not inner:
             inner.append(True)
             os.rename(tmp_path / "x.h5.lock", tmp_path / "lost.lock")
             assert build(photos, tmp_path / "x.h5").files[0].built
-        return encode(self, data, label)
 
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    monkeypatch.setattr(SampleEncoder, "encode", meanwhile)
+    on_encode(monkeypatch, meanwhile)
     monkeypatch.setattr(BuildLock, "check", lambda lock: None)  # it revives between the check and what follows
     assert "No such file" in refused("E-CACHE", photos, tmp_path / "x.h5").cause
     assert inner
@@ -349,7 +348,7 @@ def test_a_damaged_unfinished_build_ends_in_the_same_cache(
     photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     with monkeypatch.context() as patch:
-        stop_at(patch, 9)
+        stop_at(patch, 7)
         with pytest.raises(Stop):
             build(photos, tmp_path / "x.h5")
     (folder,) = tmp_path.iterdir()
@@ -371,7 +370,7 @@ def test_a_damaged_unfinished_build_ends_in_the_same_cache(
     if damage == "no journal":
         journal.unlink()
     file = build(photos, tmp_path / "x.h5").files[0]
-    assert 0 < file.resumed < 8 if "no" not in damage and "empty" not in damage else file.resumed == 0
+    assert 0 < file.resumed < 6 if "no" not in damage and "empty" not in damage else file.resumed == 0
     assert (tmp_path / "x.h5").read_bytes() == reference
 
 
@@ -380,7 +379,7 @@ def test_an_unfinished_build_of_something_else_is_removed(
     photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        stop_at(patch, 7)
+        stop_at(patch, 5)
         with pytest.raises(Stop):
             build(photos, tmp_path / "x.h5", Encoding(quality=50))
     (folder,) = tmp_path.iterdir()
@@ -457,14 +456,7 @@ def test_storage_that_loses_what_was_written_is_noticed(
 
 @pytest.mark.usefixtures("small_steps")
 def test_a_builder_that_lost_its_lock_stops(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encode, calls = SampleEncoder.encode, []
-
-    def lose(self: SampleEncoder, data: Any, label: int) -> Any:
-        calls.append(label)
-        (tmp_path / "x.h5.lock").unlink(missing_ok=True)
-        return encode(self, data, label)
-
-    monkeypatch.setattr(SampleEncoder, "encode", lose)
+    calls = on_encode(monkeypatch, lambda _: (tmp_path / "x.h5.lock").unlink(missing_ok=True))
     assert "lock" in refused("E-CACHE", photos, tmp_path / "x.h5").cause
     assert len(calls) == 2  # it writes no more from the first chunk on
     assert not (tmp_path / "x.h5").exists()
@@ -528,13 +520,7 @@ def test_too_little_room_is_refused_during_the_build(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free_bytes(monkeypatch, NUM_PHOTOS * 2000)
-    encode, calls = SampleEncoder.encode, []
-
-    def counted(self: SampleEncoder, data: Any, label: int) -> Any:
-        calls.append(label)
-        return encode(self, data, label)
-
-    monkeypatch.setattr(SampleEncoder, "encode", counted)
+    calls = on_encode(monkeypatch, lambda _: None)
     refused("E-NOSPC", photos, tmp_path / "x.h5", Encoding(kind="raw"))
     assert 0 < len(calls) < NUM_PHOTOS
     assert os.listdir(tmp_path) == []

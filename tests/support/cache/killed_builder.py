@@ -1,12 +1,7 @@
-"""A builder that is killed at each of its system calls in turn: `python killed_builder.py SOURCE FOLDER [BEFORE]`.
-
-Build n goes to FOLDER/n/x.h5 and is killed at its call n; a write is then half done. With BEFORE, a set of three
-shards, each build replaces a copy of it and is killed at its renames. Prints the calls as JSON.
-"""
+"""A builder that is killed at each of its system calls in turn, in forks of this process."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -25,10 +20,10 @@ CALLS = ("pwrite", "truncate", "fsync", "fdatasync", "replace", "rename", "unlin
 
 
 class Killer:
-    """Counts calls of functions of `os`, and kills this process at one of them."""
+    """Counts calls of functions of `os`, and kills this process at one of them, whose name it writes to `told`."""
 
-    def __init__(self, at: int, calls: tuple[str, ...]) -> None:
-        self.at, self.count = at, 0
+    def __init__(self, at: int, calls: tuple[str, ...], told: int) -> None:
+        self.at, self.count, self.told = at, 0, told
         for name in calls:
             setattr(os, name, self.wrapped(name, getattr(os, name)))
 
@@ -38,8 +33,7 @@ class Killer:
                 if name == "pwrite":
                     fd, data, offset = arguments
                     call(fd, data[: len(data) // 2], offset)
-                sys.stdout.write(name)
-                sys.stdout.flush()
+                os.write(self.told, name.encode())
                 os.kill(os.getpid(), signal.SIGKILL)
             self.count += 1
             return call(*arguments, **options)
@@ -47,11 +41,11 @@ class Killer:
         return counted
 
 
-def build(source: Path, dest: Path, at: int, shards: int) -> None:
+def build(source: Path, dest: Path, at: int, shards: int, told: int) -> None:
     build_chunks.FIRST_CHUNK_SAMPLES = build_chunks.MAX_CHUNK_SAMPLES = 2
     build_folder.SYNC_BYTES = 1
     folder = ImageFolder(source)
-    Killer(at, CALLS if shards == 1 else ("replace",))
+    Killer(at, CALLS if shards == 1 else ("replace",), told)
     build_cache(folder, dest, workers=0, shards=shards, replace_stale=True)
 
 
@@ -60,9 +54,8 @@ def killed(source: Path, dest: Path, at: int, shards: int) -> str:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.dup2(writer, 1)
         try:
-            build(source, dest, at, shards)
+            build(source, dest, at, shards, writer)
         except BaseException as error:
             sys.stderr.write(repr(error))
             os._exit(1)
@@ -75,17 +68,19 @@ def killed(source: Path, dest: Path, at: int, shards: int) -> str:
     return name
 
 
-if __name__ == "__main__":
-    before = sys.argv[3:]
-    ImageFolder(sys.argv[1])  # the index is kept, so that no build scans
+def kill_builds(source: Path, folder: Path, before: Path | None = None) -> list[str]:
+    """Kill build n, of FOLDER/n/x.h5, at its call n, and return the names of these calls; a write is then half done.
+
+    With `before`, a set of three shards, each build replaces a copy of it and is killed at its renames.
+    """
+    ImageFolder(source)  # the index is kept, so that no build scans
     names: list[str] = []
     while True:
-        folder = Path(sys.argv[2]) / str(len(names))
-        folder.mkdir()
-        if before:
-            shutil.copytree(before[0], folder / "x.h5")
-        name = killed(Path(sys.argv[1]), folder / "x.h5", len(names), SHARDS if before else 1)
+        own = folder / str(len(names))
+        own.mkdir()
+        if before is not None:
+            shutil.copytree(before, own / "x.h5")
+        name = killed(source, own / "x.h5", len(names), 1 if before is None else SHARDS)
         if not name:
-            break
+            return names
         names.append(name)
-    print(json.dumps(names))

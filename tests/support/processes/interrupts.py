@@ -61,6 +61,7 @@ class Interruption:
                 self.points += self._is_within(frame)
                 if self.points == self._at:
                     self.struck, self.struck_s = _stack(frame), time.monotonic()
+                    sys.settrace(None)
                     signal.raise_signal(signal.SIGINT)  # raises, unless it is put off
             return follow
 
