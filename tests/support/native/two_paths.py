@@ -1,0 +1,84 @@
+"""What a producer makes of batches with the native library and without it, which must be equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from producer_settings import producer_settings
+
+from penstock.loaders.engine.work import BATCH_ROW
+from penstock.loaders.rows.producer import Producer
+from penstock.loaders.rows.producer_settings import ProducerSettings
+from penstock.loaders.stream.engine_contract import BadSample, Cursor
+from penstock.pipelines import imagenet_train
+from penstock.pipelines.sample.dali_graph import CropTask
+
+BATCH = 16
+
+
+class Made:
+    """What a producer made of some batches.
+
+    Attributes:
+        batches: of each its tasks for DALI, pixels, rows, bad samples and repairs.
+        native: how many of their rows the library made, or prepared as tasks.
+        coded: of the tasks, whether they are encoded.
+    """
+
+    def __init__(self, make: Callable[..., Producer], settings: ProducerSettings, batches: int) -> None:
+        producer, size = make(settings), settings.pipeline.size
+        self.native, self.coded, self.batches = 0, set[bool](), list[tuple[Any, ...]]()
+        if producer._native is not None:
+            producer._native.fill = self._counted(producer._native.fill)  # type: ignore[method-assign]
+        for number in range(batches):
+            pixels, rows = np.full((BATCH, *size, 3), 77, np.uint8), np.zeros(BATCH, BATCH_ROW)
+            cursor = Cursor(number * BATCH // len(settings.source), number * BATCH % len(settings.source))
+            bad, _ = producer.produce(cursor, pixels.reshape(-1), rows, lambda sample: None)
+            repaired = tuple(producer.repaired[row] for row in sorted(producer.repaired))
+            tasks = [(row, *_as_bytes(task)) for row, task in producer.tasks.items()]
+            self.coded.update(task.coded for task in producer.tasks.values())
+            self.batches.append((tasks, pixels.tobytes(), rows.tobytes(), bad, repaired))
+
+    def _counted(self, fill: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            filled = fill(*arguments)
+            self.native += len(filled)
+            return filled
+
+        return counted
+
+    @property
+    def bad(self) -> list[BadSample]:
+        """Bad samples and repairs."""
+        return [entry for *_, bad, repaired in self.batches for entry in (*bad, *repaired)]
+
+    @property
+    def codes(self) -> set[str]:
+        return {entry.code for entry in self.bad}
+
+
+def _as_bytes(task: CropTask) -> tuple[Any, ...]:
+    if isinstance(task.data, bytes):
+        return True, task.data, task.window, bool(task.flip), ()
+    assert task.data.flags.c_contiguous
+    return task.coded, task.data.tobytes(), task.window, bool(task.flip), () if task.coded else task.data.shape
+
+
+def settings_of(source: Any, **changes: Any) -> ProducerSettings:
+    """Settings for shuffled batches of crops, whose bad samples are replaced."""
+    order = {"batch_size": BATCH, "drop_last": False}
+    return producer_settings(source, order, **{"pipeline": imagenet_train(32), "substitute": True, **changes})
+
+
+def both(
+    source: Any, batches: int = 6, *, at_least: int, make: Callable[..., Producer] = Producer, **more: Any
+) -> Made:
+    """Make batches on both paths, and demand that they are equal, and that the library made so many rows."""
+    made = Made(make, settings_of(source, **more), batches)
+    python = Made(make, settings_of(source, **{**more, "decoder": "simplejpeg"}), batches)
+    assert python.native == 0
+    assert made.batches == python.batches
+    assert made.native >= at_least
+    return made
