@@ -31,7 +31,7 @@ from penstock.loaders.sources.image_folder import ImageFolder
 
 NUM_PHOTOS, TRIALS = 8, 40
 # (workers, room for this share of the file): the last has room for all that HDF5 may need around it.
-LIMITS = ((0, 0.05), (2, 0.5), (0, 0.99), (0, 4.5))
+LIMITS = ((0, 0.05), (2, 0.5), (0, 0.99), (0, 7))
 
 
 @pytest.fixture(scope="module")
