@@ -27,7 +27,6 @@ from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions
 from penstock.loaders.engine.slots import BatchSlots
 from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.stream.engine_contract import Cursor, HostBatch
-from penstock.pipelines import imagenet_eval
 
 COUNT = 48
 
@@ -120,34 +119,6 @@ def test_a_busy_consumer_is_no_silence() -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_ctrl_c_loses_no_batch(workers: int) -> None:
-    engine = engine_of({}, 0.005, workers=workers)
-    engine.seek(Cursor(0, 0))
-    expected = indices(take(engine, 12))
-    engine.seek(Cursor(0, 0))
-    target: Any = engine.queue.changed if workers else engine._maker
-    name, calls, interrupted, served = "wait" if workers else "make", 0, 0, []
-    undisturbed = getattr(target, name)
-
-    def at_times(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += threading.current_thread() is threading.main_thread()
-        if calls % 3 == 2 and threading.current_thread() is threading.main_thread():
-            raise KeyboardInterrupt
-        return undisturbed(*arguments)
-
-    setattr(target, name, at_times)
-    while len(served) < 12:
-        try:
-            served += indices(take(engine, 1))
-        except KeyboardInterrupt:
-            interrupted += 1
-    assert served == expected
-    assert interrupted >= 2
-    engine.close()
-
-
 def test_a_source_that_ends_its_thread_is_named() -> None:
     engine = engine_of({5: faulty_source.leave_by_system_exit})
     engine.seek(Cursor(0, 0))
@@ -155,48 +126,43 @@ def test_a_source_that_ends_its_thread_is_named() -> None:
         take(engine, 12)
 
 
-def test_threads_use_one_thread_of_torchs_and_the_consumer_keeps_its_own(tmp_path: Path) -> None:
-    path = write_cache(tmp_path / "x.h5", [pixel_item(np.full((20, 20, 3), k, np.uint8)) for k in range(8)])
+@pytest.fixture
+def cache(tmp_path: Path) -> str:
+    return str(write_cache(tmp_path / "x.h5", [pixel_item(np.full((90, 90, 3), k, np.uint8)) for k in range(24)]))
+
+
+def test_threads_use_one_thread_of_torchs_and_the_consumer_keeps_its_own(cache: str) -> None:
+    """And a loader that is dropped takes its threads along."""
     before, counts = torch.get_num_threads(), []
     torch.set_num_threads(3)
     try:
-        with create_loader(str(path), backend="hdf5", workers=2, workers_are="threads", batch_size=4) as loader:
-            next(iter(loader))
-            thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
-            thread.start()
-            thread.join()
-            counts.append(torch.get_num_threads())
+        loader = create_loader(cache, backend="hdf5", workers=2, workers_are="threads", batch_size=4)
+        next(iter(loader))
+        thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        counts.append(torch.get_num_threads())
     finally:
         torch.set_num_threads(before)
     assert counts == [3, 3]
-
-
-def test_a_loader_that_is_dropped_takes_its_threads_along(tmp_path: Path) -> None:
-    path = write_cache(tmp_path / "x.h5", [pixel_item(np.full((20, 20, 3), k, np.uint8)) for k in range(8)])
-    loader = create_loader(
-        str(path), backend="hdf5", workers=2, workers_are="threads", pipeline=imagenet_eval(16), batch_size=2
-    )
-    next(iter(loader))
     assert len(threads()) == 2
     del loader
     gc.collect()
     assert eventually(lambda: not threads())
 
 
-def test_a_program_that_ends_in_mid_epoch_ends_well(tmp_path: Path) -> None:
-    path = write_cache(tmp_path / "x.h5", [pixel_item(np.full((300, 300, 3), k, np.uint8)) for k in range(64)])
-    script = tmp_path / "train.py"
-    script.write_text(
+def test_a_program_that_ends_in_mid_epoch_ends_well(cache: str) -> None:
+    program = (
         "import sys\n"
         "from penstock.loaders import create_loader\n"
-        "loader = create_loader(sys.argv[1], backend='hdf5', workers=4, workers_are='threads', batch_size=16)\n"
+        "loader = create_loader(sys.argv[1], backend='hdf5', workers=4, workers_are='threads', batch_size=8)\n"
         "for _ in loader: break\n"
     )
-    command = [sys.executable, "-W", "error", str(script), str(path)]
-    programs = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
-    for program in programs:
-        _, errors = program.communicate(timeout=600)
-        assert (program.returncode, errors) == (0, b"")
+    command = [sys.executable, "-W", "error", "-c", program, cache]
+    programs = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
+    for running in programs:
+        _, errors = running.communicate(timeout=600)
+        assert (running.returncode, errors) == (0, b"")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

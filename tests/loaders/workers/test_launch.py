@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
-from multiprocessing import forkserver, spawn
+from collections.abc import Callable
+from multiprocessing import forkserver, process, spawn
 from pathlib import Path
 
 import psutil
 import pytest
 from command_line import Running
+from forked_child import ForkedChild
 from processes import eventually
 
 from penstock.loaders import LoaderError
-from penstock.loaders.workers.launch import hidden_main, start_error, worker_context
+from penstock.loaders.workers.launch import hidden_main, start_error, start_fork_server, worker_context
 
 
 def names_main() -> bool:
@@ -95,38 +99,36 @@ def test_the_wait_for_the_fork_server_prints_nothing_at_ctrl_c(tmp_path: Path) -
     assert run.stderr.count("Traceback") == 1  # the user's own process, which Python lets be interrupted, was
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize(
     ("before", "ending"),
-    [("", signal.SIGKILL), ("forkserver.ensure_running()", signal.SIGKILL), ("start_fork_server()", 0)],
+    [(lambda: None, signal.SIGKILL), (forkserver.ensure_running, signal.SIGKILL), (start_fork_server, 0)],
     ids=["none before", "another library's", "ours"],
 )
-def test_an_interrupted_wait_ends_its_fork_server(before: str, ending: int) -> None:
+def test_an_interrupted_wait_ends_its_fork_server(
+    before: Callable[[], None], ending: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server goes on with its imports for seconds; one that was there before may have workers."""
-    program = textwrap.dedent(f"""
-        import os, time
-        from multiprocessing import forkserver, process
-        from penstock.loaders.workers.launch import start_fork_server, worker_context
 
-        def join(self, timeout=None):
-            raise KeyboardInterrupt
+    def interrupt(process: object, timeout: object = None) -> None:
+        raise KeyboardInterrupt
 
-        {before}
-        process.BaseProcess.join = join
-        try:
+    def wait(_: object) -> int:
+        process.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]  # the parent's
+        before()
+        process.BaseProcess.join = interrupt  # type: ignore[method-assign]
+        with contextlib.suppress(KeyboardInterrupt):
             worker_context("forkserver")
-        except KeyboardInterrupt:
-            pass
-        server, deadline = forkserver._forkserver._forkserver_pid, time.monotonic() + {60 if ending else 0.5}
-        ended = 0, 0
+        server: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+        ended, deadline = (0, 0), time.monotonic() + (60 if ending else 0.5)
         while not ended[0] and time.monotonic() < deadline:
             ended = os.waitpid(server, os.WNOHANG)
             time.sleep(0.01)
-        print(ended[1], flush=True)
-        os._exit(0)
-    """)
-    command = [sys.executable, "-c", program]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    assert (run.stdout, run.stderr) == (f"{int(ending)}\n", "")
+        return ended[1]
+
+    with tempfile.TemporaryDirectory() as folder:  # a short name, as sockets need
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        assert ForkedChild(wait).result() == ending
 
 
 def test_a_fork_server_of_another_library_is_left_alone(tmp_path: Path) -> None:
