@@ -27,33 +27,25 @@ def test_a_short_build_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_progress_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(build_progress.time, "monotonic", lambda: now[0])
-    with BuildDisplay(1000) as display:
-        display.begin(b"x.h5", 1000, 0)
-        for _ in range(10):
-            now[0] += 10
-            display.advance(20, 3_000_000)
-    out, err = capsys.readouterr()
-    assert out == ""
-    lines = err.splitlines()
-    assert len(lines) == 3
-    assert lines[-1] == "penstock: building: 180 of 1,000 images, 27 MB written, 2 images/s, 7 min left"
 
+    def lines(done: int, steps: int) -> list[str]:
+        with BuildDisplay(1000) as display:
+            display.begin(b"/a b/\xff.h5", 1000, done)
+            for _ in range(steps):
+                now[0] += 10
+                display.advance(20, 3_000_000)
+        out, err = capsys.readouterr()
+        assert out == ""
+        return err.splitlines()
 
-def test_resumed_images_are_not_counted_as_speed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    shown = lines(0, 10)
+    assert len(shown) == 3
+    assert shown[-1] == "penstock: building: 180 of 1,000 images, 27 MB written, 2 images/s, 7 min left"
     monkeypatch.setattr(build_progress, "LINE_EVERY_S", 0.0)
-    now = [100.0]
-    monkeypatch.setattr(build_progress.time, "monotonic", lambda: now[0])
-    with BuildDisplay(1000) as display:
-        display.begin(b"/a b/\xff.h5", 1000, 900)
-        for _ in range(2):
-            now[0] += 10
-            display.advance(20, 1000)
-    lines = capsys.readouterr().err.splitlines()
-    assert "left" not in lines[1]  # nothing is guessed from the first images
-    assert lines[0] == r"penstock: continuing '/a b/\udcff.h5': 900 of 1,000 images are already there"
-    assert "940 of 1,000 images, 0 MB written, 2 images/s" in lines[-1]
+    shown = lines(900, 2)  # which are not counted as speed
+    assert "left" not in shown[1]  # nothing is guessed from the first images
+    assert shown[0] == r"penstock: continuing '/a b/\udcff.h5': 900 of 1,000 images are already there"
+    assert "940 of 1,000 images, 6 MB written, 2 images/s" in shown[-1]
 
 
 def test_a_lock_owner_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ import torch
 from broken_scans import KINDS, repairable, undecodable
 from dali_streams import IDS, WORKERS, open_loader, stream_of
 from kernel_count import KernelCount
+from logged_copies import LoggedCopies
 from memory_source import MemorySource
 from old_nvjpeg import give_regions_wrong_edges
 from photo_folder import photo
@@ -181,32 +180,13 @@ def test_a_row_that_was_never_written_is_compared_in_any_case(monkeypatch: pytes
 
 
 def test_on_a_device_rows_are_read_on_a_stream_of_the_stages_own() -> None:
-    log: list[str] = []
-
-    class Copies:
-        @contextmanager
-        def side(self) -> Iterator[None]:
-            log.append("in")
-            yield
-            log.append("out")
-
-        def pinned(self, like: torch.Tensor) -> torch.Tensor:
-            return torch.zeros_like(like)
-
-        def mark(self) -> int:
-            log.append("event")
-            return len(log)
-
-        def wait_on_host(self, event: int) -> None:
-            log.append("wait")
-
     tasks = tuple((row, CropTask(PHOTOS[row], (0, 0, 9, 9), False)) for row in (0, 2))
     produced = Produced(WorkItem(0, Cursor(0, 0), 0), (), 0.0, True, None, tasks=tasks)
     settings = producer_settings(MemorySource(PHOTOS), pipeline=imagenet_train(16))
-    verifier = Verifier(settings, 2)
+    verifier, copies = Verifier(settings, 2), LoggedCopies()
     images = torch.arange(3 * 16 * 16 * 3).reshape(3, 16, 16, 3).to(torch.uint8)
-    verifier.look_at(produced, np.array([7, 8, 9]), images, Copies())  # type: ignore[arg-type]
-    assert log == ["in", "event", "out", "wait"] * 2  # the canary, and the rows
+    verifier.look_at(produced, np.array([7, 8, 9]), images, copies)
+    assert copies.log == ["side", "mark", "back", "wait"] * 2  # the canary, and the rows
     assert [(each.sample, each.row) for each in verifier._waiting] == [(7, 0), (9, 2)]
     assert all(np.array_equal(each.image, images[each.row].numpy()) for each in verifier._waiting)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from logged_copies import LoggedCopies
 from photo_folder import write_folder
 from strict_copies import META, StrictCopies
 
@@ -59,44 +60,12 @@ class Numbers:
         return host_batch(number, **self._shape)
 
 
-class RecordedCopies:
-    """A CopyEngine without a device, which objects to events and hand-overs on the wrong stream."""
-
-    def __init__(self) -> None:
-        self._events, self._inside = 0, False
-
-    def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(like)
-
-    @contextmanager
-    def side(self) -> Iterator[None]:
-        assert not self._inside
-        self._inside = True
-        yield
-        self._inside = False
-
-    def mark(self) -> int:
-        assert self._inside, "an event of the consumer's stream"
-        self._events += 1
-        return self._events
-
-    def mark_consumer(self) -> Any:
-        assert not self._inside, "an event of the side stream"
-
-    def wait_on_host(self, event: Any) -> None:
-        assert not self._inside
-
-    def hand_over(self, event: int, tensors: tuple[torch.Tensor, ...]) -> None:
-        assert not self._inside
-        assert len(tensors) == 2
-
-
 def stage(dtype: torch.dtype = torch.float32, device: str = "cpu", size: int = SIZE) -> BatchStage:
     return BatchStage(imagenet_train(size), dtype, torch.device(device))
 
 
 def feed_of(source: Callable[[], HostBatch], ready: Callable[[], int], ahead: int = 2) -> DeviceFeed:
-    return DeviceFeed(source, ready, stage(), ahead=ahead, copies=RecordedCopies())
+    return DeviceFeed(source, ready, stage(), ahead=ahead, copies=LoggedCopies())
 
 
 def check(batch: DeviceBatch, number: int) -> None:
@@ -152,9 +121,9 @@ def test_flush_forgets_what_is_under_way() -> None:
     check(feed.next(), 50)
 
 
-@pytest.mark.parametrize("copies", [None, RecordedCopies()], ids=["CPU", "device"])
+@pytest.mark.parametrize("copies", [None, LoggedCopies()], ids=["CPU", "device"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
-def test_batches_are_no_inference_tensors(dtype: torch.dtype, copies: RecordedCopies | None) -> None:
+def test_batches_are_no_inference_tensors(dtype: torch.dtype, copies: LoggedCopies | None) -> None:
     feed = DeviceFeed(Numbers(), lambda: 1, stage(dtype), ahead=2, copies=copies)
     with torch.inference_mode():
         batches = [feed.next()]
@@ -187,7 +156,7 @@ def test_on_a_cpu_memory_of_results_is_used_again() -> None:
     assert len(addresses) <= 3
 
 
-class IdleDevice(RecordedCopies):
+class IdleDevice(LoggedCopies):
     """A device that does a step only when the host waits for it, as one whose steps take long."""
 
     queued = done = 0
@@ -275,7 +244,7 @@ def test_both_ways_of_a_batch_apply_the_plan_of_its_samples(
     pipeline = imagenet_train(SIZE, augment=augment)
     staged = BatchStage(pipeline, dtype, torch.device("cpu"), num_classes=5)
     seen = []
-    for copies in (None, RecordedCopies()):
+    for copies in (None, LoggedCopies()):
         numbers = itertools.count()
         source = lambda numbers=numbers: replace(textured(next(numbers)), resident=resident)  # noqa: E731
         feed = DeviceFeed(source, lambda: 1, staged, seed=9, pad=pad, ahead=1, copies=copies)

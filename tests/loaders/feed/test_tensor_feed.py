@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 import torch
+from logged_copies import LoggedCopies
 from numbered_dataset import Pair
 from torch.nn.utils.rnn import pack_sequence
 
 from penstock.loaders.feed.tensor_feed import TensorFeed, tensors_in, to_device
 
 META = torch.device("meta")
-
-
-class RecordingCopies:
-    """A CopyEngine that writes down what is asked of it."""
-
-    def __init__(self) -> None:
-        self.log: list[Any] = []
-        self.marks = 0
-        self.locked: list[torch.Tensor] = []
-
-    def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        self.locked.append(torch.empty_like(like))
-        return self.locked[-1]
-
-    def mark_consumer(self) -> None:
-        pass
-
-    @contextmanager
-    def side(self) -> Iterator[None]:
-        self.log.append("side")
-        yield
-        self.log.append("back")
-
-    def mark(self) -> int:
-        self.log.append("mark")
-        self.marks += 1
-        return self.marks
-
-    def wait_on_host(self, event: int) -> None:
-        pass
-
-    def hand_over(self, event: int, tensors: tuple[torch.Tensor, ...]) -> None:
-        self.log.append((f"hand over after mark {event}", [tensor.tolist() for tensor in tensors]))
 
 
 @pytest.mark.parametrize(
@@ -98,9 +64,9 @@ def test_a_packed_sequence_moves_as_torch_moves_it() -> None:
     assert moved.data.tolist() == packed.data.tolist()
 
 
-def feed_of(batches: list[Any], finished: list[int]) -> tuple[TensorFeed, RecordingCopies]:
+def feed_of(batches: list[Any], finished: list[int]) -> tuple[TensorFeed, LoggedCopies]:
     """A feed over `batches`, told before each request how many more are finished."""
-    copies, source = RecordingCopies(), iter(batches)
+    copies, source = LoggedCopies(), iter(batches)
 
     def take() -> Any:
         copies.log.append("take")
@@ -135,8 +101,7 @@ def test_what_can_be_page_locked_is_and_keeps_values_and_strides() -> None:
     images = torch.arange(48, dtype=torch.uint8).view(1, 4, 4, 3).permute(0, 3, 1, 2)
     sparse, owned = torch.eye(3).to_sparse(), torch.nn.Parameter(torch.ones(2))
     feed, copies = feed_of([{"images": images, "sparse": sparse, "owned": owned}], finished=[0])
-    handed_over = copies.hand_over
-    copies.hand_over = lambda event, tensors: handed_over(event, ())  # type: ignore[method-assign]
+    copies.hand_over = lambda event, tensors: None  # type: ignore[method-assign]
     batch = feed.next()
     assert len(copies.locked) == 1
     assert batch["images"] is copies.locked[0]
