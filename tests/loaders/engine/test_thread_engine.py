@@ -119,6 +119,34 @@ def test_a_busy_consumer_is_no_silence() -> None:
     engine.close()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ctrl_c_loses_no_batch(workers: int) -> None:
+    engine = engine_of({}, 0.005, workers=workers)
+    engine.seek(Cursor(0, 0))
+    expected = indices(take(engine, 12))
+    engine.seek(Cursor(0, 0))
+    target: Any = engine.queue.changed if workers else engine._maker
+    name, calls, interrupted, served = "wait" if workers else "make", 0, 0, []
+    undisturbed = getattr(target, name)
+
+    def at_times(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += threading.current_thread() is threading.main_thread()
+        if calls % 3 == 2 and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return undisturbed(*arguments)
+
+    setattr(target, name, at_times)
+    while len(served) < 12:
+        try:
+            served += indices(take(engine, 1))
+        except KeyboardInterrupt:
+            interrupted += 1
+    assert served == expected
+    assert interrupted >= 2
+    engine.close()
+
+
 def test_a_source_that_ends_its_thread_is_named() -> None:
     engine = engine_of({5: faulty_source.leave_by_system_exit})
     engine.seek(Cursor(0, 0))
