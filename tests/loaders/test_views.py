@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,66 +11,20 @@ import pytest
 import torch
 from memory_source import MemorySource
 from odd_images import jpeg, textured
-from photo_folder import write_folder
 from PIL import Image
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.batch import Batch
 from penstock.loaders.loader import Loader
 from penstock.pipelines import Augmentations, ImagePipeline, imagenet_eval, imagenet_train
 from penstock.pipelines.plan.crops import plan_batch
 
 NUM_PHOTOS, BATCH, SEED = 30, 6, 5
 VIEWS = [imagenet_train(32), imagenet_train(32), imagenet_train((16, 24), scale=(0.05, 0.3)), imagenet_eval(20)]
-BACKENDS: dict[str, dict[str, Any]] = {
-    "torch, threads": {"backend": "torch", "workers": 2, "workers_are": "threads"},
-    "torch, processes": {"backend": "torch", "workers": 2, "workers_are": "processes"},
-    "torch, python": {"backend": "torch", "workers": 0, "decoder": "simplejpeg"},
-    "hdf5": {"backend": "hdf5", "workers": 2},
-    "dali": {"backend": "dali", "workers": 2},
-}
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
 
 
 def open_loader(source: Any, **settings: Any) -> Loader:
     usual = {"pipeline": VIEWS, "batch_size": BATCH, "dtype": torch.uint8, "seed": SEED, "workers": 0}
     return create_loader(source, **{**usual, **settings})
-
-
-def as_bytes(batch: Batch) -> tuple[Any, ...]:
-    views = [view.permute(0, 2, 3, 1).contiguous().numpy().tobytes() for view in batch.images]
-    return batch.index.tolist(), batch.labels.tolist(), batch.windows.tolist(), batch.flips.tolist(), views
-
-
-def serve(loader: Loader, epochs: int = 2) -> list[tuple[Any, ...]]:
-    return [as_bytes(batch) for _ in range(epochs - loader.epoch) for batch in loader.batches()]
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_all_backends_ranks_and_a_resume_serve_the_same_views(photos: Path, tmp_path: Path, name: str) -> None:
-    settings = {**BACKENDS[name], **({"cache": tmp_path / "all.h5"} if name == "hdf5" else {})}
-    with open_loader(photos) as loader:
-        expected = serve(loader)
-    assert [len(view) for view in expected[0][4]] == [BATCH * 3 * size for size in (32 * 32, 32 * 32, 16 * 24, 20 * 20)]
-    ranks = []
-    for rank in range(2):
-        with open_loader(photos, **{**settings, "batch_size": BATCH // 2, "rank": rank, "world_size": 2}) as loader:
-            ranks.append(serve(loader))
-    for first, second, whole in zip(*ranks, expected, strict=True):
-        assert whole == (*(a + b for a, b in zip(first[:4], second[:4], strict=True)), [
-            a + b for a, b in zip(first[4], second[4], strict=True)
-        ])  # fmt: skip
-    with open_loader(photos, **settings) as loader:
-        stream = itertools.chain.from_iterable(loader.batches() for _ in range(2))
-        assert [as_bytes(batch) for batch in itertools.islice(stream, 7)] == expected[:7]
-        state = json.loads(json.dumps(loader.state_dict()))
-    with open_loader(photos, **settings) as loader:
-        loader.load_state_dict(state)
-        assert serve(loader) == expected[7:]
 
 
 def test_a_view_is_what_its_pipeline_makes_alone(photos: Path) -> None:

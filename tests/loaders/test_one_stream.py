@@ -1,0 +1,194 @@
+"""One stream, whatever it is asked to be: the same on every backend, on ranks that share it, and after a resume."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from served_steps import Step, as_steps, join, serve_steps
+from transform_functions import ByName, Module, from_global_state, jitter, mean, roll
+
+from penstock.loaders import Blocks, ByUpdate, LoaderError, PatchBudget, create_loader
+from penstock.loaders.loader import Batch, Loader
+from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train
+
+NUM_PHOTOS, BATCH = 40, 8
+BUCKETS = [(32, 32), (24, 40), (40, 24)]
+CROPS: dict[str, dict[str, Any]] = {
+    "padded": {"size": (48, 80), "crop": "random", "padding": 20, "fill": (9, 130, 250)},
+    "shorter side, drawn": {"size": (24, 24), "crop": "random", "shorter_side": (26, 50)},
+    "shorter side": {"size": (24, 30), "crop": "center", "shorter_side": 32, "flip": 0},
+    "scale jitter": {"size": (40, 56), "crop": "scale_jitter", "jitter": (0.3, 2.0), "align": "top_left", "fill": 114},
+    "letterbox": {"size": (40, 40), "crop": "letterbox", "fill": (114, 114, 114), "flip": 0},
+    "turned": {"size": (32, 32), "rotate90": 0.75, "vertical_flip": 0.5},
+    "ten": {"size": (16, 24), "crop": "ten", "flip": 0},
+    "grey": {"size": (32, 32), "channels": 1, "mean": 0.4, "std": 0.2},
+    "grey, turned, padded": {
+        "size": (60, 60),
+        "crop": "random",
+        "padding": 9,
+        "channels": 1,
+        "mean": 0,
+        "std": 1,
+        "rotate90": 1,
+        "fill": 77,
+    },
+}
+ORDERS: dict[str, dict[str, Any]] = {
+    "blocks": {"shuffle": Blocks(samples=4, group=8)},
+    "weights": {"weights": np.arange(NUM_PHOTOS) % 5 + 0.5, "epoch_samples": 50},
+}
+CHANGES: dict[str, dict[str, Any]] = {
+    "buckets": {"buckets": BUCKETS},
+    "by epoch": {"sizes": {0: 24, 1: (40, 32)}, "batch_size": {0: 12, 1: 6}},
+    # In the middle of the first epoch and of the second one.
+    "by update": {"sizes": ByUpdate({0: 24, 2: (40, 32), 5: 32}), "batch_size": ByUpdate({0: 12, 3: 6, 7: 4})},
+    "patches": {"patches": PatchBudget(size=8, sequence_lengths=(6, 12, 24)), "batch_size": 6},
+}
+VIEWS = [imagenet_train(32), imagenet_train(32), imagenet_train((16, 24), scale=(0.05, 0.3)), imagenet_eval(20)]
+TRANSFORMS = {"jitter": jitter, "global state": from_global_state}
+ALONE = {"roll": roll, "mean": mean, "module": Module(), "by name": ByName()}
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"pipeline": ImagePipeline(**crop)} for name, crop in CROPS.items()},
+    **{name: {"transform": function, "dtype": torch.float32} for name, function in (TRANSFORMS | ALONE).items()},
+    "views": {"pipeline": VIEWS},
+    **ORDERS,
+    **{name: {**change, "drop_last": False} for name, change in CHANGES.items()},
+}
+BACKENDS: dict[str, dict[str, Any]] = {
+    "threads": {"workers": 2, "workers_are": "threads"},
+    "processes": {"workers": 2, "workers_are": "processes"},
+    "hdf5": {"backend": "hdf5", "workers": 2},
+    "hdf5, python": {"backend": "hdf5", "decoder": "simplejpeg"},
+    "dali": {"backend": "dali", "workers": 2, "readers": 2},
+}
+OF_CHANGES: dict[str, dict[str, Any]] = {
+    "hdf5, processes": {"backend": "hdf5", "workers": 2, "workers_are": "processes"},
+    "dali, in the process": {"backend": "dali"},
+    "dali, python": {"backend": "dali", "workers": 2, "decoder": "simplejpeg", "verify": 2},
+}
+
+
+def open_loader(photos: Path, case: str, **settings: Any) -> Loader:
+    if settings.get("backend") == "hdf5":
+        settings["cache"] = photos.with_suffix(".h5")
+    usual = {"pipeline": imagenet_train(24), "batch_size": BATCH, "dtype": torch.uint8, "seed": 3, "workers": 0}
+    return create_loader(photos, **{**usual, **CASES[case], **settings})
+
+
+@pytest.fixture(scope="module")
+def streams(photos: Path) -> dict[str, list[Step]]:
+    """Of each case two epochs by Python in this process."""
+    found = {}
+    for case in CASES:
+        with open_loader(photos, case, decoder="simplejpeg") as loader:
+            found[case] = serve_steps(loader)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("case", "backend"),
+    [
+        *itertools.product([case for case in CASES if case not in ALONE], BACKENDS),
+        *itertools.product(CHANGES, OF_CHANGES),
+        *itertools.product(ALONE, ["threads"]),
+    ],
+)
+def test_every_backend_serves_it(photos: Path, streams: dict[str, list[Step]], case: str, backend: str) -> None:
+    settings = {**BACKENDS, **OF_CHANGES}[backend]
+    rounds = "dali" in backend and case in {**ORDERS, **CHANGES}  # DALI resizes what is cut and normalised as usual
+    with open_loader(photos, case, **settings) as loader:
+        assert serve_steps(loader, rounds=rounds) == streams[case]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in CHANGES])
+def test_ranks_go_on_together_where_a_state_was_taken(photos: Path, streams: dict[str, list[Step]], case: str) -> None:
+    with open_loader(photos, case, workers=2) as loader:
+        head = as_steps(itertools.islice(loader.batches(), 3))
+        state = json.loads(json.dumps(loader.state_dict()))
+    tails = []
+    for rank in range(2):
+        with open_loader(photos, case, batch_size=BATCH // 2, rank=rank, world_size=2) as loader:
+            loader.load_state_dict(state)
+            tails.append(serve_steps(loader))
+    assert head + join(tails) == streams[case]
+
+
+def test_the_streams_are_what_they_are_asked_to_be(streams: dict[str, list[Step]]) -> None:
+    def epochs(case: str) -> list[list[Step]]:
+        return [[step for step in streams[case] if step.epoch == epoch] for epoch in range(2)]
+
+    for case in CASES:
+        first, second = ([step.rows for step in steps] for steps in epochs(case))
+        drawn = CASES[case].get("pipeline", VIEWS)
+        is_random = not isinstance(drawn, ImagePipeline) or drawn.random
+        assert (first != second) == is_random, case
+    for case in CHANGES:
+        shapes = {row.pixels[0].values.shape for step in streams[case] for row in step.rows}
+        assert len(shapes) == {"by epoch": 2}.get(case, 3)
+        for steps in epochs(case):
+            assert sorted(row.index for step in steps for row in step.rows) == list(range(NUM_PHOTOS))
+    twice = [row for step in epochs("weights")[0] for row in step.rows]  # many samples come again, with other crops
+    assert len({row.index for row in twice}) < len(twice) - 5
+    assert len({row.pixels[0].crc for row in twice}) == len(twice)
+    views = streams["views"][0].rows[0].pixels
+    assert [view.values.size for view in views] == [3 * size for size in (32 * 32, 32 * 32, 16 * 24, 20 * 20)]
+
+
+def test_a_state_of_another_order_is_refused(photos: Path) -> None:
+    with open_loader(photos, "blocks") as blocks, open_loader(photos, "weights") as weights:
+        old = {**blocks.state_dict(), "sampler": "blocks-1 of 4 in groups of 8"}
+        for loader, state, words in (
+            (weights, blocks.state_dict(), "sampler='blocks-2 of 4 in groups of 8 over 4 lanes'"),
+            (blocks, old, r"E-STATE.*sampler='blocks-1 of 4 in groups of 8', this loader 'blocks-2"),
+            (blocks, weights.state_dict(), "weighted-1"),
+        ):
+            with pytest.raises(LoaderError, match=words):
+                loader.load_state_dict(state)
+
+
+def test_augmentations_of_a_sample_that_comes_twice_differ(photos: Path) -> None:
+    only_one = {"weights": [1.0] + [0.0] * (NUM_PHOTOS - 1), "epoch_samples": 8}
+    pipeline = imagenet_train(24, scale=(1, 1), ratio=(1, 1), flip=0.0, color_jitter=(0.4, 0.4, 0.4, 0.1))
+    with create_loader(photos, pipeline=pipeline, batch_size=8, workers=0, **only_one) as loader:
+        images = next(iter(loader))[0]
+    assert len({image.numpy().tobytes() for image in images.permute(0, 2, 3, 1)}) == 8
+
+
+def test_the_settings_are_seen_in_the_pixels(photos: Path) -> None:
+    """Fill around a letterbox, one channel, ten different crops, floats of one mean and std."""
+
+    def first(name: str, **settings: Any) -> Batch:
+        with open_loader(photos, name, **settings) as loader:
+            return next(loader.batches())
+
+    boxed = first("letterbox")
+    for image, (x, y, w, h) in zip(boxed.images, boxed.places.tolist(), strict=True):
+        assert max(w, h) == 40
+        outside = torch.ones(40, 40, dtype=torch.bool)
+        outside[y : y + h, x : x + w] = False
+        assert (image[:, outside] == 114).all()
+        assert (image[:, ~outside] != 114).any()
+    levels, floats = first("grey").images, first("grey", dtype=torch.float32).images
+    assert levels.shape == (BATCH, 1, 32, 32)
+    assert torch.allclose(floats, (levels / 255 - 0.4) / 0.2, atol=1e-6)
+    crops = first("ten").images
+    assert torch.stack(crops, 1).shape == (BATCH, 10, 3, 16, 24)
+    assert torch.equal(crops[5], crops[1].flip(3))  # upper left of the mirrored image
+    assert len(np.unique(first("turned").turns)) > 1
+
+
+def test_a_cache_is_refused_for_16_bits(photos: Path) -> None:
+    deep, cache = ImagePipeline(size=(16, 16), depth=16), photos.with_suffix(".h5")
+    for settings in ({"backend": "hdf5", "cache": cache}, {"backend": "dali", "cache": cache}):
+        with pytest.raises(ValueError, match="depth=16 needs the image files"):
+            create_loader(photos, pipeline=deep, batch_size=4, **settings)
+    with create_loader(photos, pipeline=deep, batch_size=4, dtype=torch.uint16, shuffle=False, workers=2) as loader:
+        images = next(loader.batches()).images
+    assert images.dtype == torch.uint16
+    assert (images.to(torch.int32) > 255).any()
