@@ -9,7 +9,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -307,9 +306,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def __enter__(self) -> DataLoader[T_co]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

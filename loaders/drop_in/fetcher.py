@@ -55,7 +55,7 @@ class Fetcher:
         self._stateful = keep_stateful({DATASET: plain.dataset, ITERATOR: self._iterator})
         self._is_own_iterator = self._iterator is plain.dataset
         self._batches, self._skip = 0, 0
-        self.on_place: Callable[[], None] = _do_nothing
+        self.on_place: Callable[[], object] | None = None
         if resume and self._iterator is not None:
             load_state(self._iterator, ITERATOR, resume)
             self._batches = resume.get(BATCHES, 0)
@@ -73,7 +73,8 @@ class Fetcher:
                     self.plain.fetch(index)
             finally:
                 self.plain.collate_fn = collate
-            self.on_place()
+            if self.on_place is not None:
+                self.on_place()
         self._batches += 1
         return self.plain.fetch(index)
 
@@ -99,7 +100,3 @@ def begin_dataset(dataset: Any, resume: ProcessState) -> ProcessState:
 
 def _drop(samples: Any) -> None:
     """Collate nothing."""
-
-
-def _do_nothing() -> None:
-    """Do nothing."""

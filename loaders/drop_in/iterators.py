@@ -205,7 +205,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
         if place.begin:
             if self._is_lazy:
                 random_state.restore(place.begin, {})
-            fetcher.on_place = lambda now=place.now: random_state.restore(now, {})  # type: ignore[misc]
+            fetcher.on_place = lambda now=place.now: random_state.restore(now, {})
             return super()._next_data()  # type: ignore[no-untyped-call]
         before = random_state.capture({}) if self._is_lazy else self._before
         try:

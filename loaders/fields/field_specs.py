@@ -56,8 +56,17 @@ class Masks:
         set_checked(self, ignore_index=checked_int(f"ignore_index of {self.dtype} masks", self.ignore_index, *limits))
 
 
+class _Served:
+    min_area: float
+    padded: bool
+
+    def __post_init__(self) -> None:
+        min_area, padded = checked_number("min_area", self.min_area, 0, 1), checked_bool("padded", self.padded)
+        set_checked(self, min_area=min_area, padded=padded)
+
+
 @dataclass(frozen=True)
-class Boxes:
+class Boxes(_Served):
     """Give the boxes of each image, left, top, right and bottom in pixels of the image, with their classes.
 
     Served as float32 [k, 4], one tensor per image, with their classes, int64 [k]. Raises ValueError unless min_area is
@@ -77,9 +86,6 @@ class Boxes:
     min_area: float = MIN_AREA
     padded: bool = False
 
-    def __post_init__(self) -> None:
-        _check_serving(self)
-
 
 @dataclass(frozen=True)
 class Keypoints:
@@ -98,7 +104,7 @@ class Keypoints:
 
 
 @dataclass(frozen=True)
-class Coco:
+class Coco(_Served):
     """Read boxes and classes, and keypoints where there are some, of a JSON file of COCO.
 
     Crowds are left out, as in the references of torchvision. Class numbers count the category ids in their order, from
@@ -114,12 +120,9 @@ class Coco:
     min_area: float = MIN_AREA
     padded: bool = False
 
-    def __post_init__(self) -> None:
-        _check_serving(self)
-
 
 @dataclass(frozen=True)
-class Yolo:
+class Yolo(_Served):
     """Read the boxes of a folder of text files of YOLO: class, centre and sides as shares of the image, one per line.
 
     Served as Boxes are.
@@ -134,15 +137,6 @@ class Yolo:
     names: Sequence[str] | None = None
     min_area: float = MIN_AREA
     padded: bool = False
-
-    def __post_init__(self) -> None:
-        _check_serving(self)
-
-
-def _check_serving(spec: Any) -> None:
-    set_checked(
-        spec, min_area=checked_number("min_area", spec.min_area, 0, 1), padded=checked_bool("padded", spec.padded)
-    )
 
 
 _BY_NAME = {"mask": Masks, "boxes": Boxes, "keypoints": Keypoints, "coco": Coco, "yolo": Yolo}

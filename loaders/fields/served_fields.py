@@ -35,13 +35,15 @@ def add_fields(source: Source, batch: HostBatch, plans: Sequence[AugmentPlan | N
         values = source.fields(batch.index[rows] if len(rows) else np.zeros(1, np.int64))
         if not len(rows):  # a source of the user's may not take an empty list of samples
             values = {name: take_rows(value, rows) for name, value in values.items()}
-        served = {
+        served: dict[str, Any] = {
             name: _spread(values[name], rows, len(batch.index), _EMPTY[kind.kind])
             for name, kind in kinds.items()
             if kind.kind in _EMPTY
         }
         moved = [_move(batch, rows, kinds, values, *view) for view in enumerate(plans)]
-    served |= {name: _join([view[name] for view in moved]) for name in moved[0]}
+    for name in moved[0]:
+        views = tuple(view[name] for view in moved)
+        served[name] = views[0] if len(views) == 1 else views
     return replace(batch, fields=batch.fields | {name: served[name] for name in _in_order(kinds, served)})
 
 
@@ -72,10 +74,6 @@ def _move(
         elif kind.kind == "boxes":
             served |= _serve_boxes(batch, rows, name, kinds, values, placing)
     return served
-
-
-def _join(views: list[Any]) -> Any:
-    return views[0] if len(views) == 1 else tuple(views)
 
 
 def _serve_boxes(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from penstock.loaders.stream.engine_contract import BadSample
 from penstock.loaders.stream.ledger import EpochLedger
 from penstock.pipelines.checked import checked_choice, checked_number, set_checked
-from penstock.pipelines.errors import LoaderError
 
 POLICIES = ("raise", "replace")
 REPAIR_POLICIES = ("count", "raise", "replace", "ignore")
@@ -67,24 +66,15 @@ class BadSamplePolicy:
         for entry in bad:
             if (self.on_repaired if entry.code == "E-REPAIRED" else self.on_bad_sample) == "raise":
                 raise entry.error(**where)
+        cause, named = "", bad[0]
         if len(ledger.bad) + len(bad) > self.limit:
             of = f" of {self.samples_per_epoch}" if self.limit != self.max_bad else ""
-            raise LoaderError(
-                "E-MAXBAD",
+            cause = (
                 f"{len(ledger.bad) + len(bad)} bad samples in epoch {ledger.epoch}, max_bad is {self.max_bad:g}{of}; "
-                f"the latest: {bad[0].code} {bad[0].cause}",
-                sample=bad[0].sample,
-                path=bad[0].path,
-                backend=backend,
-                rank=rank,
+                f"the latest: {named.code} {named.cause}"
             )
-        lost = [entry for entry in bad if entry.substitute < 0]
-        if lost and not self.evaluation:
-            raise LoaderError(
-                "E-MAXBAD",
-                f"no good sample among those that follow it ({lost[0].code} {lost[0].cause})",
-                sample=lost[0].sample,
-                path=lost[0].path,
-                backend=backend,
-                rank=rank,
-            )
+        elif lost := [entry for entry in bad if entry.substitute < 0 and not self.evaluation]:
+            named = lost[0]
+            cause = f"no good sample among those that follow it ({named.code} {named.cause})"
+        if cause:
+            raise named._replace(code="E-MAXBAD", cause=cause, fix="", raised=None).error(**where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -166,21 +167,19 @@ class EvenLayout:
 
     def samples_at(self, places: Index) -> Index:
         """Return the samples that lie at `places` before they are mixed."""
-        slots, offsets = np.divmod(places, self._block)
-        blocks = np.full(len(places), self._full, np.int64)  # the short one
-        if self._shuffled is not None:
-            is_full = slots < self._full
-            blocks[is_full] = self._shuffled(slots[is_full])
-        return blocks * self._block + offsets
+        return self._map_blocks(places, self._shuffled)
 
     def places_of(self, samples: Index) -> Index:
         """Return the places at which `samples` lie before they are mixed."""
-        blocks, offsets = np.divmod(samples, self._block)
-        slots = np.full(len(samples), self._full, np.int64)
-        if self._shuffled is not None:
+        return self._map_blocks(samples, None if self._shuffled is None else self._shuffled.inverse)
+
+    def _map_blocks(self, numbers: Index, shuffle: Callable[[Index], Index] | None) -> Index:
+        blocks, offsets = np.divmod(numbers, self._block)
+        mapped = np.full(len(numbers), self._full, np.int64)  # the short one stays the last
+        if shuffle is not None:
             is_full = blocks < self._full
-            slots[is_full] = self._shuffled.inverse(blocks[is_full])
-        return slots * self._block + offsets
+            mapped[is_full] = shuffle(blocks[is_full])
+        return mapped * self._block + offsets
 
     def span_at(self, position: int) -> tuple[int, int] | None:
         """Return the positions (first, end) that are mixed with `position`, and those of the tail among them."""

@@ -113,14 +113,8 @@ class EpochLedger:
 
 
 def _to_line(entry: BadSample) -> dict[str, object]:
-    path = ascii(entry.path)[2:-1]
-    return {
-        "sample": entry.sample,
-        "code": entry.code,
-        "cause": entry.cause,
-        "path": path,
-        "substitute": entry.substitute,
-    }
+    named = {name: getattr(entry, name) for name in ("sample", "code", "cause")}
+    return {**named, "path": ascii(entry.path)[2:-1], "substitute": entry.substitute}
 
 
 def _from_line(line: Mapping[str, Any]) -> BadSample:

@@ -35,10 +35,6 @@ class StreamIdentity:
     fix: ClassVar[str | None] = None
     later: ClassVar[frozenset[str]] = frozenset()  # what states of earlier versions do not have
 
-    def _saved(self, **place: int) -> dict[str, Any]:
-        """Return the identity and the place as a JSON-serialisable dict."""
-        return {**asdict(self), **place}
-
     def _place(self, state: object, limits: Mapping[str, int]) -> list[int]:
         """Return the fields of `state` that `limits` names, each from 0 to below its limit.
 
@@ -127,7 +123,7 @@ class LoaderState(StreamIdentity):
 
     def save(self, cursor: Cursor) -> dict[str, Any]:
         """Return the identity, `epoch`, and `position` (samples served by all ranks in that epoch)."""
-        return self._saved(epoch=cursor.epoch, position=cursor.position)
+        return {**asdict(self), **cursor._asdict()}
 
     def restore(self, state: object, *, strict: bool = True, epoch_samples: int | None = None) -> Cursor:
         """Return the place that `state` names; `strict` refuses one of another pipeline. Raises LoaderError E-STATE.
@@ -197,7 +193,7 @@ class DataLoaderState(StreamIdentity):
 
     def save(self, epoch: int, batches: int) -> dict[str, Any]:
         """Return the identity, `epoch`, and `batches` (how many batches of it were delivered)."""
-        return self._saved(epoch=epoch, batches=batches)
+        return {**asdict(self), "epoch": epoch, "batches": batches}
 
     def restore(self, state: object) -> tuple[int, int]:
         """Return (epoch, batches) of `state`. Raises LoaderError E-STATE."""

@@ -80,7 +80,7 @@ REFUSED: dict[Callable[..., object], dict[str, tuple[str, list[Any]]]] = {
         "batch_size": ("batch_size must be", [4.0, "4", True, 0]),
         "device": ("device must be one of torch's", ["gpu", None]),
         "dtype": ("dtype must be one of", ["float32"]),
-        "seed": ("seed ", ["0", 1.5, -1]),
+        "seed": ("seed ", ["0", 1.0, -1, True, None, np.float64(1)]),
         "shuffle": ("shuffle must be True or False", ["no", 0, 1, np.int64(1)]),
         "drop_last": ("drop_last must be True or False", ["no", 0]),
         "with_index": ("with_index must be True or False", ["no", 1]),

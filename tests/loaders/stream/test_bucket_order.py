@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,18 +40,8 @@ def test_every_sample_is_served_once_in_steps_of_one_bucket_alike_on_all_ranks(
     order, bucket_of = bucketed(counts, shuffled=shuffled)
     epochs: dict[int, list[list[list[int]]]] = {}
     for world in (1, 2, 3):
-        ranks = [
-            Schedule(
-                n=order.n,
-                batch_size=12 // world,
-                rank=rank,
-                world_size=world,
-                order=order,
-                drop_last=drop_last,
-                pad=True,
-            )
-            for rank in range(world)
-        ]
+        about: dict[str, Any] = {"n": order.n, "order": order, "drop_last": drop_last, "pad": True}
+        ranks = [Schedule(**about, batch_size=12 // world, rank=rank, world_size=world) for rank in range(world)]
         epochs[world] = []
         for epoch in range(3):
             cursors, steps = walk(ranks[0], epoch), []
@@ -112,10 +101,11 @@ def test_an_order_is_named_by_its_members_which_keep_the_order_of_the_source() -
         assert members.tolist() == np.flatnonzero(buckets == number).tolist()
 
 
-def test_a_place_behind_the_last_step_is_refused() -> None:
+@pytest.mark.parametrize("place", [84, 17])
+def test_a_place_at_which_no_step_begins_is_refused(place: int) -> None:
     order, _ = bucketed([23, 23, 23, 23])
-    with pytest.raises(LoaderError, match="no batch of 12 samples begins at position 84"):
-        Schedule(n=92, batch_size=12, order=order).resume_at(Cursor(0, 84))
+    with pytest.raises(LoaderError, match=f"no batch of 12 samples begins at position {place}"):
+        Schedule(n=92, batch_size=12, order=order).resume_at(Cursor(0, place))
 
 
 def test_each_bucket_is_shuffled_by_itself() -> None:
@@ -123,20 +113,6 @@ def test_each_bucket_is_shuffled_by_itself() -> None:
     first, second = (order(0, np.arange(begin, begin + 50)) - begin for begin in (0, 50))
     assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(50))
     assert np.count_nonzero(first == second) < 10
-
-
-def test_an_epoch_in_buckets_goes_on_only_with_its_global_batch() -> None:
-    order, _ = bucketed([37, 61])
-    schedule = Schedule(n=98, batch_size=12, order=order, drop_last=False)
-    middle = walk(schedule)[3]
-    state = {**schedule.saved(middle), "position": middle.position}
-    other, spread = replace(schedule, batch_size=6), replace(schedule, batch_size=6, world_size=2)
-    spread.check_saved(state, middle)  # 6 samples on each of 2 ranks are the same steps
-    other.check_saved(state, Cursor(1, 0))  # at the beginning of an epoch any batch will do
-    with pytest.raises(LoaderError, match=r"goes on with its global batch: 12 then, 6 now.*batch_size \* ranks"):
-        other.check_saved(state, middle)
-    with pytest.raises(LoaderError, match="no batch of 12 samples begins at position 17"):
-        schedule.resume_at(Cursor(0, 17))
 
 
 @pytest.mark.parametrize(

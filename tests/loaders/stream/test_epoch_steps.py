@@ -100,7 +100,7 @@ def test_a_place_in_a_billion_samples_is_found_at_once() -> None:
 def test_sizes_by_update_change_at_the_batches_of_a_run(world: int, drop_last: bool) -> None:
     """Phases that begin anywhere: in the middle of an epoch, at its ends, several in an epoch and none in several."""
     draw = np.random.default_rng(world)
-    for _ in range(60):
+    for _ in range(30):
         changes = np.unique(draw.integers(0, 60, draw.integers(1, 6)) * (draw.random() < 0.9))
         firsts = [0, *changes[changes > 0].tolist()]
         phases = tuple(Phase(first, int(draw.integers(1, 9)), (first + 8, 8), True) for first in firsts)

@@ -56,9 +56,9 @@ def test_a_position_does_not_depend_on_what_is_asked_with_it(order: Order) -> No
 
 @pytest.mark.parametrize(("block", "group"), [(1, 1), (4, 1), (4, 3), (7, 2), (3, 12), (1, 64), (50, 9), (16, 98)])
 def test_blocks_cover_every_sample_once(block: int, group: int) -> None:
-    for n in (1, 2, 6, 7, 8, 49, 50, 97, 300, 2991):
+    for n in (1, 2, 7, 8, 50, 97, 300, 2991):
         for order in (BlockShuffled(n=n, seed=3, block=block, group=group), uneven(n, group)):
-            for epoch in range(6):
+            for epoch in range(3):
                 served = epoch_of(order, epoch)
                 assert sorted(served.tolist()) == list(range(n)), (n, epoch)
                 assert order.positions_of(epoch, served).tolist() == list(range(n)), (n, epoch)

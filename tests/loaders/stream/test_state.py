@@ -159,12 +159,6 @@ def test_numbers_of_numpy_make_a_state_that_is_json(photos: Path) -> None:
         assert loader.epoch == 2
 
 
-@pytest.mark.parametrize("number", [True, 1.0, "1", None, np.float64(1)])
-def test_a_seed_that_is_no_integer_is_refused(photos: Path, number: Any) -> None:
-    with pytest.raises(ValueError, match="seed must be an integer"):
-        open_loader(photos, seed=number)
-
-
 # ---- the ledger ----
 
 IN_ORDER: dict[str, Any] = {"on_bad_sample": "replace", "shuffle": False}
