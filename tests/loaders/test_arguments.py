@@ -164,16 +164,6 @@ def test_every_argument_may_be_meant_by_a_misspelled_one(photos: Path) -> None:
         create_loader(photos, patch=16)
 
 
-def test_a_pipeline_that_was_not_called_is_told_how(photos: Path) -> None:
-    with pytest.raises(ValueError, match=r"call it, pipeline=imagenet_train\(\)"):
-        small(photos, pipeline=imagenet_train)
-
-
-def test_a_profile_that_is_not_there_is_refused(photos: Path) -> None:
-    with pytest.raises(LoaderError, match=r"E-MISUSE.*nope\.json.*no such profile"):
-        small(photos, backend="auto", profile="nope")
-
-
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_cache_in_a_folder_that_is_not_there_is_refused(photos: Path, tmp_path: Path, shards: int) -> None:
     dest = tmp_path / "cahces" / "imagenet" / "train.h5"

@@ -131,9 +131,6 @@ def test_one_processor_means_one_worker(photos: Path) -> None:
         os.sched_setaffinity(0, allowed)
 
 
-# ---- folders ----
-
-
 # ---- growth ----
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from memory_source import MemorySource
 from photo_fields import PhotoFields
 from PIL import Image
 
@@ -301,29 +302,14 @@ def test_a_transform_keeps_its_fields(data: PhotoFields, tmp_path: Path) -> None
                 assert torch.equal(halved.fields[name], batch.fields[name])
 
 
-class OwnFields:
+class OwnFields(MemorySource):
     """A source of the user's with a field of each kind that is looked up."""
 
-    classes, fingerprint, skipped = (b"0",), "own", {}  # type: ignore[var-annotated]
     short = False
 
     def __init__(self) -> None:
+        super().__init__([np.full((20, 20, 3), number, np.uint8) for number in range(12)])
         self.field_kinds = {"boxes": FieldKind(kind="boxes"), "note": FieldKind(kind="text")}
-
-    def __len__(self) -> int:
-        return 12
-
-    def read(self, index: int) -> npt.NDArray[np.uint8]:
-        return np.full((20, 20, 3), index, np.uint8)
-
-    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return np.zeros(len(indices), np.int64)
-
-    def path(self, index: int) -> bytes:
-        return b"own %d" % index
-
-    def describe(self) -> str:
-        return "own"
 
     def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
         boxes = np.stack([np.array([0, 0, index + 1, 20], np.float32) for index in indices.tolist()])

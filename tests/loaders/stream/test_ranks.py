@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch.distributed as dist
 
@@ -17,14 +19,21 @@ VARIABLES = (
 )
 
 
+Place = tuple[int, int]
+
+
 @pytest.fixture
-def setting(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Only the environment variables of the parameter."""
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    for pair in request.param.split():
-        name, _, value = pair.partition("=")
-        monkeypatch.setenv(name, value)
+def place_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Place]:
+    """Return what distributed_place finds where a text such as "RANK=1 WORLD_SIZE=2" is all that is set."""
+
+    def find(setting: str, *, certain: bool = True) -> Place:
+        for name in VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        for pair in setting.split():
+            monkeypatch.setenv(*pair.split("="))
+        return distributed_place(certain=certain)
+
+    return find
 
 
 @pytest.mark.parametrize(
@@ -48,65 +57,53 @@ def setting(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
         ("RANK=0 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4", (0, 2)),
         ("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", (0, 1)),
     ],
-    indirect=["setting"],
 )
-@pytest.mark.usefixtures("setting")
-def test_the_place_is_that_of_the_variables(place: tuple[int, int]) -> None:
-    assert distributed_place() == distributed_place(certain=False) == place
+def test_the_place_is_that_of_the_variables(place_in: Callable[..., Place], setting: str, place: Place) -> None:
+    assert place_in(setting) == place_in(setting, certain=False) == place
     assert distributed_place(3, 4) == (3, 4)
 
 
 @pytest.mark.parametrize(
-    ("setting", "for_now"),
-    [("WORLD_SIZE=2", (0, 2)), ("RANK=1", (0, 1)), ("RANK= WORLD_SIZE=3", (0, 3))],
-    indirect=["setting"],
-)
-@pytest.mark.usefixtures("setting")
-def test_a_place_that_nothing_tells_is_refused(for_now: tuple[int, int]) -> None:
-    assert distributed_place(certain=False) == for_now
-    with pytest.raises(LoaderError, match=r"E-MISUSE.*nothing says.*set RANK and WORLD_SIZE"):
-        distributed_place()
-
-
-@pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "for_now", "words"),
     [
-        ("PMI_SIZE=2", "PMI_SIZE is 2, and PMI_RANK does not say"),
+        ("WORLD_SIZE=2", (0, 2), "nothing says"),
+        ("RANK=1", (0, 1), "nothing says"),
+        ("RANK= WORLD_SIZE=3", (0, 3), "nothing says"),
+        ("PMI_SIZE=2", (0, 2), "PMI_SIZE is 2, and PMI_RANK does not say"),
         (
             "HOROVOD_RANK=1 HOROVOD_SIZE=2 PMI_RANK=3 PMI_SIZE=4",
+            (1, 2),
             r"rank 1 of 2 by horovodrun and 3 of 4 by mpirun \(PMI\)",
         ),
     ],
-    indirect=["setting"],
 )
-@pytest.mark.usefixtures("setting")
-def test_a_launcher_that_does_not_say_which_rank_this_is_is_refused(words: str) -> None:
-    with pytest.raises(LoaderError, match=f"E-MISUSE.*{words}.*pass rank and world_size"):
-        distributed_place()
+def test_a_place_that_is_not_certain_is_refused(
+    place_in: Callable[..., Place], setting: str, for_now: Place, words: str
+) -> None:
+    assert place_in(setting, certain=False) == for_now
+    with pytest.raises(LoaderError, match=f"E-MISUSE.*{words}.*set RANK and WORLD_SIZE.*pass rank and world_size"):
+        place_in(setting)
 
 
 @pytest.mark.parametrize(
-    "setting", ["SLURM_PROCID=0 SLURM_NTASKS=2", "SLURM_PROCID=1 SLURM_NTASKS=2 PMI_RANK=1 PMI_SIZE=2"], indirect=True
+    ("setting", "group", "words"),
+    [
+        ("SLURM_PROCID=0 SLURM_NTASKS=2", 1, r"2 tasks.*all of the data.*RANK=\$SLURM_PROCID"),
+        ("SLURM_PROCID=1 SLURM_NTASKS=2 PMI_RANK=1 PMI_SIZE=2", 1, r"2 tasks.*all of the data.*RANK=\$SLURM_PROCID"),
+        ("", 2, "had 2 ranks, has ended.*all of the data.*rank=0, world_size=1"),
+    ],
 )
-@pytest.mark.usefixtures("setting")
-def test_tasks_of_srun_that_are_no_ranks_are_told_what_they_take() -> None:
-    with pytest.warns(UserWarning, match=r"2 tasks.*all of the data.*RANK=\$SLURM_PROCID"):
-        assert distributed_place() == (0, 1)
+def test_a_process_that_may_be_one_of_several_warns_that_it_takes_everything(
+    place_in: Callable[..., Place], monkeypatch: pytest.MonkeyPatch, setting: str, group: int, words: str
+) -> None:
+    monkeypatch.setattr(ranks, "_group_size", group)
+    with pytest.warns(UserWarning, match=words):
+        assert place_in(setting) == (0, 1)
 
 
-@pytest.mark.parametrize("setting", [""], indirect=True)
-@pytest.mark.usefixtures("setting")
-def test_a_process_whose_group_has_ended_warns_that_it_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "_group_size", 2)
-    with pytest.warns(UserWarning, match=r"had 2 ranks, has ended.*all of the data.*rank=0, world_size=1"):
-        assert distributed_place() == (0, 1)
-
-
-@pytest.mark.parametrize("setting", ["RANK=one WORLD_SIZE=2"], indirect=True)
-@pytest.mark.usefixtures("setting")
-def test_a_variable_that_is_no_number_is_named() -> None:
+def test_a_variable_that_is_no_number_is_named(place_in: Callable[..., Place]) -> None:
     with pytest.raises(ValueError, match="RANK is 'one'"):
-        distributed_place(certain=False)
+        place_in("RANK=one WORLD_SIZE=2", certain=False)
 
 
 def test_ranks_that_differ_are_named_with_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
