@@ -105,7 +105,6 @@ class BatchIterator(WatchedIterator, CountingIterator):
         return count
 
     def _receive_early(self) -> None:
-        """Receive one finished task before its turn."""
         task, data = self._get_data()
         self._tasks_outstanding -= 1
         self._task_info[task] += (data,)
@@ -176,7 +175,6 @@ class BatchIterator(WatchedIterator, CountingIterator):
         return task, data
 
     def _receive(self) -> tuple[int, Any]:
-        """Wait for the next message of a worker."""
         self._watchdog.restart()
         self._is_receiving = True
         try:
@@ -304,7 +302,6 @@ class BatchIterator(WatchedIterator, CountingIterator):
         )
 
     def _warn_of_silence(self, worker: int | None, pid: int) -> None:
-        """Warn once of a silence that has no limit."""
         self._said_silent = True
         doing = "" if worker is None else self._describe_task(worker)[0]
         text = f"worker process {pid} of the DataLoader{doing} has made no progress for {self._watchdog.silent_s:.0f} s"

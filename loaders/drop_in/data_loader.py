@@ -285,7 +285,6 @@ class DataLoader(TorchDataLoader[T_co]):
         self._pass_epoch_on()
 
     def _use_seed(self, seed: int) -> None:
-        """Shuffle by a seed from now on."""
         dataset: Any = self.dataset
         sampler = ShuffledSampler(dataset, seed)
         size, last = self.batch_size, self.drop_last

@@ -70,7 +70,6 @@ class CountingIterator(_BaseDataLoaderIter):
         """Run after the workers' seed is drawn and before the data set's iterator is made."""
 
     def _begin(self, loader: Any) -> None:
-        """Begin an iteration at the loader's place."""
         self._place: Place = loader._place
         self._place.begun = True
         self._epoch, self._steps = self._place.epoch, loader._count_steps()
@@ -138,7 +137,6 @@ class CountingIterator(_BaseDataLoaderIter):
             self._finish()
 
     def _finish(self) -> None:
-        """Note that the epoch is over."""
         self._place.finish(self._epoch, self._sampler_iter.get_states(ended=True), self.get_end_states())
 
 

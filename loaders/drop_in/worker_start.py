@@ -85,8 +85,6 @@ class WorkerFetcher(Fetcher):
 
 
 class _NotingIterator:
-    """Iterate over the samples of an iterable data set, and note each."""
-
     def __init__(self, iterator: Iterator[Any], row: npt.NDArray[np.int64]) -> None:
         self._iterator, self._row = iterator, row
 

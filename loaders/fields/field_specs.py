@@ -159,7 +159,6 @@ def field_source(source: Source, fields: Mapping[str, Any]) -> Fielded:
 
 
 def _make_fields(source: Source, name: str, value: Any) -> dict[str, Field]:
-    """Return the fields by name that a user's value stands for."""
     spec = _as_spec(name, value)
     if isinstance(spec, Masks):
         return {name: _mask_field(source, spec)}

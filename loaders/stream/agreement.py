@@ -149,7 +149,6 @@ class RankAgreement:
         return f"{self._name}/{number or self._begun}"
 
     def _num_ranks(self, store: Any) -> int:
-        """Count the ranks that have begun this loader's latest iteration."""
         return int(store.add(f"{self._key()}/ranks", 0))
 
     def _warn_of_others(self, store: Any) -> None:

@@ -81,7 +81,6 @@ class BlockShuffled:
 
 @lru_cache(maxsize=4)
 def _layout(order: BlockShuffled, epoch: int) -> EvenLayout | UnevenLayout:
-    """Return the layout of an epoch."""
     num_blocks = order.n // order.block if order.sizes is None else len(order.sizes.starts) - 1
     shuffled = Permutation.of_epoch(num_blocks, order.seed, epoch, _BLOCKS) if num_blocks else None
     mixed = order.group // order.lanes

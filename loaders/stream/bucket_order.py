@@ -168,7 +168,6 @@ class BucketSteps:
 
 @lru_cache(maxsize=1024)
 def _shuffle(order: Bucketed, epoch: int, bucket: int) -> Permutation:
-    """Return the permutation of the samples of a bucket."""
     count = int(order.starts[bucket + 1] - order.starts[bucket])
     return Permutation.of_epoch(count, order.seed, epoch, _FIRST_BUCKET + bucket)
 

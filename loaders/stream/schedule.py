@@ -357,7 +357,6 @@ def _lay_out(schedule: Schedule, epoch: int) -> EpochSteps:
 
 @lru_cache(maxsize=16)
 def _begins(schedule: Schedule) -> list[Cursor]:
-    """Return where each phase by update begins."""
     places = [Cursor(0, 0)]
     for phase, following in pairwise(schedule.phases):
         batch, updates = phase.batch_size * schedule.world_size, following.first - phase.first

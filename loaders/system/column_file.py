@@ -57,8 +57,6 @@ class ColumnFile:
 
 
 class _Digesting:
-    """Write to a file, and digest what is written."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._digest = file, hashlib.blake2b(digest_size=DIGEST_BYTES)
 

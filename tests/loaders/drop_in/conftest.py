@@ -11,6 +11,11 @@ from numbered_dataset import Numbered
 from penstock.loaders.drop_in.data_loader import DataLoader
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let these tests fork on purpose although torch, which they load, has threads."""
+    item.add_marker(pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"))
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[DataLoader[Any]]:
     """A shuffled loader of 11 samples in batches of 2 with two workers, for tests that only look at its stream."""

@@ -19,8 +19,6 @@ from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.stream.permutation import Permutation
 from penstock.pipelines.errors import LoaderError
 
-# torch is loaded, and has threads, wherever these tests fork on purpose
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 LENGTH, BATCH = 11, 2
 
 

@@ -24,8 +24,6 @@ from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.workers.worker_progress import SAMPLE
 from penstock.pipelines.errors import LoaderError
 
-# torch is loaded, and has threads, wherever these tests fork on purpose
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 LENGTH, BATCH = 11, 2
 
 

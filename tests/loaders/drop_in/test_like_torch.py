@@ -29,10 +29,6 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.pipelines.errors import LoaderError
 
-# torch is loaded, and has threads, wherever these tests fork on purpose
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
-]
 LENGTH = 11
 Kind = Callable[..., Any]
 

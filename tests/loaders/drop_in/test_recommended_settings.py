@@ -15,9 +15,6 @@ from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
 
-# torch is loaded, and has threads, wherever these tests fork on purpose
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-
 
 @pytest.mark.parametrize("asked", [{"tuned": True}, {"num_workers": "auto"}])
 def test_tuned_settings_are_chosen_said_once_and_serve_the_same(asked: dict[str, Any]) -> None:

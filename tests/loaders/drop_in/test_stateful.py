@@ -20,8 +20,6 @@ from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, ge
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.pipelines.errors import LoaderError
 
-# torch is loaded, and has threads, wherever these tests fork on purpose
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 State = dict[str, Any]
 LENGTH = 13
 
