@@ -75,7 +75,12 @@ def restore(states: States, generators: Generators) -> None:
 def check(states: Any) -> States:
     """Return `states` if the global generators accept them, without setting any. Raises LoaderError E-STATE."""
     python, numpy, torch_ = random.Random(), np.random.RandomState(), torch.Generator()  # noqa: S311
-    _apply(states, {TORCH: torch_.set_state, PYTHON: python.setstate, NUMPY: numpy.set_state}, "is invalid", bool)
+    _apply(
+        states,
+        {TORCH: torch_.set_state, PYTHON: python.setstate, NUMPY: numpy.set_state},
+        "is invalid",
+        lambda state: None,
+    )
     return dict(states)
 
 
