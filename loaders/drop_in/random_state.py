@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ TORCH, PYTHON, NUMPY = "torch", "python", "numpy"
 _MAX_HOLDERS = 16  # a sampler may hold itself
 Generators = Mapping[str, torch.Generator]  # by name: those that are not global
 States = dict[str, Any]  # by name of the generator
-Setters = dict[str, Callable[[Any], object]]  # the same
 
 
 def find_generators(loader: Any) -> dict[str, torch.Generator]:
@@ -67,31 +66,35 @@ def find_changed(before: States, after: States) -> set[str]:
 
 def restore(states: States, generators: Generators) -> None:
     """Set the generators to `states`. Raises LoaderError E-STATE for an invalid state."""
-    setters: Setters = {TORCH: torch.set_rng_state, PYTHON: random.setstate, NUMPY: np.random.set_state}
-    setters |= {name: generator.set_state for name, generator in generators.items()}
-    _apply(states, setters, "cannot be restored")
+    try:
+        for name, state in states.items():
+            if name == TORCH:
+                torch.set_rng_state(_decode_bytes(state))
+            elif name == PYTHON:
+                random.setstate(_decode_python(state))
+            elif name == NUMPY:
+                np.random.set_state(_decode_numpy(state))  # noqa: NPY002
+            else:
+                generators[name].set_state(_decode_bytes(state))
+    except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise LoaderError("E-STATE", f"the state of a random generator cannot be restored: {error}") from error
 
 
 def check(states: Any) -> States:
     """Return `states` if the global generators accept them, without setting any. Raises LoaderError E-STATE."""
-    python, numpy, torch_ = random.Random(), np.random.RandomState(), torch.Generator()  # noqa: S311
-    _apply(
-        states,
-        {TORCH: torch_.set_state, PYTHON: python.setstate, NUMPY: numpy.set_state},
-        "is invalid",
-        lambda state: None,
-    )
-    return dict(states)
-
-
-def _apply(states: Any, setters: Setters, fault: str, others: Callable[[Any], object] | None = None) -> None:
-    """Pass each decoded state to the setter of its generator, or to `others`."""
     try:
         for name, state in dict(states).items():
-            setter = setters[name] if others is None else setters.get(name, others)
-            setter({PYTHON: _decode_python, NUMPY: _decode_numpy}.get(name, _decode_bytes)(state))
+            if name == PYTHON:
+                random.Random().setstate(_decode_python(state))  # noqa: S311
+            elif name == NUMPY:
+                np.random.RandomState().set_state(_decode_numpy(state))
+            elif name == TORCH:
+                torch.Generator().set_state(_decode_bytes(state))
+            else:
+                _decode_bytes(state)
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
-        raise LoaderError("E-STATE", f"the state of a random generator {fault}: {error}") from error
+        raise LoaderError("E-STATE", f"the state of a random generator is invalid: {error}") from error
+    return dict(states)
 
 
 def _encode(words: npt.NDArray[Any]) -> str:
