@@ -7,15 +7,14 @@ import math
 import os
 import re
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import psutil
 
 from penstock.pipelines.errors import LoaderError
 
-T = TypeVar("T")
 DEV_SHM = "/dev/shm"  # noqa: S108  where the kernel keeps semaphores and torch's own shared tensors
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 CGROUP_OF_SELF = Path("/proc/self/cgroup")
@@ -62,17 +61,6 @@ def control_groups(controller: str) -> Iterator[ControlGroup]:
     yield from found
 
 
-def _read_groups(controller: str, read: Callable[[Path, bool], T | None]) -> list[T]:
-    """Return what `read(folder, unified)` finds in each group; those in which it finds nothing are left out."""
-    found = []
-    for folder, unified in control_groups(controller):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            value = read(folder, unified)
-            if value is not None:
-                found.append(value)
-    return found
-
-
 # ---- processors
 
 
@@ -85,15 +73,18 @@ def available_cpus() -> int:
 
 def cgroup_cpu_quota() -> float | None:
     """Return the tightest control group's quota in processors; None without a quota."""
-
-    def read(folder: Path, unified: bool) -> float | None:
-        if unified:
-            limit, period = (folder / "cpu.max").read_text().split()[:2]
-        else:
-            limit, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        return int(limit) / int(period) if limit != "max" and int(limit) > 0 else None
-
-    return min(_read_groups("cpu", read), default=None)
+    quotas = []
+    for folder, unified in control_groups("cpu"):
+        try:
+            if unified:
+                limit, period = (folder / "cpu.max").read_text().split()[:2]
+            else:
+                limit, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+            if limit != "max" and int(limit) > 0:
+                quotas.append(int(limit) / int(period))
+        except (OSError, ValueError):
+            continue
+    return min(quotas, default=None)
 
 
 def default_workers() -> int:
@@ -107,15 +98,13 @@ def default_workers() -> int:
 
 def _shared_cpus() -> int:
     """Return how many processors the ranks of a job share here: the machine's, or those of a control group."""
-    machine = os.cpu_count() or 1
-
-    def count(folder: Path, unified: bool) -> int:
-        text = (folder / ("cpuset.cpus.effective" if unified else "cpuset.effective_cpus")).read_text().strip()
-        ranges = [part.partition("-")[::2] for part in text.split(",") if text]
-        return sum(int(last or first) - int(first) + 1 for first, last in ranges) or machine
-
-    quota = cgroup_cpu_quota()
-    return min(machine, *_read_groups("cpuset", count), math.ceil(quota) if quota else machine)
+    quota, counts = cgroup_cpu_quota(), [os.cpu_count() or 1]
+    for folder, unified in control_groups("cpuset"):
+        with contextlib.suppress(OSError, ValueError):
+            text = (folder / ("cpuset.cpus.effective" if unified else "cpuset.effective_cpus")).read_text().strip()
+            ranges = [part.partition("-")[::2] for part in text.split(",") if text]
+            counts.append(sum(int(last or first) - int(first) + 1 for first, last in ranges) or counts[0])
+    return min(*counts, math.ceil(quota) if quota else counts[0])
 
 
 def local_ranks() -> int:
@@ -169,12 +158,15 @@ def _count_descriptors() -> int:
 
 def process_headroom() -> int | None:
     """Return how many more processes and threads this process's control groups allow; None without a limit."""
-
-    def read(folder: Path, _: bool) -> int | None:
-        most = (folder / "pids.max").read_text().strip()
-        return None if most == "max" else max(0, int(most) - int((folder / "pids.current").read_text()))
-
-    return min(_read_groups("pids", read), default=None)
+    left = []
+    for folder, _ in control_groups("pids"):
+        try:
+            most = (folder / "pids.max").read_text().strip()
+            if most != "max":
+                left.append(max(0, int(most) - int((folder / "pids.current").read_text())))
+        except (OSError, ValueError):
+            continue
+    return min(left, default=None)
 
 
 # ---- memory
@@ -193,35 +185,41 @@ def memory_headroom() -> int:
     They are the machine's, or less if a control group (container, SLURM job) is tighter. Reclaimable page cache counts
     as free. Reads a few small files, about 0.1 ms.
     """
-    in_groups = [limit - used for limit, used in _read_groups("memory", _read_memory)]
+    in_groups = [limit - usage + reclaimable for limit, (usage, reclaimable) in _find_limited_groups()]
     return max(0, min([int(psutil.virtual_memory().available), *in_groups]))
 
 
 def memory_limit() -> int | None:
     """Return the bytes that the tightest control group allows; None without one below the machine's memory."""
     total = int(psutil.virtual_memory().total)
-    return min((limit for limit, _ in _read_groups("memory", _read_memory) if limit < total), default=None)
+    return min((limit for limit, _ in _find_limited_groups() if limit < total), default=None)
 
 
-def _read_memory(folder: Path, unified: bool) -> tuple[int, int] | None:
-    """Return a group's limit, and what is used and cannot be reclaimed, in bytes; None without a limit."""
-    limit, usage, prefix, mapped = _MEMORY_FILES[unified]
-    most = (folder / limit).read_text().strip()
-    if most == "max":
-        return None
-    lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    pages = {name: int(count) for name, count in lines}
-    inactive, active = (pages.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
-    # Active pages too, such as those of a data set that is read repeatedly, but not running programs.
-    free = inactive + max(0, active - pages.get(mapped, 0))
-    return int(most), int((folder / usage).read_text()) - free
+def _find_limited_groups() -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield (limit, (used, of that: reclaimable page cache)) of each limited group, in bytes."""
+    for folder, unified in control_groups("memory"):
+        limit, usage, prefix, mapped = _MEMORY_FILES[unified]
+        try:
+            most = (folder / limit).read_text().strip()
+            if most == "max":
+                continue
+            lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            pages = {name: int(count) for name, count in lines}
+            inactive, active = (pages.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
+            # Active pages too, such as those of a data set that is read repeatedly, but not running programs.
+            free = inactive + max(0, active - pages.get(mapped, 0))
+            yield int(most), (int((folder / usage).read_text()), free)
+        except (OSError, ValueError):
+            continue
 
 
 def oom_kills() -> int:
     """Return the number of out-of-memory kills in this process's control groups; 0 if unknown."""
-
-    def read(folder: Path, unified: bool) -> int:
-        words = (folder / ("memory.events" if unified else "memory.oom_control")).read_text().split()
-        return int(words[words.index("oom_kill") + 1])
-
-    return max(_read_groups("memory", read), default=0)
+    counts = [0]
+    for folder, unified in control_groups("memory"):
+        try:
+            words = (folder / ("memory.events" if unified else "memory.oom_control")).read_text().split()
+            counts.append(int(words[words.index("oom_kill") + 1]))
+        except (OSError, ValueError, IndexError):
+            continue
+    return max(counts)

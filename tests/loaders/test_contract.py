@@ -44,12 +44,25 @@ NUM_PHOTOS = 61
 SIZE = 32
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
-    name, options = BACKENDS[request.param]
+# Their engines are those of others in the table; what is promised of pixels and samples holds for them, too.
+SAME_ENGINES = ("torch, in the process", "hdf5, 2 threads", "hdf5, 2 processes, native")
+
+
+def settings_of(case: str) -> dict[str, Any]:
+    name, options = BACKENDS[case]
     if options.get("decoder") == "native" and native_library() is None:
         pytest.skip("the native library was not built here")
     return {"backend": name, **options}
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return settings_of(request.param)
+
+
+@pytest.fixture(params=[case for case in BACKENDS if case not in SAME_ENGINES])
+def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return settings_of(request.param)
 
 
 def open_loader(source: Any, *, evaluate: bool = False, **settings: Any) -> Loader:
@@ -195,11 +208,11 @@ def test_resume_at_every_boundary_continues_exactly(
         assert join(tails) == reference[stop:], stop
 
 
-def test_a_resume_of_a_resume_continues_exactly(photos: Path, backend: dict[str, Any], reference: list[Step]) -> None:
+def test_a_resume_of_a_resume_continues_exactly(photos: Path, engine: dict[str, Any], reference: list[Step]) -> None:
     served: list[Step] = []
     state = None
     while len(served) < len(reference):
-        with open_loader(photos, **backend) as loader:
+        with open_loader(photos, **engine) as loader:
             if state is not None:
                 loader.load_state_dict(state)
                 assert loader.state_dict() == state
@@ -419,9 +432,9 @@ def test_raise_names_the_first_bad_sample_in_order(damaged: tuple[Path, list[int
     assert f"backend={backend['backend']} rank=0" in str(caught.value)
 
 
-def test_the_batches_before_a_bad_sample_are_served(damaged: tuple[Path, list[int]], backend: dict[str, Any]) -> None:
+def test_the_batches_before_a_bad_sample_are_served(damaged: tuple[Path, list[int]], engine: dict[str, Any]) -> None:
     root, _ = damaged
-    with open_loader(root, shuffle=False, batch_size=3, **backend) as loader:
+    with open_loader(root, shuffle=False, batch_size=3, **engine) as loader:
         stream = loader.batches()
         assert next(stream).index.tolist() == [0, 1, 2]
         state = loader.state_dict()
@@ -483,11 +496,11 @@ def test_too_many_bad_samples_end_the_epoch(damaged: tuple[Path, list[int]], max
 
 
 @pytest.mark.filterwarnings("ignore:the data has no labels")
-def test_a_data_set_without_a_good_sample_is_an_error(tmp_path: Path, backend: dict[str, Any]) -> None:
+def test_a_data_set_without_a_good_sample_is_an_error(tmp_path: Path, engine: dict[str, Any]) -> None:
     for number in range(12):
         (tmp_path / f"{number}.jpg").write_bytes(b"not an image at all")
     with (
-        open_loader(tmp_path, on_bad_sample="replace", **backend) as loader,
+        open_loader(tmp_path, on_bad_sample="replace", **engine) as loader,
         pytest.raises(LoaderError, match="E-MAXBAD"),
     ):
         list(loader)
@@ -497,10 +510,10 @@ def test_a_data_set_without_a_good_sample_is_an_error(tmp_path: Path, backend: d
 
 
 def test_an_epoch_left_after_its_first_batch_is_over(
-    photos: Path, backend: dict[str, Any], reference: list[Step]
+    photos: Path, engine: dict[str, Any], reference: list[Step]
 ) -> None:
     first, second = ([step for step in reference if step.epoch == epoch] for epoch in range(2))
-    with open_loader(photos, **backend) as loader:
+    with open_loader(photos, **engine) as loader:
         state = [loader.state_dict() for _ in zip(range(2), loader, strict=False)][-1]
         next(iter(loader))
         assert [record(batch, loader) for batch in loader.batches()] == second
@@ -511,9 +524,9 @@ def test_an_epoch_left_after_its_first_batch_is_over(
 
 
 def test_set_epoch_chooses_the_epoch_and_keeps_a_resumed_place(
-    photos: Path, backend: dict[str, Any], reference: list[Step]
+    photos: Path, engine: dict[str, Any], reference: list[Step]
 ) -> None:
-    with open_loader(photos, **backend) as loader:
+    with open_loader(photos, **engine) as loader:
         loader.set_epoch(1)
         assert [record(b, loader) for b in loader.batches()] == [step for step in reference if step.epoch == 1]
         loader.set_epoch(0)
@@ -540,8 +553,8 @@ def settled_footprint(expected: tuple[int, int, int] | None = None) -> tuple[int
     return seen[-1]
 
 
-def test_leaving_epochs_early_leaks_nothing(photos: Path, backend: dict[str, Any]) -> None:
-    with open_loader(photos, **backend) as loader:
+def test_leaving_epochs_early_leaks_nothing(photos: Path, engine: dict[str, Any]) -> None:
+    with open_loader(photos, **engine) as loader:
         for round_ in range(24):
             for _ in itertools.islice(loader, 3):
                 pass
@@ -550,9 +563,9 @@ def test_leaving_epochs_early_leaks_nothing(photos: Path, backend: dict[str, Any
         assert settled_footprint(before) == before
 
 
-def test_opening_and_closing_leaks_nothing(photos: Path, backend: dict[str, Any]) -> None:
+def test_opening_and_closing_leaks_nothing(photos: Path, engine: dict[str, Any]) -> None:
     def open_and_close() -> None:
-        loader = open_loader(photos, **backend)
+        loader = open_loader(photos, **engine)
         next(iter(loader))
         loader.close()
         loader.close()
@@ -577,8 +590,8 @@ def test_kept_batches_and_views_are_never_overwritten(
     assert [(Pixels(view, rounds=True),) for view in views] == [step.rows[0].pixels for step in second]
 
 
-def test_one_iterator_at_a_time_and_none_after_close(photos: Path, backend: dict[str, Any]) -> None:
-    loader = open_loader(photos, **backend)
+def test_one_iterator_at_a_time_and_none_after_close(photos: Path, engine: dict[str, Any]) -> None:
+    loader = open_loader(photos, **engine)
     old = iter(loader)
     next(old)
     next(iter(loader))
@@ -609,8 +622,8 @@ def test_images_are_channels_last_and_normalised(photos: Path, dtype: torch.dtyp
         assert (images.double() - expected).abs().max() < {torch.float32: 1e-5, torch.float16: 2e-3}.get(dtype, 1e-2)
 
 
-def test_statistics_count_batches_images_and_seconds(photos: Path, backend: dict[str, Any]) -> None:
-    with open_loader(photos, **backend) as loader:
+def test_statistics_count_batches_images_and_seconds(photos: Path, engine: dict[str, Any]) -> None:
+    with open_loader(photos, **engine) as loader:
         assert loader.stats().batches == 0
         list(loader)
         stats = loader.stats()

@@ -1,4 +1,4 @@
-"""A loader with workers that the tests of the drop-in DataLoader share."""
+"""What all tests of the drop-in DataLoader share."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from penstock.loaders import LoaderError, Masks, create_loader, with_fields
+from penstock.loaders import Masks, create_loader, with_fields
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.pipelines import imagenet_eval
@@ -156,11 +156,3 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path, outline: Any, text: str
     path = write(tmp_path / "a.json", [[{"segmentation": outline}]])
     with pytest.raises(ValueError, match=re.escape(text)):
         with_fields(images(1), mask=path)
-
-
-@pytest.mark.parametrize("name", ["coco", "mask"])
-def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(LoaderError, match=r"no\.json") as raised:
-        with_fields(images(1), **{name: tmp_path / "no.json"})
-    assert raised.value.code == "E-MISSING"
-    assert "\n" not in str(raised.value)

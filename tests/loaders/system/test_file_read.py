@@ -121,15 +121,6 @@ def test_a_file_that_is_written_to_while_it_is_read_is_changed(
     assert caught.value.code == "E-CHANGED"
 
 
-def test_no_descriptor_is_left_by_errors(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(b"123")
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(10):
-        with pytest.raises(LoaderError):
-            read(tmp_path / "a.jpg", size=4)
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
 @pytest.mark.parametrize("number", [*sorted(file_read.TRANSIENT), errno.ENOENT, errno.EACCES, errno.ENOSPC])
 @pytest.mark.parametrize("failures", [0, 1, 3, 4])
 def test_transient_errors_are_retried_three_times_and_others_never(
