@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +16,14 @@ from penstock.pipelines.targets import Targets, map_targets, parts_of
 
 def add_targets(next_batch: Callable[[], HostBatch], source: Source) -> Callable[[], HostBatch]:
     """Return what makes the same batches with the labels of `source`, zeros in rows that hold no sample."""
-    return partial(_replace_labels, next_batch, source) if has_targets(source) else next_batch
+    if not has_targets(source):
+        return next_batch
 
+    def next_with_targets() -> HostBatch:
+        batch = next_batch()
+        return replace(batch, labels=_look_up(source, batch.index))
 
-def _replace_labels(next_batch: Callable[[], HostBatch], source: TargetSource) -> HostBatch:
-    batch = next_batch()
-    return replace(batch, labels=_look_up(source, batch.index))
+    return next_with_targets
 
 
 def _look_up(source: TargetSource, index: npt.NDArray[np.int64]) -> Targets:

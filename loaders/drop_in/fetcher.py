@@ -66,7 +66,7 @@ class Fetcher:
     def fetch(self, index: Any) -> Any:
         """Return the batch of the samples that `index` names."""
         if self._skip:
-            collate, self.plain.collate_fn = self.plain.collate_fn, _drop
+            collate, self.plain.collate_fn = self.plain.collate_fn, lambda samples: None
             try:
                 while self._skip:
                     self._skip -= 1
@@ -96,7 +96,3 @@ def begin_dataset(dataset: Any, resume: ProcessState) -> ProcessState:
         iter(dataset)  # it may have no place for a state before
         load_state(dataset, DATASET, resume)
     return {}
-
-
-def _drop(samples: Any) -> None:
-    """Collate nothing."""

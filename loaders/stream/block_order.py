@@ -39,8 +39,6 @@ class BlockShuffled:
     repeats: bool = False
 
     def __post_init__(self) -> None:
-        if self.n < 1 or self.block < 1 or self.group < 1:
-            raise ValueError(f"n, block and group must be at least 1, got {self.n}, {self.block} and {self.group}")
         if self.sizes is not None and self.sizes.starts[-1] != self.n:
             raise ValueError(f"blocks must hold n = {self.n} samples, got {self.sizes.starts[-1]}")
 

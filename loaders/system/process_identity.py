@@ -8,7 +8,7 @@ import re
 
 def identity() -> str:
     """Return a name that no other process on this machine has or will have: `boot-namespace-id-start`."""
-    return f"{_boot()}-{_number_of_namespace()}-{os.getpid()}-{start_time(os.getpid())}"
+    return f"{_boot()}-{_namespace()}-{os.getpid()}-{start_time(os.getpid())}"
 
 
 def is_gone(name: str) -> bool:
@@ -17,22 +17,9 @@ def is_gone(name: str) -> bool:
     Unknown, so False, for another boot (which may be another machine) and for another container.
     """
     boot, namespace, pid, start = [*name.split("-"), "", "", "", ""][:4]
-    if (boot, namespace) != (_boot(), _number_of_namespace()) or not pid.isdigit():
+    if (boot, namespace) != (_boot(), _namespace()) or not pid.isdigit():
         return False
     return str(start_time(int(pid))) != start
-
-
-def boot_id() -> str:
-    """Return the id of the machine's boot."""
-    return _read("/proc/sys/kernel/random/boot_id").strip()
-
-
-def pid_namespace() -> str:
-    """Return the name of this process's pid namespace, "" if unknown."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
 
 
 def start_time(pid: int) -> int:
@@ -42,11 +29,15 @@ def start_time(pid: int) -> int:
 
 
 def _boot() -> str:
-    return boot_id().replace("-", "")
+    return _read("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
 
 
-def _number_of_namespace() -> str:
-    return re.sub(r"\D", "", pid_namespace())
+def _namespace() -> str:
+    """Return the number of this process's pid namespace, "" if unknown."""
+    try:
+        return re.sub(r"\D", "", os.readlink("/proc/self/ns/pid"))
+    except OSError:
+        return ""
 
 
 def _read(path: str) -> str:
