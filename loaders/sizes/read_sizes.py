@@ -52,20 +52,23 @@ class _Reader:
         return loaded.width, loaded.height
 
 
-def read_sizes(source: Source, pipeline: ImagePipeline) -> npt.NDArray[np.int32]:
-    """Return width and height of all upright images of `source`, int32 [n, 2]; 0 where they cannot be read.
+def read_sizes(
+    source: Source, pipeline: ImagePipeline, samples: npt.NDArray[np.int64] | None = None
+) -> npt.NDArray[np.int32]:
+    """Return width and height of upright images of `source`, int32 [n, 2]; 0 where they cannot be read.
 
-    `pipeline` says whether EXIF is applied, and which sizes are refused. Raises LoaderError for faults that are not a
-    sample's.
+    `pipeline` says whether EXIF is applied, and which sizes are refused. samples: which images; None for all. Raises
+    LoaderError for faults that are not a sample's.
     """
-    n, own, done = len(source), threading.local(), 0
+    samples = np.arange(len(source), dtype=np.int64) if samples is None else samples
+    n, own, done = len(samples), threading.local(), 0
     sizes = np.zeros((n, 2), np.int32)
 
     def read(first: int) -> int:
         if not hasattr(own, "reader"):
             own.reader = _Reader(source, pipeline)
-        some = np.arange(first, min(first + _CHUNK, n), dtype=np.int64)
-        sizes[some] = own.reader.read(some)
+        some = samples[first : first + _CHUNK]
+        sizes[first : first + len(some)] = own.reader.read(some)
         return len(some)
 
     threads = max(1, min(_MAX_THREADS, _THREADS_PER_CPU * available_cpus(), n // _CHUNK))

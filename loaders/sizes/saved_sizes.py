@@ -33,15 +33,24 @@ class SavedSizes:
 
 
 def image_sizes(source: Source, pipeline: ImagePipeline) -> SavedSizes:
-    """Return the sizes of all images, as read_sizes reads them, once for each content of the source."""
+    """Return the sizes of all images, as read_sizes reads them, once for each content of the source.
+
+    Those that could not be read are tried again each time: a fault of the storage or of permissions may have healed.
+    """
     pipeline = ImagePipeline(exif=pipeline.exif, max_pixels=pipeline.max_pixels)
     content = getattr(source, "content", source.fingerprint)
-    header = f"{_FORMAT} {content} {len(source)} {pipeline.exif} {pipeline.max_pixels}".encode("ascii")
+    header = f"{_FORMAT} {content} {len(source)} {pipeline.exif} {pipeline.max_pixels}".encode()
     name = hashlib.blake2b(header, digest_size=16).hexdigest().encode("ascii") + b".index"
     saved = load_saved(name, SavedSizes)
-    if saved is not None and saved.header == header and len(saved.widths) == len(source):
-        return saved
-    sizes = read_sizes(source, pipeline)
+    if saved is None or saved.header != header or len(saved.widths) != len(source):
+        sizes = read_sizes(source, pipeline)
+    else:
+        unread = np.flatnonzero(saved.widths == 0)
+        again = read_sizes(source, pipeline, unread) if len(unread) else np.zeros((0, 2), np.int32)
+        if not again.any():
+            return saved
+        sizes = np.stack((saved.widths, saved.heights), 1).astype(np.int32)
+        sizes[unread] = again
 
     def write(file: BinaryIO) -> None:
         columns = {each: narrowest(sizes[:, at], np.uint16, np.int32) for at, each in enumerate(_KINDS)}
