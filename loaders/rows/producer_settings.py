@@ -182,21 +182,27 @@ class ProducerSettings:
     def pipelines_at(self, cursor: Cursor) -> tuple[ImagePipeline, ...]:
         """Return the pipelines with the size that the schedule gives the batch at `cursor`, if it gives one."""
         size = self.schedule.size_at(cursor)
-        return self.pipelines if size is None else resized(self.pipelines, size)
+        return self.pipelines if size is None else self._resize(size)
+
+    def _resize(self, size: Size) -> tuple[ImagePipeline, ...]:
+        """Return the pipelines with `size`; several views keep their own, since then the batch size alone changes."""
+        return resized(self.pipelines, size) if len(self.pipelines) == 1 else self.pipelines
 
     @property
     def largest_layout(self) -> BatchLayout:
         """A layout that has room for any batch."""
         layout = transformed_layout(self._make_layout(self.pipelines, self.schedule.batch_size), self.transforms)
         shapes, rounds = self.schedule.shapes(), self.schedule.rounds
-        layouts = [self._make_layout(resized(self.pipelines, size), number) for number, size in shapes]
+        layouts = [self._make_layout(self._resize(size), number) for number, size in shapes]
         if rounds is not None:
             pairs = zip(rounds.batch_sizes, rounds.lengths, strict=True)
             layouts = [self._patch_layout(number, rounds.patch, length) for number, length in pairs]
         if not layouts:
             return layout
         most = max(each.num_bytes for each in layouts)
-        return layout._replace(images=(Part((-(-most // layout.batch_size),)),), extras=())
+        # Each view has a part, though all lie in the first one: the rows have room for what is drawn for each view.
+        images = Part((-(-most // layout.batch_size),)), *[Part((0,))] * (layout.num_views - 1)
+        return layout._replace(images=images, extras=())
 
 
 @lru_cache(maxsize=64)

@@ -235,3 +235,25 @@ def test_slots_have_room_for_the_largest_batch(photos: Path) -> None:
         assert {len(rows) for rows in parts} == {number}
         assert {row.pixels[0].values.shape for rows in parts for row in rows} == {(3, side, side)}
         assert sorted(row.index for rows in parts for row in rows) == list(range(NUM_PHOTOS))
+
+
+@pytest.mark.parametrize("batch_size", [{0: 6, 1: 12}, ByUpdate({0: 6, 3: 12})], ids=["by epoch", "by update"])
+@pytest.mark.parametrize("workers_are", ["threads", "processes"])
+@pytest.mark.parametrize("sides", [(32, 24), (24, 32, 16)])
+def test_views_keep_their_sizes_where_the_batch_size_changes(
+    photos: Path, batch_size: Any, workers_are: str, sides: tuple[int, ...]
+) -> None:
+    settings = {"pipeline": [imagenet_train(side) for side in sides], "workers": 2, "workers_are": workers_are}
+    usual: dict[tuple[int, int], Any] = {}
+    served: dict[tuple[int, int], Any] = {}
+    for size, into in ((4, usual), (batch_size, served)):
+        with open_loader(photos, batch_size=size, **settings) as loader:
+            while loader.epoch < 2:
+                for batch in loader.batches():
+                    views = [view.permute(0, 2, 3, 1).numpy() for view in batch.images]
+                    assert [view.shape[1:3] for view in views] == [(side, side) for side in sides]
+                    for row, sample in enumerate(batch.index.tolist()):
+                        about = batch.windows[row].tolist(), batch.flips[row].tolist()
+                        into[batch.epoch, sample] = about, [zlib.crc32(view[row].copy()) for view in views]
+    assert served == usual
+    assert len(usual) == 2 * NUM_PHOTOS
