@@ -82,6 +82,10 @@ def bench(  # noqa: PLR0913  a command's options are its parameters
         Path | None,
         typer.Option(dir_okay=False, callback=common.writable, help="Write a page of tables and plots here (HTML)."),
     ] = None,
+    cache_tradeoff: Annotated[
+        bool | None,
+        typer.Option(help="Also try each kind of cache on a sample.", show_default="on with --report --thorough"),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print everything that was measured, not only a summary.")
     ] = False,
@@ -111,7 +115,8 @@ def bench(  # noqa: PLR0913  a command's options are its parameters
         if json_file:
             write_json(json_file, without_paths(record).as_dict())
 
-    record = _measure(data, BenchSettings(**asked), keep)
+    with_caches = thorough and report is not None
+    record = _measure(data, BenchSettings(**asked), cache_tradeoff, keep, with_caches=with_caches)
     (print_record if verbose else print_summary)(record)
     keep(record)
     if report:
@@ -121,11 +126,22 @@ def bench(  # noqa: PLR0913  a command's options are its parameters
         _save_choice(record, save)
 
 
-def _measure(data: str, settings: BenchSettings, keep: Callable[[BenchRecord], None]) -> BenchRecord:
-    """Run the benchmark and show how it goes on; `keep` is called with the record so far after each round."""
+def _measure(
+    data: str,
+    settings: BenchSettings,
+    tradeoff: bool | None,
+    keep: Callable[[BenchRecord], None],
+    *,
+    with_caches: bool,
+) -> BenchRecord:
+    """Run the benchmark and show how it goes on; try the kinds of caches if that is wanted.
+
+    keep: called with the record so far after each round.
+    """
     from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
     from penstock.bench.report.live_table import LiveTable
+    from penstock.bench.run.advise_cache import wants_cache_kinds, with_cache_kinds
     from penstock.bench.run.benchmark import run_benchmark
     from penstock.bench.run.rounds import Display
     from penstock.bench.run.time_budget import TimeBudget
@@ -136,12 +152,14 @@ def _measure(data: str, settings: BenchSettings, keep: Callable[[BenchRecord], N
     ensure_loader_fits(DoctorSettings.of(settings), _OWN_BYTES)
     found = BenchData(training_folder(data), settings)  # which may show bars of its own: an index, a cache
     with LiveTable(lambda: budget.left) as table:
+        try_caches = wants_cache_kinds(found.source, tradeoff, default=with_caches)
         table.print(found.source.describe())
         if settings.tunes:
             what = "the backends" if settings.backend == "all" else f"settings of {settings.backend}"
             table.print(f"comparing {what} first, for at most {settings.search_seconds:.0f} s (--no-tune: defaults)")
         display = Display(begin=table.begin, measured=table.measured, recorded=keep)
-        return run_benchmark(found, data, settings, budget, display)
+        record = run_benchmark(found, data, settings, budget, display)
+        return with_cache_kinds(found.source, record, table.begin) if try_caches else record
 
 
 def _check(settings: BenchSettings) -> None:

@@ -144,7 +144,7 @@ def advise(
     Small caches of a sample are built in a temporary folder (TMPDIR), measured alternating, and removed.
     """
     from penstock.bench.record.cache_advice import AdviceSettings
-    from penstock.bench.report.cache_text import print_advice
+    from penstock.bench.report.terminal import print_advice
     from penstock.bench.run.advise_cache import advise_cache
     from penstock.loaders.open_source import open_source
     from penstock.loaders.system.json_file import write_json

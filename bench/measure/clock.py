@@ -26,6 +26,7 @@ class Rate:
     Attributes:
         median, q25, q75: median and quartiles over the windows, images/s.
         images, seconds: totals over the windows, so that images / seconds is the mean rate.
+        over_time: (seconds, images/s) of each window, in order.
     """
 
     median: float
@@ -34,6 +35,7 @@ class Rate:
     windows: int
     images: int
     seconds: float
+    over_time: tuple[tuple[float, float], ...] = ()
 
     @classmethod
     def from_steps(cls, images: Sequence[float], seconds: Sequence[float], windows: int = NUM_WINDOWS) -> Rate:
@@ -55,7 +57,12 @@ class Rate:
             windows=groups,
             images=int(window_images.sum()),
             seconds=float(window_seconds.sum()),
+            over_time=tuple(zip(window_seconds.tolist(), rates.tolist(), strict=True)),
         )
+
+    def rounded(self) -> tuple[tuple[float, float], ...]:
+        """Return over_time for a record, rounded to 0.1 ms and 0.01 images/s."""
+        return tuple((round(seconds, 4), round(rate, 2)) for seconds, rate in self.over_time)
 
 
 class Mark(NamedTuple):

@@ -15,6 +15,7 @@ from penstock.bench.measure.network_time import StoreTime, Traffic
 from penstock.bench.measure.resources import Resources
 from penstock.bench.measure.worker_time import WorkerTime
 from penstock.bench.record.advice import Advice, Verdict
+from penstock.bench.record.cache_advice import CacheAdvice
 from penstock.loaders.system.json_file import decode_json
 
 KnobValue = int | float | str | None
@@ -22,6 +23,7 @@ Options = dict[str, KnobValue]
 
 ALL_BACKENDS = "all"
 SEARCH_SHARE = 0.4  # of a run's budget
+OVER_TIME = ("loader", "other", "both", "baseline")  # kinds of measurement whose windows a record keeps
 KIND_NAMES = {
     "loader": "loader",
     "both": "loader + model",
@@ -132,6 +134,7 @@ class Measured:
         resources: what the process tree took meanwhile, of "loader" and "both".
         workers: what the loader's workers did with their time meanwhile.
         traffic: what it fetched from remote storage meanwhile.
+        over_time: of the kinds in OVER_TIME, each round's windows as (seconds, images/s).
     """
 
     name: str
@@ -146,6 +149,7 @@ class Measured:
     resources: Resources | None = None
     workers: WorkerTime | None = None
     traffic: Traffic | None = None
+    over_time: tuple[tuple[tuple[float, float], ...], ...] = ()
 
     @classmethod
     def of(cls, name: str, kind: str, rates: list[float], **more: Any) -> Measured:
@@ -229,6 +233,7 @@ class BenchRecord:
         candidates: what the search tried.
         chosen: what to use; not the loader where the final rounds found another backend to be faster.
         applied: what became of the verdict's advice when it was taken.
+        cache: what each kind of cache of the data would take and give, where that was measured.
         store: what remote storage gives without a loader; None for data on this machine.
         notes: what was left out, and why.
         ledger: number of epochs that the loader began, what became of their samples, and the bad ones, each once.
@@ -248,6 +253,7 @@ class BenchRecord:
     store: StoreTime | None = None
     notes: tuple[str, ...] = ()
     applied: tuple[TriedAdvice, ...] = ()
+    cache: CacheAdvice | None = None
     ledger: dict[str, Any] | None = None
     verdict: Verdict | None = None
 

@@ -7,10 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.record.cache_advice import CacheAdvice
-from penstock.bench.report.console import plain_console, plain_text, print_table
-from penstock.bench.report.sections import Table
-from penstock.bench.report.text import rate_text, spread_text, times_text
 from penstock.loaders.cache.format import About
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.cache_build.build import BuiltCache
@@ -109,34 +105,6 @@ def findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
         "damaged": list_findings(finding for report in reports for finding in report.damaged),
         "differing": list_findings(finding for report in reports for finding in report.differing),
     }
-
-
-def print_advice(advice: CacheAdvice) -> None:
-    """Print what each kind of cache of the data would take and give to standard output."""
-    console, settings, files = plain_console(), advice.settings, advice.offers[0].images_per_s
-    about = (
-        f"Each way of storing, of a sample of {advice.data.get('sample'):,} images, loaded by {advice.workers} workers "
-        f"as uint8 batches of {settings.batch_size:,}; {settings.rounds} alternating rounds of {settings.seconds:g} s."
-    )
-    for text, style in ((advice.data["summary"], ""), ("What a cache would take and give", "bold"), (about, "")):
-        console.print(plain_text(text, style))
-    rows = [
-        (
-            each.name,
-            size_text(round(each.whole_bytes)),
-            rate_text(each.images_per_s),
-            spread_text(each.rounds),
-            times_text(each.images_per_s, files),
-            each.quality,
-        )
-        for each in advice.offers
-    ]
-    columns = [("stored as", "text"), ("whole data", "number"), ("images/s", "number")]
-    columns += [("lowest to highest round", "number"), ("times the files", "number"), ("pixels", "number")]
-    caption = "Names are options of penstock cache build; dB: PSNR of what is served against the source."
-    print_table(Table(caption=caption, columns=columns, rows=rows), console)
-    for note in advice.notes:
-        console.print(plain_text(note))
 
 
 def _counts_text(counts: dict[str, int]) -> str:

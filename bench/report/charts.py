@@ -78,21 +78,34 @@ class BarChart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Line:
+    """Hold one line of a chart; each of `parts` is drawn unbroken, of points (x, y) in shares of the axes."""
+
+    label: str
+    kind: str
+    parts: Sequence[Sequence[tuple[float, float]]]
+
+    @property
+    def polylines(self) -> list[str]:
+        """Points of each part in a square of 1000 units, y down, as SVG takes them."""
+        return [" ".join(f"{1000 * x:.1f},{1000 - 1000 * y:.1f}" for x, y in part) for part in self.parts]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LineChart:
     """Hold lines over two axes.
 
     Attributes:
-        lines: label, class of the colour, and points in a square of 1000 units, y down, as SVG takes them.
         x_ticks, y_ticks: position and text of each tick.
-        mark: position and text of a vertical line.
+        marks: position and text of vertical lines.
     """
 
-    lines: Sequence[tuple[str, str, str]]
+    lines: Sequence[Line]
     x_axis: str
     y_axis: str
     x_ticks: Sequence[Tick]
     y_ticks: Sequence[Tick]
-    mark: Tick
+    marks: Sequence[Tick]
     text: str
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.report.charts import LineChart, log_share, log_ticks, ticks
+from penstock.bench.report.charts import Line, LineChart, log_share, log_ticks, ticks
 from penstock.bench.report.page import fill_template
 from penstock.bench.report.sections import Figure, Section
 
@@ -20,20 +20,17 @@ def write_sweep_page(sweep: Mapping[str, Any], path: Path) -> None:
     top = _ROOM * max(sweep["smoothed"][:_FIRST]) or 1.0
     suggestion = f"{sweep['suggestion']:.2g}"
 
-    def points(losses: Sequence[float]) -> str:
-        places = ((log_share(rate, low, high), loss / top) for rate, loss in zip(rates, losses, strict=True))
-        return " ".join(f"{1000 * x:.1f},{1000 - 1000 * y:.1f}" for x, y in places)
+    def line(label: str, kind: str, losses: Sequence[float]) -> Line:
+        points = [(log_share(rate, low, high), loss / top) for rate, loss in zip(rates, losses, strict=True)]
+        return Line(label=label, kind=kind, parts=[points])
 
     chart = LineChart(
-        lines=[
-            ("loss of each update", "work", points(sweep["losses"])),
-            ("running mean", "loader", points(sweep["smoothed"])),
-        ],
+        lines=[line("loss of each update", "work", sweep["losses"]), line("running mean", "loader", sweep["smoothed"])],
         x_axis="learning rate",
         y_axis="loss",
         x_ticks=list(log_ticks(low, high)),
         y_ticks=list(ticks(top)),
-        mark=(f"{100 * log_share(sweep['suggestion'], low, high):.2f}%", f"suggestion {suggestion}"),
+        marks=[(f"{100 * log_share(sweep['suggestion'], low, high):.2f}%", f"suggestion {suggestion}")],
         text=f"Line chart, loss over learning rate, from {low:.2g} to {high:.2g}. Suggestion: {suggestion}.",
     )
     caption = "The learning rate grows from update to update; the suggestion is where the running mean falls fastest."

@@ -13,8 +13,9 @@ from penstock.bench.report.sections_choices import (
     machine_section,
     repeat_section,
     search_sections,
+    tradeoff_section,
 )
-from penstock.bench.report.sections_measured import measurements_section, step_section
+from penstock.bench.report.sections_measured import measurements_section, over_time_section, step_section
 from penstock.bench.report.text import hindrance_text, rate_text, rounds_text, shown, spread_text
 
 _TEMPLATE = Path(__file__).with_name("page.jinja")
@@ -75,7 +76,9 @@ def record_sections(record: BenchRecord) -> list[Section]:
         changes_section(record),
         measurements_section(record),
         step_section(record),
+        over_time_section(record),
         *search_sections(record),
+        tradeoff_section(record.cache),
         machine_section(record),
         repeat_section(record),
     ]

@@ -1,4 +1,4 @@
-"""Sections of the report page on what can be chosen: changes and candidates; and on how to repeat the run."""
+"""Sections of the report page on what can be chosen: changes, candidates, caches; and on how to repeat the run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 from penstock.bench.record.advice import Advice
 from penstock.bench.record.bench_record import KIND_NAMES, BenchRecord, Tried, TriedAdvice
+from penstock.bench.record.cache_advice import CacheAdvice, StorageKind
 from penstock.bench.report.charts import Bar, BarChart
 from penstock.bench.report.sections import Figure, Section, Table
-from penstock.bench.report.text import rate_text, repeat_command, times_text
+from penstock.bench.report.text import rate_text, repeat_command, spread_text, times_text
+from penstock.pipelines.errors import size_text
 
 _ROOM = 1.05  # beyond the longest bar
 
@@ -89,6 +91,55 @@ def _candidate_row(tried: Tried) -> tuple[str, ...]:
     processors = "" if tried.cpu_cores is None else f"{tried.cpu_cores:.1f}"
     memory = "" if tried.memory_mb is None else f"{tried.memory_mb:,.0f} MB"
     return tried.name, rate_text(tried.images_per_s), processors, memory, tried.why
+
+
+def tradeoff_section(cache: CacheAdvice | None) -> Section:
+    """Return the section of what each kind of cache of the data would take and give."""
+    title = "What a cache would take and give"
+    if not cache or not cache.offers:
+        return Section(title=title, missing="penstock bench --cache-tradeoff DATA measures it, of files")
+    settings, files = cache.settings, cache.offers[0].images_per_s
+    rows = [_storage_row(each, files) for each in cache.offers]
+    columns = [("stored as", "text"), ("whole data", "number"), ("images/s", "number")]
+    columns += [("lowest to highest round", "number"), ("times the files", "number"), ("pixels", "number")]
+    caption = "Names are options of penstock cache build; dB: PSNR of what is served against the source."
+    about = (
+        f"Each way of storing, of a sample of {cache.data.get('sample'):,} images, loaded by {cache.workers} workers "
+        f"as uint8 batches of {settings.batch_size:,}; {settings.rounds} alternating rounds of {settings.seconds:g} s."
+    )
+    rates, sizes = zip(*map(_storage_bars, cache.offers), strict=True)
+    return Section(
+        title=title,
+        texts=[about],
+        figures=[
+            Figure(chart=_bars(rates, "images/s"), caption="Longer is faster."),
+            Figure(chart=_bars(sizes, "kB per image on the disk"), caption="Shorter is smaller."),
+        ],
+        tables=[Table(caption=caption, columns=columns, rows=rows)],
+        notes=cache.notes,
+    )
+
+
+def _storage_row(stored: StorageKind, files: float) -> tuple[str, ...]:
+    return (
+        stored.name,
+        size_text(round(stored.whole_bytes)),
+        rate_text(stored.images_per_s),
+        spread_text(stored.rounds),
+        times_text(stored.images_per_s, files),
+        stored.quality,
+    )
+
+
+def _storage_bars(stored: StorageKind) -> tuple[Bar, Bar]:
+    """Return the bars of rate and of size."""
+    rate, size, label = stored.images_per_s, stored.bytes_an_image / 1e3, f"{stored.name}, {stored.quality}"
+    kind = "other" if stored.name == "files" else "loader" if stored.lossless else "both"
+    spread = (min(stored.rounds), max(stored.rounds))
+    return (
+        Bar(label=label, end=rate, value=rate_text(rate), kind=kind, spread=spread),
+        Bar(label=label, end=size, value=f"{size:,.0f} kB", kind=kind),
+    )
 
 
 def _bars(bars: list[Bar] | tuple[Bar, ...], axis: str) -> BarChart:

@@ -1,4 +1,4 @@
-"""Sections of the report page on what was measured: rates, and the parts of a step."""
+"""Sections of the report page on what was measured: rates, the parts of a step, throughput over time."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from penstock.bench.record.bench_record import (
     DECODE,
     KIND_NAMES,
     NORMALISE,
+    OVER_TIME,
     READ_COLD,
     READ_WARM,
     RESIZE,
     BenchRecord,
     Measured,
 )
-from penstock.bench.report.charts import Bar, BarChart
+from penstock.bench.report.charts import Bar, BarChart, Line, LineChart, ticks
 from penstock.bench.report.sections import Figure, Section, Table
 from penstock.bench.report.text import ledger_texts, ms_text, rate_text, resource_texts, spread_text
 from penstock.bench.verdict.figures import Figures
 
 _OURS = ("loader", "both", "other", "baseline")  # kinds that the axis has room for; ceilings may be broken off
 _ROOM = 1.1  # of the longest of them
+_GAP = 0.03  # of all seconds, between rounds
 
 
 def measurements_section(record: BenchRecord) -> Section:
@@ -190,3 +192,71 @@ def _bounds(record: BenchRecord, lanes: Mapping[str, Sequence[Bar]]) -> list[str
         f"{shared * (record.settings.device == 'cpu')}."
     )
     return texts
+
+
+def over_time_section(record: BenchRecord) -> Section:
+    """Return the section of how the loaders went on, window by window: alone on one axis, with the model on another."""
+    title = "Throughput over time"
+    paced = [m for kind in OVER_TIME for m in record.all_of(kind) if any(m.over_time)]
+    if not paced:
+        return Section(title=title, missing="this record was written by a version that did not keep it")
+    rows = []
+    for each in paced:
+        rates = [rate for windows in each.over_time for _, rate in windows]
+        rounds = ", ".join(map(rate_text, each.rounds))
+        rows.append((each.label, rounds, rate_text(min(rates)), rate_text(max(rates))))
+    columns = [("measured", "text"), ("images/s, round by round", "number"), ("slowest window", "number")]
+    figures = [
+        Figure(chart=over_time_chart(of_kind), caption=caption)
+        for caption, of_kind in (
+            ("Loaders alone, one after another in each round.", [m for m in paced if m.kind != "both"]),
+            ("The loader with the model.", [m for m in paced if m.kind == "both"]),
+        )
+        if of_kind
+    ]
+    texts = ["Each step of a line is the mean of one window of batches, after warm-up."]
+    caption = "Medians of the windows of each round."
+    table = Table(caption=caption, columns=[*columns, ("fastest window", "number")], rows=rows)
+    return Section(title=title, texts=texts, figures=figures, tables=[table])
+
+
+def over_time_chart(paced: Sequence[Measured]) -> LineChart:
+    """Return the chart of each round's windows, one measurement over the other, round after round."""
+    lengths: list[float] = []  # seconds of the longest measurement of each round
+    for each in paced:
+        for number, windows in enumerate(each.over_time):
+            lengths += [0.0] * (number + 1 - len(lengths))
+            lengths[number] = max(lengths[number], sum(seconds for seconds, _ in windows))
+    gap = _GAP * sum(lengths)
+    begins = [sum(lengths[:number]) + gap * number for number in range(len(lengths))]
+    end = (begins[-1] + lengths[-1]) or 1.0
+    highest = 1.08 * max(rate for each in paced for windows in each.over_time for _, rate in windows) or 1.0
+    lines = [Line(label=_median_text(m), kind=m.kind, parts=list(_steps(m, begins, end, highest))) for m in paced]
+    said = "; ".join(f"{each.label}: {', '.join(map(rate_text, each.rounds))}" for each in paced)
+    return LineChart(
+        lines=lines,
+        x_axis="seconds, one round after another",
+        y_axis="images/s",
+        x_ticks=list(ticks(end)),
+        y_ticks=list(ticks(highest)),
+        marks=[(f"{100 * begin / end:.2f}%", f"round {number}") for number, begin in enumerate(begins, 1)],
+        text=f"Line chart, images/s over seconds. {said}.",
+    )
+
+
+def _median_text(measured: Measured) -> str:
+    return f"{measured.label}: median {rate_text(measured.images_per_s)}"
+
+
+def _steps(
+    measured: Measured, begins: Sequence[float], end: float, highest: float
+) -> Sequence[Sequence[tuple[float, float]]]:
+    """Return the corners of each round's steps, in shares of the axes."""
+    parts = []
+    for begin, windows in zip(begins, measured.over_time, strict=False):
+        now, part = begin, []
+        for seconds, rate in windows:
+            part += [(now / end, rate / highest), ((now + seconds) / end, rate / highest)]
+            now += seconds
+        parts.append(part)
+    return parts

@@ -5,9 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 
 from penstock.bench.record.bench_record import BenchRecord
+from penstock.bench.record.cache_advice import CacheAdvice
 from penstock.bench.report.console import plain_console, plain_text, print_table
 from penstock.bench.report.page import about_text, record_sections
 from penstock.bench.report.sections import Section
+from penstock.bench.report.sections_choices import tradeoff_section
 from penstock.bench.report.summary import summary
 
 
@@ -20,6 +22,13 @@ def print_record(record: BenchRecord) -> None:
         print_section(section, console)
     console.print()
     console.print(summary(record, whole=True))
+
+
+def print_advice(advice: CacheAdvice) -> None:
+    """Print the ways to store the data to standard output."""
+    console = plain_console()
+    console.print(plain_text(advice.data["summary"]))
+    print_section(tradeoff_section(advice), console)
 
 
 def print_section(section: Section, console: Console) -> None:

@@ -15,6 +15,7 @@ from penstock.bench.record.backend_options import all_options, non_default_optio
 from penstock.bench.record.bench_record import (
     FETCH,
     LOSSLESS_CACHE,
+    OVER_TIME,
     READ_COLD,
     BenchRecord,
     Measured,
@@ -165,6 +166,7 @@ def _summarise(key: Key, results: Sequence[Rate | StepTimes], turns: tuple[int, 
     kind, name = key
     steps = [result for result in results if isinstance(result, StepTimes)]
     found = rates_of(results)
+    windows = tuple(rate.rounded() for rate in found if kind in OVER_TIME)
     turns = turns if len(turns) == len(found) else ()
-    made = Measured.of(name, kind, [rate.median for rate in found] or [0.0], turns=turns, note=note)
+    made = Measured.of(name, kind, [rate.median for rate in found] or [0.0], turns=turns, note=note, over_time=windows)
     return replace(made, wait_share=statistics.median(s.wait_share for s in steps)) if steps else made

@@ -22,6 +22,7 @@ WORDS = (
     "decode: 26.7 ms; resize: 6.7 ms",
     "hdf5 of the cache 2,400 1.8 850 MB",
     "dali of the files: DALI is not installed",
+    "--resize 400 --quality 90 8.0 MB 3,000 2,700 to 3,300 1.68 × 34.6 dB",
     "Machine: processors 2, processor some CPU, GPU none",
     "a peer was left out: it has no files",
     "penstock bench DATA --backend torch --device cpu --model resnet18 --rounds 2 --thorough\n",
