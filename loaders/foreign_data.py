@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from penstock.pipelines.checked import shown
-from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.errors import printable
 from penstock.pipelines.foreign_names import cure_of_name
 
 _AS_DATASET = "open it with its own library as a map-style data set, for penstock.loaders.DataLoader"
@@ -50,12 +50,8 @@ def cure_by_name(path: bytes) -> str | None:
     return next((_BY_SUFFIX[suffix] for suffix in known if suffix in _BY_SUFFIX), None)
 
 
-def missing_path(path: bytes) -> LoaderError:
-    """Return the error for a path that is not there, with the nearest one that is."""
-    return LoaderError("E-NODATA", "no such file or folder", fix=_find_slip(path), path=path)
-
-
-def _find_slip(path: bytes) -> str:
+def cure_of_missing(path: bytes) -> str:
+    """Return what to do about a path that is not there, such as the nearest one that is."""
     if not path:
         return "the path is empty: check the variable that it comes from"
     if path.startswith(b"~"):

@@ -17,7 +17,7 @@ from penstock.loaders.arrow.parquet_url import open_parquet
 from penstock.loaders.arrow.saved_dataset import is_saved_dataset, open_saved_dataset
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
-from penstock.loaders.foreign_data import cure_by_name, cure_of_object, cure_of_option, missing_path
+from penstock.loaders.foreign_data import cure_by_name, cure_of_missing, cure_of_object, cure_of_option
 from penstock.loaders.labels.labelled import are_targets, label_source
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import is_file, without_query
@@ -31,7 +31,8 @@ from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
 from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.sources.source_faults import check_source
 from penstock.loaders.tables import open_lists
-from penstock.loaders.tables.open_tables import TABLE_SUFFIXES, open_tables
+from penstock.loaders.tables.open_tables import open_tables
+from penstock.loaders.tables.table_rows import TABLE_SUFFIXES
 from penstock.loaders.tables.url_folder import open_url_folder
 from penstock.loaders.tars.tar_source import COMPRESSED_TARS, TAR_OPTIONS, is_tar_folder, open_tar_folder, open_tars
 from penstock.loaders.views.concat import concat_sources
@@ -47,33 +48,22 @@ class Kind(NamedTuple):
 
     Attributes:
         name: what messages call it.
-        is_this: takes a path (bytes) or an object, and returns whether it is of this kind.
-        open: takes that and options, and returns the source.
+        is_this: takes a path (bytes) or an object, and returns whether it is of this kind; of files that hold whole
+            data sets, it takes the first path and the option `image`.
+        open: takes that (of such files the list of their paths) and options, and returns the source.
         options: names of the options that create_loader hands on to `open`.
+        suffixes: of such files, in small letters.
     """
 
     name: str
-    is_this: Callable[[Any], bool]
+    is_this: Callable[..., bool]
     open: Callable[..., Source]
     options: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
 
 
-class FileKind(NamedTuple):
-    """Describe a kind of files that hold whole data sets, known by their suffixes.
-
-    Attributes:
-        name: what messages call it.
-        suffixes: of the files' names, in small letters.
-        open: takes the paths (list of bytes) and options, and returns the source.
-        options: names of the options that create_loader hands on to `open`.
-        is_this: takes the first path and the option `image`, and returns whether its content is of this kind.
-    """
-
-    name: str
-    suffixes: tuple[str, ...]
-    open: Callable[..., Source]
-    options: tuple[str, ...] = ()
-    is_this: Callable[[bytes, str | None], bool] = lambda path, image: True
+def _is_any(*_: Any) -> bool:
+    return True
 
 
 def _open_caches(paths: list[bytes], *, any_owner: bool = False, **remote_options: Any) -> Source:
@@ -137,19 +127,19 @@ _HAVE_HOSTS = {b"s3", b"gs", b"gcs", b"az", b"abfs", b"http", b"https", b"hf"}  
 _COLUMNS = ("image", "label")
 _TABLE_OPTIONS = (*_COLUMNS, "root", "classes", *REMOTE_OPTIONS)
 FILE_KINDS = [
-    FileKind("an HDF5 cache", (".h5", ".hdf5"), _open_caches, REMOTE_OPTIONS),
-    FileKind(
+    Kind("an HDF5 cache", _is_any, _open_caches, REMOTE_OPTIONS, (".h5", ".hdf5")),
+    Kind(
         "Parquet files of images",
-        (".parquet",),
+        has_image_bytes,
         open_parquet,
         (*_COLUMNS, "cache_bytes", *REMOTE_OPTIONS),
-        is_this=has_image_bytes,
+        (".parquet",),
     ),
-    FileKind("a table of images", TABLE_SUFFIXES, open_tables, _TABLE_OPTIONS),
-    FileKind("image files", open_lists.LIST_SUFFIXES, open_lists.open_images, ("classes", *REMOTE_OPTIONS)),
-    FileKind("tar files", (".tar",), open_tars, TAR_OPTIONS),
-    FileKind("tar files to be decompressed first", COMPRESSED_TARS, open_tars, TAR_OPTIONS),
-    FileKind("Arrow files", (".arrow", ".arrows", ".feather"), open_arrow_files, (*_COLUMNS, *REMOTE_OPTIONS)),
+    Kind("a table of images", _is_any, open_tables, _TABLE_OPTIONS, TABLE_SUFFIXES),
+    Kind("image files", _is_any, open_lists.open_images, ("classes", *REMOTE_OPTIONS), open_lists.LIST_SUFFIXES),
+    Kind("tar files", _is_any, open_tars, TAR_OPTIONS, (".tar",)),
+    Kind("tar files to be decompressed first", _is_any, open_tars, TAR_OPTIONS, COMPRESSED_TARS),
+    Kind("Arrow files", _is_any, open_arrow_files, (*_COLUMNS, *REMOTE_OPTIONS), (".arrow", ".arrows", ".feather")),
 ]
 FOLDER_KINDS = [
     Kind("a set of cache shards", is_cache_set, open_cache),
@@ -167,7 +157,7 @@ URL_FOLDER_KINDS = [
         (*_COLUMNS, "split", *REMOTE_OPTIONS),
     ),
     Kind("a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
-    Kind("a folder of images", lambda url: True, open_url_folder, REMOTE_OPTIONS),
+    Kind("a folder of images", _is_any, open_url_folder, REMOTE_OPTIONS),
 ]
 OBJECT_KINDS = [
     Kind("a Dataset of Hugging Face", is_dataset, open_dataset, (*_COLUMNS, "split")),
@@ -179,9 +169,7 @@ OBJECT_KINDS = [
 ]
 # Options of create_loader that belong to the source, whatever the backend.
 SOURCE_OPTIONS = frozenset(
-    name
-    for options in (kind.options for kinds in (FILE_KINDS, FOLDER_KINDS, OBJECT_KINDS) for kind in kinds)
-    for name in options
+    name for kind in (*FILE_KINDS, *FOLDER_KINDS, *OBJECT_KINDS) for name in kind.options
 ) | frozenset(PART_OPTIONS)
 
 
@@ -194,7 +182,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 def select_options(path: str | bytes | os.PathLike[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of `options` that data of the kind at `path` take."""
     named = os.fsencode(path)
-    found: Kind | FileKind | None = None
+    found: Kind | None = None
     if _is_url_folder(named):
         found = next(kind for kind in URL_FOLDER_KINDS if kind.is_this(named.rstrip(b"/")))
     elif not is_url(named) and not is_pattern(named):
@@ -238,7 +226,7 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
     )
 
 
-def _open_kind(kind: Kind | FileKind, what: Any, options: dict[str, Any]) -> Source:
+def _open_kind(kind: Kind, what: Any, options: dict[str, Any]) -> Source:
     try:
         return kind.open(what, **options)
     except LoaderError as error:
@@ -265,7 +253,7 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
         if kind.is_this(path):
             return _open_kind(kind, path, options)
     if not os.path.exists(path):
-        raise missing_path(path)
+        raise LoaderError("E-NODATA", "no such file or folder", fix=cure_of_missing(path), path=path)
     return _open_files([path], path, options)
 
 
@@ -321,7 +309,7 @@ def _open_files(paths: Collection[bytes], named: bytes, options: dict[str, Any])
     return _open_kind(kind, paths if kind.open is open_lists.open_images else list(paths), options)
 
 
-def _find_file_kind(paths: list[bytes], image: str | None = None) -> FileKind | None:
+def _find_file_kind(paths: list[bytes], image: str | None = None) -> Kind | None:
     """Return the kind that all files are of by their names; None if there is none. image: the option of that name."""
     names = [os.fsdecode(without_query(path)).lower() for path in paths]
     for kind in FILE_KINDS:

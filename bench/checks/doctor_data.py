@@ -18,10 +18,10 @@ from penstock.bench.checks.finding import DoctorSettings, Finding, State
 from penstock.bench.data.training_folder import training_folder
 from penstock.bench.measure.clock import Stopwatch
 from penstock.loaders.open_source import open_source
-from penstock.loaders.remote.object_store import is_url, without_secrets
+from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.rows.sample_reader import SampleReader
 from penstock.loaders.sources.contract import Source, is_fetching
-from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 from penstock.pipelines.sample.decode import ImageDecoder
 
 _SAMPLE = 256
@@ -43,7 +43,7 @@ def data_findings(settings: DoctorSettings, data: str) -> Iterator[Finding]:
             source = open_source(path, **(settings.data_options if name == "data" else {}))
         except (LoaderError, ValueError) as error:
             cause, fix = (error.cause, error.fix) if isinstance(error, LoaderError) else (str(error), "see --help")
-            named = without_secrets(str(path)) if is_url(os.fsencode(path)) else printable(os.fsencode(path))
+            named = hide_secrets(str(path)) if is_url(os.fsencode(path)) else printable(os.fsencode(path))
             yield Finding(name, "fail", f"{named}: {cause}", fix)
             continue
         yield Finding(name, "ok", source.describe())

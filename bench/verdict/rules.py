@@ -9,8 +9,8 @@ from penstock.bench.record.advice import BOTH, LOADER, Advice, Change
 from penstock.bench.record.bench_record import LOSSLESS_CACHE, BenchRecord, decode_ceilings, decode_name
 from penstock.bench.verdict.figures import SCALES, Figures
 from penstock.loaders.choose_order import BLOCK_GROUP, BLOCK_SAMPLES
-from penstock.loaders.remote.block_fetch import LEAD
 from penstock.loaders.remote.fetcher import MAX_REQUEST_BYTES
+from penstock.loaders.remote.read_ahead import LEAD
 from penstock.loaders.remote.remote_source import RemoteOptions
 from penstock.pipelines.errors import size_text
 

@@ -12,7 +12,7 @@ from penstock.loaders.arrow.arrow_columns import Chosen, holds_paths
 from penstock.loaders.arrow.arrow_package import import_pyarrow
 from penstock.loaders.labels.label_columns import LabelColumn, LabelRows
 from penstock.loaders.labels.label_values import Labels, split_classes
-from penstock.loaders.labels.row_origin import RowOrigin
+from penstock.loaders.labels.row_origin import Fail, blame_rows
 
 UNLABELLED = -1
 
@@ -59,7 +59,7 @@ class ArrowLabels:
                 there &= column.fill_null(0).to_numpy() >= 0
         mask, rows = pyarrow.array(there), np.flatnonzero(there)
         for (name, to), column in zip(self._to, plain, strict=True):
-            _add_column(to, column.filter(mask).combine_chunks(), self._declared.get(name), RowOrigin(path), rows)
+            _add_column(to, column.filter(mask).combine_chunks(), self._declared.get(name), blame_rows(path), rows)
         self._there.append(there)
 
     def add_unlabelled(self, count: int) -> None:
@@ -86,27 +86,27 @@ def _decode(column: Any) -> Any:
     return column.cast(pyarrow.float64()) if pyarrow.types.is_decimal(column.type) else column
 
 
-def _add_column(to: LabelColumn, column: Any, declared: Any, origin: RowOrigin, rows: npt.NDArray[np.int64]) -> None:
+def _add_column(to: LabelColumn, column: Any, declared: Any, fail: Fail, rows: npt.NDArray[np.int64]) -> None:
     pyarrow = import_pyarrow()
     types = pyarrow.types
     if types.is_floating(column.type):
-        to.add_numbers(column.to_numpy(zero_copy_only=False), origin, rows.tolist())
+        to.add_numbers(column.to_numpy(zero_copy_only=False), fail, rows.tolist())
     elif types.is_integer(column.type) or holds_paths(column.type):
-        to.add_coded(*_encode(column), origin, rows.tolist())
+        to.add_coded(*_encode(column), fail, rows.tolist())
     else:
         members, counts = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False)
         if members.null_count:
             row = np.repeat(rows, counts)[members.is_null().to_numpy(zero_copy_only=False)][0]
-            raise origin.error(int(row), "a list of labels holds a null", "leave nulls out of the lists")
+            raise fail(int(row), "a list of labels holds a null", "leave nulls out of the lists")
         if holds_paths(members.type) or (declared is not None and types.is_integer(members.type)):
-            to.add_sets(*_encode(members), counts, origin, rows.tolist())
+            to.add_sets(*_encode(members), counts, fail, rows.tolist())
             return
         wrong = np.flatnonzero(counts != counts[:1])
         if len(wrong):
             cause = f"a vector of {counts[wrong[0]]} numbers, the first one has {counts[0]}"
-            raise origin.error(int(rows[wrong[0]]), cause, "give all rows vectors of one length, or names")
+            raise fail(int(rows[wrong[0]]), cause, "give all rows vectors of one length, or names")
         values = members.to_numpy(zero_copy_only=False).astype(np.float64)
-        to.add_numbers(values.reshape(len(counts), -1) if len(counts) else values, origin, rows.tolist())
+        to.add_numbers(values.reshape(len(counts), -1) if len(counts) else values, fail, rows.tolist())
 
 
 def _encode(column: Any) -> tuple[list[Any], npt.NDArray[np.int64]]:

@@ -19,6 +19,7 @@ from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.sources.range_index import RangeIndex
 from penstock.loaders.sources.range_source import RangeSource
+from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.machine import ensure_memory
 from penstock.pipelines.checked import checked_int, shown
 from penstock.pipelines.errors import LoaderError
@@ -77,7 +78,8 @@ def open_dataset(
         "Arrow files" if held is None else "Arrow files or parts of memory", labels.finish(), _read_order(dataset)
     )
     index, kept = save_with_labels(None, ranges.write, RangeIndex, others)
-    return serve_labels(RangeSource(index, functools.partial(_refuse_to_reopen, held), max_file_bytes), kept)
+    reopen = Reopening(functools.partial(_refuse_to_reopen, held))  # which keeps the file alive here
+    return serve_labels(RangeSource(index, reopen, max_file_bytes), kept)
 
 
 def _read_order(dataset: Any) -> npt.NDArray[np.int64] | None:

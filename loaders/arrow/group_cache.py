@@ -7,22 +7,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
+
+from penstock.loaders.arrow.arrow_parquet import ImageGroup
 
 
-class Sized(Protocol):
-    """Say how much memory an object takes."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of memory."""
-        ...
-
-
-Group = TypeVar("Group", bound=Sized)
-
-
-class GroupCache(Generic[Group]):
+class GroupCache:
     """Keep what was used last, at most `limit_bytes` of it, and at least the latest group.
 
     Threads may share it: a group is loaded by one of them, and others that want it wait. Pickles, and is forked, empty.
@@ -40,12 +30,12 @@ class GroupCache(Generic[Group]):
     def _empty(self) -> None:
         self._pid, self._lock = os.getpid(), threading.Lock()
         self.loads = self.evictions = self._num_bytes = 0
-        self._groups: OrderedDict[Hashable, Future[Group]] = OrderedDict()
+        self._groups: OrderedDict[Hashable, Future[ImageGroup]] = OrderedDict()
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._groups
 
-    def get(self, key: Hashable, load: Callable[[], Group]) -> Group:
+    def get(self, key: Hashable, load: Callable[[], ImageGroup]) -> ImageGroup:
         """Return the group `key`, loaded with `load` unless it is here. Raises what `load` raises."""
         if os.getpid() != self._pid:  # a thread that does not exist here may have held the lock
             self._empty()

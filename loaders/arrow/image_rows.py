@@ -20,7 +20,6 @@ from penstock.pipelines.errors import LoaderError
 
 NO_IMAGE, NO_LABEL = "row without an image", "row without a label"
 _NOWHERE = -1  # container of a row without an image
-_COMPARED_BYTES = 64
 _REQUESTS = 64
 
 
@@ -40,7 +39,6 @@ class ImageRows:
         self._numbers: dict[bytes, int] = {}
         self._parts: list[tuple[npt.NDArray[np.int64], ...]] = []
         self._keys: list[bytes] = []
-        self._compared: set[int] = set()
         self._missing: list[bytes] = []  # files that rows name, but that are not there
         self._has_files = False
 
@@ -51,20 +49,14 @@ class ImageRows:
             self.containers.append(container)
         return number
 
-    def replace_container(self, number: int, container: Container) -> None:
-        """Note the final name, size and time of a file that was still written to when it was added."""
-        self.containers[number] = container
-
     def add(self, values: Values, container: int, offset: int, first_row: int, folder: bytes) -> None:
         """Add a chunk of a column, whose buffer lies at `offset` of a container.
 
-        first_row: number of its first row, for the keys. folder: where relative paths of files begin. Raises
-        LoaderError E-CHANGED if other bytes lie there.
+        first_row: number of its first row, for the keys. folder: where relative paths of files begin.
         """
         count = len(values.sizes)
         where = np.where(values.present, container, _NOWHERE)
         starts, sizes = values.starts + offset, np.where(values.present, values.sizes, 0)
-        self._compare_first(values, container, starts)
         names = [None] * count if values.paths is None else values.paths.to_pylist()
         for row, name in enumerate(names):
             text = b"row %d" % (first_row + row)
@@ -121,9 +113,6 @@ class ImageRows:
         )
         return table, others
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
     def _columns(self) -> list[list[npt.NDArray[np.int64]]]:
         return [[part[column] for part in self._parts] for column in range(3)]
 
@@ -155,15 +144,3 @@ class ImageRows:
         for number, url, about in zip(self._named, urls, found, strict=True):
             self.containers[number] = Container(url, *(about or (0, 0)))
         return np.array([container.size for container in self.containers], np.int64)
-
-    def _compare_first(self, values: Values, container: int, starts: npt.NDArray[np.int64]) -> None:
-        """Compare the beginning of one image per container with the file, in case the memory is of another file."""
-        rows = np.flatnonzero(values.present & (values.sizes > 0))
-        if container in self._compared or not len(rows) or self._store is not None:
-            return
-        self._compared.add(container)
-        path, expected = self.containers[container].name, bytes(values.bytes_of(int(rows[0]))[:_COMPARED_BYTES])
-        with open(path, "rb") as file:
-            file.seek(int(starts[rows[0]]))
-            if file.read(len(expected)) != expected:
-                raise LoaderError("E-CHANGED", "the file was replaced while it was opened", path=path)

@@ -62,18 +62,13 @@ class MappedMemory:
 
 
 class MemoryFile:
-    """Hold bytes in a file without a name (memfd), which processes of this user open by `path` while this object lives.
+    """Hold bytes in a file without a name (memfd), open to this user's processes by `path` while this object lives."""
 
-    Pickles as nothing but its path: another process does not keep it alive.
-    """
-
-    def __init__(self, path: bytes = b"") -> None:
-        self.path = path
-        if not path:
-            self._fd = os.memfd_create("penstock-images", os.MFD_CLOEXEC)
-            weakref.finalize(self, os.close, self._fd).atexit = False
-            self.path, self._size = b"/proc/%d/fd/%d" % (os.getpid(), self._fd), 0
-            self._digest = hashlib.blake2b(digest_size=7)
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("penstock-images", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self._fd).atexit = False
+        self.path, self._size = b"/proc/%d/fd/%d" % (os.getpid(), self._fd), 0
+        self._digest = hashlib.blake2b(digest_size=7)
 
     def append(self, data: Any) -> int:
         """Write a buffer behind the others, and return its offset. Raises OSError."""
@@ -92,6 +87,3 @@ class MemoryFile:
         os.utime(self._fd, ns=(0, int.from_bytes(self._digest.digest(), "big")))
         status = os.fstat(self._fd)
         return Container(self.path, status.st_size, mtime_ns(status))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MemoryFile, (self.path,)

@@ -28,14 +28,14 @@ from penstock.loaders.arrow.image_rows import NO_LABEL
 from penstock.loaders.labels.label_index import keep_labels
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import absolute, folder_of, join, read_whole
-from penstock.loaders.sources.folder_scan import classes_text, skipped_text
-from penstock.loaders.sources.image_files import MAX_FILE_BYTES, oversize_error
+from penstock.loaders.sources.folder_scan import skipped_text
+from penstock.loaders.sources.image_files import MAX_FILE_BYTES, IndexedImages, oversize_error
 from penstock.loaders.sources.range_source import are_unchanged
 from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged, with_retries
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.checked import checked_int
-from penstock.pipelines.errors import LoaderError, count_text, size_text
+from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
 
 CACHE_BYTES = 512 << 20
@@ -43,7 +43,7 @@ _FEW_PER_GROUP = 4  # samples read per decoded group, below which the order coun
 _SEEN_GROUPS = 32  # decoded groups before that is judged
 
 
-class ParquetSource:
+class ParquetSource(IndexedImages):
     """Read images from row groups; samples are the rows, file by file, without those that have no label.
 
     Opening reads the footers and the column of labels. Reading a sample decodes its row group, unless that is one of
@@ -63,6 +63,8 @@ class ParquetSource:
         label_index: labels that are no class numbers, for serve_labels; None if there are none.
     """
 
+    one_class = "rows without labels count as one class"
+
     def __init__(
         self,
         paths: list[bytes],
@@ -72,7 +74,7 @@ class ParquetSource:
         cache_bytes: int = CACHE_BYTES,
         max_file_bytes: int = MAX_FILE_BYTES,
     ) -> None:
-        self._cache = GroupCache[ImageGroup](checked_int("cache_bytes", cache_bytes, 1))
+        self._cache = GroupCache(checked_int("cache_bytes", cache_bytes, 1))
         self._max_file_bytes = checked_int("max_file_bytes", max_file_bytes, 1)
         paths = list(map(absolute, paths))
         options: dict[str, Any] = {
@@ -146,7 +148,7 @@ class ParquetSource:
 
         Raises LoaderError: E-CHANGED, E-MISSING, E-ACCESS, E-READ, E-CORRUPT, E-BOMB; IndexError.
         """
-        file, group, row = self._place(index)
+        file, group, row = self._find(index)
         try:
             decoded = self._decode(file, group)
             self._judge_order(1)
@@ -167,7 +169,7 @@ class ParquetSource:
         A row stays ELSEWHERE if its group cannot be decoded, or if the groups of the others take `cache_bytes` already.
         """
         held: list[ImageGroup] = []
-        places = [self._place(index) for index in indices.tolist()]
+        places = [self._find(index) for index in indices.tolist()]
         for file, group in sorted({place[:2] for place in places}):
             if sum(decoded.num_bytes for decoded in held) >= self._cache.limit_bytes:
                 break
@@ -207,10 +209,9 @@ class ParquetSource:
         except OSError as error:
             raise read_error(error, path) from error
 
-    def _place(self, index: int) -> tuple[int, int, int]:
+    def _find(self, index: int) -> tuple[int, int, int]:
         """Return file, group in the file, and row in the group."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"image {index} of {len(self)}")
+        self._check_index(index)
         row = index if self._rows is None else int(self._rows.array[index])
         group = int(np.searchsorted(self._group_starts, row, "right")) - 1
         file = int(np.searchsorted(self._file_groups, group, "right")) - 1
@@ -248,24 +249,19 @@ class ParquetSource:
 
     def name(self, index: int) -> bytes:
         """Return the key of image `index`, the number of its row in its file: b"row 17"."""
-        file, group, row = self._place(index)
+        file, group, row = self._find(index)
         number = self._file_groups[file] + group
         return b"row %d" % (row + self._group_starts[number] - self._group_starts[self._file_groups[file]])
 
     def path(self, index: int) -> bytes:
         """Return what error texts call image `index`: the file's path, a colon, the row."""
-        return self._containers[self._place(index)[0]].name + b":" + self.name(index)
+        return self._containers[self._find(index)[0]].name + b":" + self.name(index)
 
     def refreshed(self) -> ParquetSource:
         """Return this source if its files are unchanged, otherwise one of their present content."""
         return self if are_unchanged(self._containers) else self._reopen()
 
-    def describe(self) -> str:
+    def describe(self, where: str = "") -> str:
         """Return one line: images, classes, bytes, files, row groups, what was skipped."""
-        images = count_text(len(self), "image")
-        classes = classes_text(self.classes, "rows")
         groups = f"{len(self._group_starts) - 1:,} row groups of {len(self._containers):,} Parquet files"
-        return f"{images}, {classes}, {size_text(self.num_bytes)} in {groups}{skipped_text(self.skipped)}"
-
-    def _count_retry(self) -> None:
-        self.retries += 1
+        return super().describe(f" in {groups}")

@@ -78,7 +78,7 @@ class UrlParquetSource(ParquetSource):
         estimated from the groups' sizes.
         """
         kept = self._cache.limit_bytes / max(1, self.num_bytes)
-        places, wanted = np.unique([self._place(index)[:2] for index in indices.tolist()], axis=0, return_counts=True)
+        places, wanted = np.unique([self._find(index)[:2] for index in indices.tolist()], axis=0, return_counts=True)
         planned: list[Request] = []
         for (file, group), count in zip(places.tolist(), wanted.tolist(), strict=True):
             number = int(self._file_groups[file]) + group
@@ -107,7 +107,7 @@ class UrlParquetSource(ParquetSource):
 
     def announce(self, indices: npt.NDArray[np.int64]) -> None:
         """Begin to decode the row groups of images `indices` (int64 [n])."""
-        groups = dict.fromkeys(self._place(index)[:2] for index in indices.tolist())
+        groups = dict.fromkeys(self._find(index)[:2] for index in indices.tolist())
         with self._lock:
             new = [group for group in groups if group not in self._ahead and group not in self._cache]
             if self._pool is None and new:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.labels.row_origin import Fail
 from penstock.pipelines.checked import near_name, shown
 from penstock.pipelines.errors import printable
 
@@ -19,7 +20,6 @@ ONE_CLASS = b"."  # of images without labels, as of a flat folder
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 Label = str | int
-Fail = Callable[[int, str, str | None], Exception]  # (which label, what is wrong, what to do) -> the error to raise
 
 
 def number_classes(

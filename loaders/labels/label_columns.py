@@ -7,26 +7,19 @@ import json
 import os
 from array import array
 from collections.abc import Collection, Mapping, Sequence, Set
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.labels.class_numbers import Label, checked_classes, is_fraction, is_number, number_classes
 from penstock.loaders.labels.label_values import ALONE, Labels, LabelValues, pack_sets
+from penstock.loaders.labels.row_origin import Fail
 from penstock.pipelines.checked import shown
 
 CLASS, NUMBER, VECTOR, SET = "a class", "a number", "a vector", "a set of names"
 _LARGEST = float(np.finfo(np.float32).max)
 _ONE_KIND = "give all rows labels of one kind"
-
-
-class Origin(Protocol):
-    """Make the error of a row: `error(row, cause, fix)`."""
-
-    def error(self, row: int, cause: str, fix: str | None = None) -> Exception:
-        """Return the error of a row that cannot be used."""
-        ...
 
 
 class LabelColumn:
@@ -44,7 +37,7 @@ class LabelColumn:
     def __init__(self, classes: Any = None, *, untyped: bool = False, name: str = ALONE) -> None:
         self._classes, self._untyped, self._name = checked_classes(classes), untyped, name
         self._codes: dict[Label, int] = {}  # label, or member of a set -> its number among those seen
-        self._firsts: list[tuple[Origin, int]] = []  # where each occurs first
+        self._firsts: list[tuple[Fail, int]] = []  # where each occurs first
         self._code_of, self._numbers, self._counts = array("I"), array("f"), array("I")
         self._kind, self._first, self._width = "", "", 0
 
@@ -53,8 +46,8 @@ class LabelColumn:
             return len(self._counts)
         return len(self._numbers) // max(1, self._width) if self._kind in (NUMBER, VECTOR) else len(self._code_of)
 
-    def add(self, label: Any, origin: Origin, row: int) -> None:
-        """Add the label of a row. Raises the error of `origin`."""
+    def add(self, label: Any, fail: Fail, row: int) -> None:
+        """Add the label of a row. Raises the error of `fail`."""
         if self._kind == CLASS and not isinstance(label, float):
             with contextlib.suppress(TypeError):  # a list, which _plain looks at
                 code = self._codes.get(label)
@@ -69,16 +62,16 @@ class LabelColumn:
         plain = self._plain(label)
         if plain is None or (isinstance(plain, (str, float)) and (plain == "" or plain != plain)):
             fix = "give every row a label, or leave the row out"
-            raise self._error(origin, row, "no label" + " (not a number)" * isinstance(plain, float), fix)
+            raise self._error(fail, row, "no label" + " (not a number)" * isinstance(plain, float), fix)
         if isinstance(plain, float):
-            self._add_number(plain, label, origin, row)
+            self._add_number(plain, label, fail, row)
         elif isinstance(plain, (str, int)):
-            self._add_class(plain, origin, row)
+            self._add_class(plain, fail, row)
         elif isinstance(plain, Collection) and not isinstance(plain, Mapping):
-            self._add_several(list(plain), isinstance(plain, Set), origin, row)
+            self._add_several(list(plain), isinstance(plain, Set), fail, row)
         else:
             cause = f"a label must be a class, a number, or a list of numbers or names, got {shown(label)}"
-            raise self._error(origin, row, cause, _ONE_KIND)
+            raise self._error(fail, row, cause, _ONE_KIND)
 
     def _plain(self, label: Any) -> Any:
         """Return a label as a string, an integer, a float or a collection of these."""
@@ -98,116 +91,116 @@ class LabelColumn:
                 return json.loads(label)
         return label
 
-    def _add_class(self, label: Label, origin: Origin, row: int) -> None:
+    def _add_class(self, label: Label, fail: Fail, row: int) -> None:
         if self._kind == NUMBER and isinstance(label, int):
-            self._add_number(float(label), label, origin, row)
+            self._add_number(float(label), label, fail, row)
             return
-        self._take_kind(CLASS, label, origin, row)
-        self._code_of.append(self._code(label, origin, row))
+        self._take_kind(CLASS, label, fail, row)
+        self._code_of.append(self._code(label, fail, row))
 
-    def _add_number(self, number: float, label: Any, origin: Origin, row: int) -> None:
+    def _add_number(self, number: float, label: Any, fail: Fail, row: int) -> None:
         if self._classes is not None:
             if not number.is_integer():
                 fix = "leave out classes for numbers that are served as they are"
-                raise self._error(origin, row, f"label {shown(number)} is not a class", fix)
-            self._add_class(int(number), origin, row)
+                raise self._error(fail, row, f"label {shown(number)} is not a class", fix)
+            self._add_class(int(number), fail, row)
             return
         if self._kind == CLASS:
-            self._read_as_numbers(label, origin, row)
-        self._take_kind(NUMBER, label, origin, row)
+            self._read_as_numbers(label, fail, row)
+        self._take_kind(NUMBER, label, fail, row)
         self._width = 1
-        self._extend(np.array([number]), origin, [row])
+        self._extend(np.array([number]), fail, [row])
 
-    def _read_as_numbers(self, label: Any, origin: Origin, row: int) -> None:
+    def _read_as_numbers(self, label: Any, fail: Fail, row: int) -> None:
         """Make numbers of the class numbers so far, now that a label is none."""
         for known in self._codes:
             if not is_number(str(known)) or (isinstance(known, str) and not self._untyped):
-                raise self._mixed(shown(known), label, origin, row)
+                raise self._mixed(shown(known), label, fail, row)
         values = np.array([float(known) for known in self._codes], np.float32)
         self._numbers.frombytes(values[np.frombuffer(self._code_of, np.uint32)].tobytes())
         self._kind, self._codes, self._code_of = "", {}, array("I")
 
-    def _add_several(self, members: list[Any], is_set: bool, origin: Origin, row: int) -> None:
+    def _add_several(self, members: list[Any], is_set: bool, fail: Fail, row: int) -> None:
         names = [os.fsdecode(member) if isinstance(member, bytes) else member for member in members]
         if all(isinstance(name, str) for name in names) and (names or is_set or self._kind != VECTOR):
-            self._take_kind(SET, members, origin, row)
+            self._take_kind(SET, members, fail, row)
             self._counts.append(len(names))
-            self._code_of.extend(self._code(name, origin, row) for name in names)
+            self._code_of.extend(self._code(name, fail, row) for name in names)
             return
         try:
             numbers = np.array([] if is_set else members, np.float64)
         except (TypeError, ValueError):
             numbers = np.zeros(0)
         if numbers.ndim != 1 or not len(numbers):
-            raise self._error(origin, row, f"a label must be a list of numbers or names, got {shown(members)}")
-        self._take_kind(VECTOR, members, origin, row)
+            raise self._error(fail, row, f"a label must be a list of numbers or names, got {shown(members)}")
+        self._take_kind(VECTOR, members, fail, row)
         self._width = self._width or len(numbers)
         if len(numbers) != self._width:
             cause = f"a vector of {len(numbers)} numbers, the first one has {self._width}"
-            raise self._error(origin, row, cause, "give all rows vectors of one length, or names")
-        self._extend(numbers[np.newaxis], origin, [row])
+            raise self._error(fail, row, cause, "give all rows vectors of one length, or names")
+        self._extend(numbers[np.newaxis], fail, [row])
 
-    def add_coded(self, labels: Sequence[Label], codes: npt.NDArray[Any], origin: Origin, rows: Sequence[int]) -> None:
+    def add_coded(self, labels: Sequence[Label], codes: npt.NDArray[Any], fail: Fail, rows: Sequence[int]) -> None:
         """Add classes of `rows`: `codes` [n] say which of the distinct `labels`."""
         if len(codes):
-            self._take_kind(CLASS, labels[int(codes[0])], origin, rows[0])
-            self._add_codes(labels, codes, origin, rows)
+            self._take_kind(CLASS, labels[int(codes[0])], fail, rows[0])
+            self._add_codes(labels, codes, fail, rows)
 
     def add_sets(
-        self, labels: Sequence[Label], codes: npt.NDArray[Any], counts: Any, origin: Origin, rows: Sequence[int]
+        self, labels: Sequence[Label], codes: npt.NDArray[Any], counts: Any, fail: Fail, rows: Sequence[int]
     ) -> None:
         """Add sets of classes of `rows`: how many members each has, and `codes` of all members, one row's first."""
         if len(rows):
-            self._take_kind(SET, labels, origin, rows[0])
+            self._take_kind(SET, labels, fail, rows[0])
             self._counts.frombytes(np.asarray(counts, np.uint32).tobytes())
-            self._add_codes(labels, codes, origin, np.repeat(np.asarray(rows), counts))
+            self._add_codes(labels, codes, fail, np.repeat(np.asarray(rows), counts))
 
-    def _add_codes(self, labels: Sequence[Label], codes: npt.NDArray[Any], origin: Origin, rows: Any) -> None:
+    def _add_codes(self, labels: Sequence[Label], codes: npt.NDArray[Any], fail: Fail, rows: Any) -> None:
         firsts = np.zeros(len(labels), np.int64)
         firsts[codes[::-1]] = np.asarray(rows)[::-1]
-        known = [self._code(label, origin, row) for label, row in zip(labels, firsts.tolist(), strict=True)]
+        known = [self._code(label, fail, row) for label, row in zip(labels, firsts.tolist(), strict=True)]
         self._code_of.frombytes(np.array(known, np.uint32)[codes].tobytes())
 
-    def add_numbers(self, values: npt.NDArray[Any], origin: Origin, rows: Sequence[int]) -> None:
+    def add_numbers(self, values: npt.NDArray[Any], fail: Fail, rows: Sequence[int]) -> None:
         """Add numbers [n] or vectors [n, k] of `rows`."""
         if not len(values):
             return
-        self._take_kind(NUMBER if values.ndim == 1 else VECTOR, values[0].tolist(), origin, rows[0])
+        self._take_kind(NUMBER if values.ndim == 1 else VECTOR, values[0].tolist(), fail, rows[0])
         width = 1 if values.ndim == 1 else values.shape[1]
         if self._width not in (0, width):
-            raise self._error(origin, rows[0], f"a vector of {width} numbers, the first one has {self._width}")
+            raise self._error(fail, rows[0], f"a vector of {width} numbers, the first one has {self._width}")
         self._width = width
-        self._extend(values, origin, rows)
+        self._extend(values, fail, rows)
 
-    def _extend(self, values: npt.NDArray[Any], origin: Origin, rows: Sequence[int]) -> None:
+    def _extend(self, values: npt.NDArray[Any], fail: Fail, rows: Sequence[int]) -> None:
         with np.errstate(over="ignore"):
             floats = values.astype(np.float32)
         wrong = np.flatnonzero(~np.isfinite(floats.reshape(len(floats), -1)).all(1))
         if len(wrong):
             cause = f"label {shown(values[wrong[0]].tolist())} is not a finite number"
-            raise self._error(origin, rows[int(wrong[0])], cause, "leave the row out, or give it a number")
+            raise self._error(fail, rows[int(wrong[0])], cause, "leave the row out, or give it a number")
         self._numbers.frombytes(floats.tobytes())
 
-    def _code(self, label: Label, origin: Origin, row: int) -> int:
+    def _code(self, label: Label, fail: Fail, row: int) -> int:
         code = self._codes.setdefault(label, len(self._codes))
         if code == len(self._firsts):
-            self._firsts.append((origin, row))
+            self._firsts.append((fail, row))
         return code
 
-    def _take_kind(self, kind: str, label: Any, origin: Origin, row: int) -> None:
+    def _take_kind(self, kind: str, label: Any, fail: Fail, row: int) -> None:
         if not self._kind:
             self._kind, self._first = kind, shown(label)
         elif self._kind != kind:
-            raise self._mixed(self._first, label, origin, row)
+            raise self._mixed(self._first, label, fail, row)
 
-    def _mixed(self, known: Any, label: Any, origin: Origin, row: int) -> Exception:
+    def _mixed(self, known: Any, label: Any, fail: Fail, row: int) -> Exception:
         cause = f"label {shown(label)} next to label {known}: their kinds are mixed"
-        return self._error(origin, row, cause, f"{_ONE_KIND}; numbers that are names are listed with classes=")
+        return self._error(fail, row, cause, f"{_ONE_KIND}; numbers that are names are listed with classes=")
 
-    def _error(self, origin: Origin, row: int, cause: str, fix: str | None = None) -> Exception:
-        return origin.error(row, f"{self._name}: {cause}" if self._name else cause, fix)
+    def _error(self, fail: Fail, row: int, cause: str, fix: str | None = None) -> Exception:
+        return fail(row, f"{self._name}: {cause}" if self._name else cause, fix)
 
-    def _fail(self, at: int, cause: str, fix: str | None) -> Exception:
+    def _fail(self, at: int, cause: str, fix: str | None = None) -> Exception:
         return self._error(*self._firsts[at], cause, fix)
 
     def finish(self) -> LabelValues:
@@ -250,23 +243,23 @@ class LabelRows:
             self._columns[name] = LabelColumn(self._classes.get(name), untyped=self._untyped, name=name)
         return self._columns[name]
 
-    def add(self, label: Any, origin: Origin, row: int) -> None:
-        """Add the label of a row, or its labels by name. Raises the error of `origin`."""
+    def add(self, label: Any, fail: Fail, row: int) -> None:
+        """Add the label of a row, or its labels by name. Raises the error of `fail`."""
         alone = self._columns.get(ALONE)
         if alone is not None and not isinstance(label, dict):
-            alone.add(label, origin, row)
+            alone.add(label, fail, row)
             return
         labels = label if isinstance(label, dict) else {ALONE: label}
         if not self._columns:
             if not all(isinstance(name, str) and (name or labels is not label) for name in labels) or not labels:
-                raise origin.error(row, f"labels must have names that are strings, got {shown(list(labels))}")
+                raise fail(row, f"labels must have names that are strings, got {shown(list(labels))}")
             for name in labels:
                 self.column(name)
         if labels.keys() != self._columns.keys():
             cause = f"labels {shown(sorted(labels))}, the first row has {shown(sorted(self._columns))}"
-            raise origin.error(row, cause, "give every row the same labels")
+            raise fail(row, cause, "give every row the same labels")
         for name, column in self._columns.items():
-            column.add(labels[name], origin, row)
+            column.add(labels[name], fail, row)
 
     def finish(self) -> Labels:
         """Return all labels by name; nothing where rows have none. Raises ValueError, and as LabelColumn.finish."""

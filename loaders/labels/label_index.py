@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 
 from penstock.loaders.labels.label_values import Labels, LabelValues, digest_labels
+from penstock.loaders.sources.folder_index import FolderIndex
+from penstock.loaders.sources.range_index import RangeIndex
 from penstock.loaders.system.column_file import ALIGNMENT, DamagedIndexError
 from penstock.loaders.system.json_file import ByteText
 from penstock.loaders.system.saved_columns import Open, SavedIndex, Write, load_saved, save_in_memory, save_index
@@ -80,13 +82,7 @@ def keep_labels(labels: Labels, name: bytes | None = None) -> LabelIndex:
     return save_in_memory(write, LabelIndex) if name is None else save_index(name, write, LabelIndex)
 
 
-class ImageIndex(Protocol):
-    """An index of images, whose header has the digest of the labels next to it in `labels`; "" if it has none."""
-
-    header: Any
-
-
-Index = TypeVar("Index", bound=ImageIndex)
+Index = TypeVar("Index", FolderIndex, RangeIndex)
 
 
 def load_with_labels(name: bytes, open_index: Open[Index]) -> tuple[Index | None, LabelIndex | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -127,17 +127,17 @@ def read_labels(labels: Any, num_samples: int, classes: Any = None) -> Labels:
         labels = array.tolist()
     rows = LabelRows(classes)
     for number, label in enumerate(labels):
-        rows.add(label, _SAMPLES, number)
+        rows.add(label, _fail, number)
     return rows.finish()
 
 
 def _read_array(values: npt.NDArray[Any], classes: Any) -> LabelValues:
     column, rows = LabelColumn(classes), range(len(values))
     if values.ndim == 2 or values.dtype.kind == "f":
-        column.add_numbers(values, _SAMPLES, rows)
+        column.add_numbers(values, _fail, rows)
     else:
         found, codes = np.unique(values.astype(np.int64), return_inverse=True)
-        column.add_coded(found.tolist(), codes, _SAMPLES, rows)
+        column.add_coded(found.tolist(), codes, _fail, rows)
     return column.finish()
 
 
@@ -151,15 +151,9 @@ def _read_named(name: str, column: Any, num_samples: int, classes: Mapping[str, 
     return of[ALONE]
 
 
-class _Samples(NamedTuple):
-    """Make the errors of labels that users pass."""
-
-    def error(self, row: int, cause: str, fix: str | None = None) -> ValueError:
-        """Return the error of the label of sample `row`."""
-        return ValueError(f"sample {row}: {cause}{f': {fix}' if fix else ''}")
-
-
-_SAMPLES = _Samples()
+def _fail(row: int, cause: str, fix: str | None = None) -> ValueError:
+    """Return the error of the label of a sample."""
+    return ValueError(f"sample {row}: {cause}{f': {fix}' if fix else ''}")
 
 
 def _call(labels: Callable[[str], Any], source: Source, index: int) -> Any:

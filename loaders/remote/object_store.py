@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from penstock.loaders.sources.source_faults import find_status
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, hide_secrets
 
 Result = TypeVar("Result")
 
@@ -103,12 +103,6 @@ def is_url(path: bytes) -> bool:
     return found is not None and found[1].lower() != b"file"
 
 
-def without_secrets(url: str) -> str:
-    """Return a URL without user, password and query, which may hold signatures."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
 class ObjectStore:
     """Read objects by URL, from several threads; opens one client per bucket or host.
 
@@ -178,7 +172,7 @@ class ObjectStore:
             try:
                 return request(deadline.attempt_s(number))
             except LoaderError as error:
-                raise error.locate(path=without_secrets(url).encode()) from None
+                raise error.locate(path=url.encode()) from None
             except Exception as error:
                 found = _as_loader_error(error, url)
             pause_s = (delay_s or 0.0) * random.uniform(0.5, 1.5)  # noqa: S311
@@ -194,12 +188,12 @@ class ObjectStore:
 
 
 def _as_loader_error(error: Exception, url: str) -> LoaderError:
-    text = re.sub(r"\S+://\S+", lambda found: without_secrets(found[0]), str(error))
+    text = hide_secrets(str(error))
     line = text.splitlines()[0][:200] if text else ""
     fix = _NO_CREDENTIALS if "/169.254.169.254/" in text else _FAILED
     known = _CODES.get(type(error).__name__) or _CODES.get(_find_refusal(error, text, url))
     code, cause, fix = known or ("E-READ", f"{type(error).__name__}: {line}", fix)
-    return LoaderError(code, cause, fix=fix, path=without_secrets(url).encode())
+    return LoaderError(code, cause, fix=fix, path=url.encode())
 
 
 def _find_refusal(error: Exception, text: str, url: str) -> str:

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.remote.fetcher import Fetcher, Range, join_neighbours
-from penstock.loaders.remote.local_copy import LocalCopy
+from penstock.loaders.remote.local_copy import LocalCopy, NextUse
 from penstock.loaders.remote.object_store import ObjectStore, is_url
-from penstock.loaders.remote.victims import NextUse
 from penstock.loaders.sources import range_source
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, oversize_error
 from penstock.loaders.sources.range_index import Container, RangeIndex, Ranges
@@ -70,23 +69,19 @@ _NUM_CHECKED = 256  # containers that are compared when a saved index is opened;
 
 
 def check_remote(
-    paths: Collection[bytes],
-    max_file_bytes: int = MAX_FILE_BYTES,
-    *,
-    requests: int | None = None,
-    bytes_ahead: int | None = None,
-    local_cache: str | os.PathLike[Any] | None = None,
-    local_bytes: int | None = None,
+    paths: Collection[bytes], max_file_bytes: int = MAX_FILE_BYTES, **remote_options: Any
 ) -> RemoteOptions | None:
-    """Return the options of a source whose containers are URLs; None for one of files. Raises ValueError."""
-    checked_int("max_file_bytes", max_file_bytes, 1)
-    values = (requests, bytes_ahead, local_cache, local_bytes)
-    given = {name: value for name, value in zip(REMOTE_OPTIONS, values, strict=True) if value is not None}
+    """Return the options of a source whose containers are URLs; None for one of files.
+
+    remote_options: REMOTE_OPTIONS; None stands for an option that was not given. Raises ValueError, TypeError.
+    """
+    given = {name: value for name, value in remote_options.items() if value is not None or name not in REMOTE_OPTIONS}
+    options = RemoteOptions(max_file_bytes=max_file_bytes, **given)
     num_urls = sum(map(is_url, paths))
     if num_urls not in (0, len(paths)):
         raise ValueError(f"either all paths must be URLs or none, got {num_urls:,} of {len(paths):,}")
     if num_urls:
-        return RemoteOptions(max_file_bytes=max_file_bytes, **given)  # type: ignore[arg-type]
+        return options
     if given:
         raise ValueError(f"only data by URL takes {', '.join(given)}")
     return None

@@ -35,27 +35,31 @@ _MAX_NAME_BYTES = 1 << 16  # no system opens a file whose name is longer
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexHeader:
-    """Describe an index; stored in the file as JSON.
+class ImagesHeader:
+    """Describe an index of images; stored in the file as JSON.
 
     Attributes:
-        fingerprint: hex digest that identifies the images and labels.
-        content: hex digest that also covers modification times.
-        num_bytes: total size of all image files.
-        flat: whether the images lie in the root itself, as one class.
+        fingerprint: hex digest that identifies names, sizes and labels of the images.
+        content: hex digest that also covers sizes and modification times of the files.
+        num_bytes: total size of all images.
         skipped: reason -> number of entries that were skipped.
-        made_by: what else decides the content, such as a table; compared before a saved index is used.
+        made_by: what else decides the content, such as a table or options; compared before a saved index is used.
         labels: hex digest of the labels next to this index, if they are no class numbers.
-        format: version of the file, FORMAT.
     """
 
     fingerprint: str
     content: str
     num_bytes: int
-    flat: bool
     skipped: dict[str, int]
     made_by: str = ""
     labels: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexHeader(ImagesHeader):
+    """Describe the index of a folder or list; `flat` says whether the images lie in the root itself, as one class."""
+
+    flat: bool
     format: int = FORMAT
 
 

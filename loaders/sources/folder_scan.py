@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileTable, FolderIndexBuilder
 from penstock.loaders.system.file_read import mtime_ns, read_error, with_retries
-from penstock.pipelines.errors import LoaderError, count_text
+from penstock.pipelines.errors import LoaderError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Images that torchvision.datasets.ImageFolder accepts, but this package does not decode.
@@ -43,12 +43,6 @@ Subfolder = tuple[bytes, bool]  # name, whether it is a link
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def classes_text(classes: tuple[bytes, ...], what: str) -> str:
-    """Return how many classes there are; of `what` without labels, that these count as one class."""
-    unlabelled = f" ({what} without labels count as one class)" if classes == (FLAT_CLASS,) else ""
-    return count_text(len(classes), "class") + unlabelled
-
-
 class FolderScan:
     """Walk once over the tree below `root`: classes are its first-level folders, sorted by name (os.fsdecode).
 
@@ -58,12 +52,12 @@ class FolderScan:
     images next to class folders are skipped. `skipped` counts skipped entries by reason. A folder is walked once: by
     its own path, otherwise by the first link to it. Links to a folder above are not followed.
 
-    `progress(num_images)` is called from time to time. Raises LoaderError E-NODATA without any image, or if the folders
-    of a flat root hold images of a format that is not read; E-ACCESS, E-READ.
+    `progress(num_images)` is called from time to time and at the end. Raises LoaderError E-NODATA without any image, or
+    if the folders of a flat root hold images of a format that is not read; E-ACCESS, E-READ.
     """
 
     def __init__(
-        self, root: bytes, *, follow_symlinks: bool = True, progress: Callable[[int], None] | None = None
+        self, root: bytes, *, follow_symlinks: bool = True, progress: Callable[[int], None] = lambda num_images: None
     ) -> None:
         self.root, self.follow_symlinks = root, follow_symlinks
         self.builder = FolderIndexBuilder()
@@ -86,8 +80,7 @@ class FolderScan:
         elif len(self.builder):
             self.skipped -= beside
             self.skipped += Counter({BESIDE_CLASSES: len(top) + beside.total()})
-        if progress is not None:
-            progress(len(self.builder))
+        progress(len(self.builder))
         if len(self.builder) == 0:
             raise LoaderError("E-NODATA", f"no images in this folder{skipped_text(self.skipped)}", path=root)
 
@@ -164,18 +157,15 @@ class FolderScan:
                         continue
                     if stat.S_ISREG(status.st_mode):
                         images.add(prefix + os.fsencode(name), number, status.st_size, mtime_ns(status))
-                        self._count_image()
+                        self._num_images += 1
+                        if self._num_images % _PROGRESS_INTERVAL == 0:
+                            self._progress(self._num_images)
                     else:
                         skipped[NOT_REGULAR] += 1
                 else:
                     skipped[UNREAD_FORMAT if suffix in UNREAD_SUFFIXES else OTHER_SUFFIX] += 1
                     settled = settled and not entry.is_symlink()  # a link may lead to a folder later
         return subfolders, settled
-
-    def _count_image(self) -> None:
-        self._num_images += 1
-        if self._progress is not None and self._num_images % _PROGRESS_INTERVAL == 0:
-            self._progress(self._num_images)
 
     def _skip_unopened(self, path: bytes, folder: bytes, label: int, error: OSError) -> list[Subfolder]:
         """Raise if the root cannot be opened; count a folder below it, which is tried again the next time."""

@@ -60,9 +60,9 @@ class IndexedImages(ABC):
         with located_errors(index, path, self._index.file):
             return with_retries(lambda: read_unchanged(name, file_size, modified_ns, start, size), self._count_retry)
 
-    @abstractmethod
     def _place(self, index: int) -> tuple[Container, int, int]:
         """Return the file of image `index`, where in it the image begins, and its bytes."""
+        raise NotImplementedError
 
     @abstractmethod
     def path(self, index: int) -> bytes:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,25 +19,25 @@ from penstock.loaders.sources.folder_scan import (
     skipped_text,
 )
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, ImageFiles
-from penstock.loaders.sources.saved_index import is_still_valid, load_index, name_index
+from penstock.loaders.system.file_read import mtime_ns
 from penstock.loaders.system.progress_bar import ProgressBar
-from penstock.loaders.system.saved_columns import save_index
+from penstock.loaders.system.saved_columns import load_saved, save_index
 from penstock.pipelines.checked import checked_bool, checked_int
 from penstock.pipelines.errors import LoaderError, printable
 
 SHOW_SCAN_AFTER_S = 1.0  # what takes less is not shown on the terminal
 _SPLITS = frozenset({b"train", b"training", b"val", b"valid", b"validation", b"test", b"testing"})
 _SHOWN = 5  # names in a warning
+_NUM_SAMPLED_FILES = 256  # whose size and time are compared when a saved index is opened
 
 
 class ImageFolder(ImageFiles):
     """Read the image files below a folder, one at a time; FolderScan defines which, in which order.
 
     The scan is saved as an index in the user's cache folder and reused while the tree is unchanged
-    (`saved_index.is_still_valid`); `rescan=True` always scans. `progress(num_images)` replaces the terminal display
-    during a scan. A file larger than `max_file_bytes` is refused before it is read. Pickles as the name and digest of
-    its index, which each worker maps: a worker neither scans nor copies. A scan by another process does not affect this
-    one and its workers.
+    (`is_still_valid`); `rescan=True` always scans. A file larger than `max_file_bytes` is refused before it is read.
+    Pickles as the name and digest of its index, which each worker maps: a worker neither scans nor copies. A scan by
+    another process does not affect this one and its workers.
 
     Warns (UserWarning) of trees that torchvision.datasets.ImageFolder would refuse or label differently, and of images
     that it would accept but that are left out here; of links only if `follow_symlinks`. GIF and .jpe are read silently.
@@ -56,7 +56,6 @@ class ImageFolder(ImageFiles):
         follow_symlinks: bool = True,
         rescan: bool = False,
         max_file_bytes: int = MAX_FILE_BYTES,
-        progress: Callable[[int], None] | None = None,
     ) -> None:
         path = os.path.abspath(os.fsencode(root))
         options = {
@@ -64,7 +63,7 @@ class ImageFolder(ImageFiles):
             "follow_symlinks": checked_bool("follow_symlinks", follow_symlinks),
             "max_file_bytes": checked_int("max_file_bytes", max_file_bytes, 1),
         }
-        super().__init__(path, _open_index(path, follow_symlinks, checked_bool("rescan", rescan), progress), options)
+        super().__init__(path, _open_index(path, follow_symlinks, checked_bool("rescan", rescan)), options)
         self._warn_of_labels()
         if not allow_empty and not self._index.header.flat:
             self._refuse_empty_classes()
@@ -126,9 +125,7 @@ class ImageFolder(ImageFiles):
         raise empty_classes_error(path, len(empty))
 
 
-def _open_index(
-    root: bytes, follow_symlinks: bool, rescan: bool, progress: Callable[[int], None] | None
-) -> FolderIndex:
+def _open_index(root: bytes, follow_symlinks: bool, rescan: bool) -> FolderIndex:
     try:
         name = name_index(root, follow_symlinks=follow_symlinks)
     except OSError as error:
@@ -141,5 +138,50 @@ def _open_index(
         def show(num_images: int) -> None:
             bar.show(num_images, what=f"scanning: {num_images:,} images in {printable(root)}")
 
-        scan = FolderScan(root, follow_symlinks=follow_symlinks, progress=progress or show)
+        scan = FolderScan(root, follow_symlinks=follow_symlinks, progress=show)
     return save_index(name, scan.write, FolderIndex)
+
+
+def name_index(root: bytes, *, follow_symlinks: bool) -> bytes:
+    """Return the file name of the index of `root`: a digest of its real path, its inode and the scan's option.
+
+    The inode distinguishes copies at the same path on the machines of a cluster that share a home.
+    """
+    digest = hashlib.blake2b(os.path.realpath(root), digest_size=16)
+    digest.update(b"\0%d %d" % (os.stat(root).st_ino, follow_symlinks))
+    return digest.hexdigest().encode() + b".index"
+
+
+def load_index(root: bytes, name: bytes) -> FolderIndex | None:
+    """Open the saved index of `root`; None if there is none that is complete and still valid."""
+    index = load_saved(name, FolderIndex)
+    if index is None or index.root != os.path.realpath(root):
+        return None
+    return index if is_still_valid(index, root) else None
+
+
+def is_still_valid(index: FolderIndex, root: bytes, *, every_file: bool = False) -> bool:
+    """Return whether `root` is unchanged since the scan.
+
+    Compares inode and times of each folder, and size and time of `every_file` (6 us each if the kernel has them cached)
+    or of _NUM_SAMPLED_FILES.
+
+    A file that is added, removed or renamed changes its folder's times. The mtime can be set back (tar, cp -a), the
+    ctime cannot. A file that is overwritten in place changes neither; unless sampled, reading it raises E-CHANGED.
+    """
+    count = index.num_files
+    some = np.unique(np.linspace(0, count - 1, _NUM_SAMPLED_FILES).astype(int)).tolist()
+    prefix = root.rstrip(b"/") + b"/"
+    try:
+        for number in range(index.num_folders):
+            status = os.stat(prefix + index.folder(number))
+            known = index.folder_mtimes[number], index.folder_ctimes[number], index.folder_inodes[number]
+            if (status.st_mtime_ns, status.st_ctime_ns, status.st_ino) != known:
+                return False
+        for image in range(count) if every_file else some:
+            status = os.stat(prefix + index.relative_path(image))
+            if status.st_size != index.size(image) or mtime_ns(status) != index.mtime_ns(image):
+                return False
+    except OSError:
+        return False
+    return True

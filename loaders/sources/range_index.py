@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.sources.folder_index import FolderIndex, ImagesHeader, as_prefix
 from penstock.loaders.system.column_file import DIGEST_BYTES, Columns, join_names, narrowest, split_names
 from penstock.loaders.system.saved_columns import SavedIndex
 
@@ -44,55 +45,11 @@ class Container(NamedTuple):
     mtime_ns: int
 
 
-class Ranges(Protocol):
-    """Look up the ranges of samples, as RangeIndex does.
-
-    Attributes:
-        num_containers: number of containers.
-        container_sizes: bytes of each.
-        starts, sizes: of each sample the offset in its container and its bytes.
-        container_of: of each sample the number of its container.
-    """
-
-    container_sizes: npt.NDArray[Any]
-    starts: npt.NDArray[Any]
-    sizes: npt.NDArray[Any]
-    container_of: npt.NDArray[Any]
-
-    @property
-    def num_containers(self) -> int:
-        """Return the number of containers."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def container(self, number: int) -> Container:
-        """Return container `number`."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
-class RangeHeader:
-    """Describe an index; stored in the file as JSON.
-
-    Attributes:
-        kind: what the containers are, in words: "tar files".
-        fingerprint: hex digest that identifies keys, sizes and labels of the samples.
-        content: hex digest that also covers the containers' sizes and times.
-        num_bytes: total size of all samples.
-        made_by: what else decides the content, such as options; compared before a saved index is used.
-        labels: hex digest of the labels next to this index, if they are no class numbers.
-        skipped: reason -> number of entries that were skipped.
-        format: version of the file, FORMAT.
-    """
+class RangeHeader(ImagesHeader):
+    """Describe an index of samples in containers; `kind` says in words what these are: "tar files"."""
 
     kind: str
-    fingerprint: str
-    content: str
-    num_bytes: int
-    made_by: str = ""
-    labels: str = ""
-    skipped: dict[str, int] = field(default_factory=dict)
     format: int = FORMAT
 
 
@@ -150,6 +107,27 @@ class RangeIndex(SavedIndex):
         rows["offset"], rows["size"] = self.starts[indices], self.sizes[indices]
         rows["file_size"], rows["mtime_ns"] = self.container_sizes[containers], self._container_mtimes[containers]
         return self._containers
+
+
+class FileRanges:
+    """Show the images of a folder's index as RangeIndex shows its samples: each is a whole container."""
+
+    def __init__(self, index: FolderIndex) -> None:
+        self._index = index
+        self.sizes: npt.NDArray[Any] = index.file.columns["file_sizes"]
+        self.container_sizes, self.container_of = self.sizes, np.arange(index.num_files, dtype=np.uint32)
+        self.starts = np.broadcast_to(np.zeros(1, np.uint8), index.num_files)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def container(self, number: int) -> Container:
+        """Return image `number` as a container."""
+        path = as_prefix(self._index.root) + self._index.relative_path(number)
+        return Container(path, self._index.size(number), self._index.mtime_ns(number))
+
+
+Ranges = RangeIndex | FileRanges
 
 
 @dataclass(kw_only=True)

@@ -189,10 +189,6 @@ class View(OverSources):
     def parts(self, indices: Indices) -> Iterator[tuple[Any, Indices]]:
         yield self.source, self._at(indices)
 
-    def indices_of(self, indices: Indices) -> Indices:
-        """Return the source's indices of images `indices` (both int64 [n])."""
-        return self._at(indices)
-
     def __len__(self) -> int:
         return self._num_samples
 

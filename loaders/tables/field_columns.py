@@ -15,8 +15,8 @@ from penstock.loaders.fields.field_specs import Masks
 from penstock.loaders.fields.mask_files import MaskBytes
 from penstock.loaders.remote.places import absolute, folder_of
 from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
-from penstock.loaders.tables.arrow_table import PARQUET_SUFFIXES
-from penstock.loaders.tables.open_tables import TABLE_SUFFIXES, as_root, choose_reader
+from penstock.loaders.tables.open_tables import as_root
+from penstock.loaders.tables.table_rows import PARQUET_SUFFIX, TABLE_SUFFIXES, choose_reader
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
 
@@ -85,7 +85,7 @@ def _read_column(table: Any, name: str) -> list[Any]:
 
 def _read_file(path: bytes, name: str) -> list[Any]:
     suffix = os.fsdecode(os.path.splitext(path)[1]).lower()
-    if suffix in PARQUET_SUFFIXES:
+    if suffix == PARQUET_SUFFIX:
         _check_name(name, read_schema(path).names, path)
         with open_file(path) as (file, _):
             return file.read([name]).column(0).to_pylist()  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from penstock.loaders.remote.places import without_key
 from penstock.loaders.remote.remote_source import FetchedRanges, RemoteOptions
 from penstock.loaders.sources.folder_index import FolderIndex, as_prefix
 from penstock.loaders.sources.image_files import ImageFiles
-from penstock.loaders.sources.range_index import Container
+from penstock.loaders.sources.range_index import FileRanges
 from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.loaders.tables.file_stats import MISSING, stat_files
@@ -98,24 +98,6 @@ class RemoteImageList(FetchedRanges, ImageList):
     def with_options(self, **changes: Any) -> RemoteImageList:
         """Return a source of the same data that shares nothing with this one; `changes` are fields of RemoteOptions."""
         return type(self)(self._index, **{**self._options, "remote": replace(self.options, **changes)})
-
-
-class FileRanges:
-    """Show the images of an index as ranges, of which each is a whole container: see Ranges."""
-
-    def __init__(self, index: FolderIndex) -> None:
-        self._index, self.num_containers = index, index.num_files
-        self.sizes = self.container_sizes = index.file.columns["file_sizes"]
-        self.starts = np.broadcast_to(np.zeros(1, np.uint8), index.num_files)
-        self.container_of = np.arange(index.num_files, dtype=np.uint32)
-
-    def __len__(self) -> int:
-        return self.num_containers
-
-    def container(self, number: int) -> Container:
-        """Return image `number` as a container."""
-        path = as_prefix(self._index.root) + self._index.relative_path(number)
-        return Container(path, self._index.size(number), self._index.mtime_ns(number))
 
 
 def open_index(

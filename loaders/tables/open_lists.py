@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.loaders.labels.label_index import save_with_labels
 from penstock.loaders.labels.labelled import serve_labels
-from penstock.loaders.labels.row_origin import RowOrigin
+from penstock.loaders.labels.row_origin import blame_rows
 from penstock.loaders.remote.object_store import RemoteObject
 from penstock.loaders.remote.places import absolute, folder_of, without_query
 from penstock.loaders.remote.remote_source import check_remote
@@ -134,7 +134,7 @@ def _open_rows(
 ) -> Source:
     base = None if root is None else as_root(root)
     packer = RowPacker(classes)
-    packer.begin(RowOrigin(), base)
+    packer.begin(blame_rows(), base)
     for number, (path, label) in enumerate(rows, start=1):
         packer.add(path, label, number)
     remote = check_remote(packer.folders, max_file_bytes, **remote_options)
@@ -146,7 +146,7 @@ def _open_rows(
 
 def _checked_row(row: Any, number: int) -> tuple[Any, Any]:
     if not isinstance(row, (tuple, list)) or len(row) != 2:
-        raise RowOrigin().error(number, f"a row must be (path, label), got {shown(row)}")
+        raise blame_rows()(number, f"a row must be (path, label), got {shown(row)}")
     return row[0], row[1]
 
 

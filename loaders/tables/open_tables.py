@@ -6,31 +6,29 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from penstock.loaders.labels.label_index import LabelIndex, load_with_labels, save_with_labels
 from penstock.loaders.labels.labelled import serve_labels
-from penstock.loaders.labels.row_origin import RowOrigin
+from penstock.loaders.labels.row_origin import blame_rows
 from penstock.loaders.remote.object_store import ObjectStore, RemoteObject, is_url
-from penstock.loaders.remote.places import absolute, folder_of, without_query
+from penstock.loaders.remote.places import absolute, folder_of
 from penstock.loaders.remote.remote_source import check_remote
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.system.file_read import read_error
 from penstock.loaders.system.progress_bar import ProgressBar
-from penstock.loaders.tables.arrow_table import PARQUET_SUFFIXES, read_parquet
 from penstock.loaders.tables.image_list import ImageList, are_unchanged, open_index
 from penstock.loaders.tables.list_index import ListIndexWriter
 from penstock.loaders.tables.row_packer import RowPacker
-from penstock.loaders.tables.text_table import CSV_SUFFIXES, JSON_SUFFIXES, Row, read_csv, read_json_lines
+from penstock.loaders.tables.table_rows import Row, choose_reader, read_csv, read_parquet
 from penstock.pipelines.checked import checked_bool
 from penstock.pipelines.errors import LoaderError, printable
 
-TABLE_SUFFIXES = (*CSV_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
 SHOW_AFTER_S = 1.0  # what takes less is not shown on the terminal
 _SHOW_INTERVAL = 1 << 14
 # Some file systems keep time this coarsely: a table that changed just now may change again within the same stamp.
@@ -124,7 +122,8 @@ def index_rows(
 
 def _pack_table(packer: RowPacker, path: bytes, base: bytes | None, rows: Iterator[Row], bar: ProgressBar) -> None:
     begun = len(packer)
-    packer.begin(_origin(path), base or folder_of(path))
+    unit = "row" if choose_reader(path) is read_parquet else "line"
+    packer.begin(blame_rows(path, unit), base or folder_of(path))
     try:
         for number, image, label in rows:
             packer.add(image, label, number)
@@ -134,18 +133,6 @@ def _pack_table(packer: RowPacker, path: bytes, base: bytes | None, rows: Iterat
         raise read_error(error, path) from error
     if len(packer) == begun:
         raise LoaderError("E-NODATA", "the table has no rows", fix="pass a table with one row per image", path=path)
-
-
-def choose_reader(path: bytes) -> Callable[[bytes, Any, Any], Iterator[Row]]:
-    """Return what reads the rows of a table, by its suffix: a function of path, column of images and labels."""
-    suffix = os.fsdecode(os.path.splitext(without_query(path))[1]).lower()
-    if suffix in CSV_SUFFIXES:
-        return read_csv
-    return read_json_lines if suffix in JSON_SUFFIXES else read_parquet
-
-
-def _origin(path: bytes) -> RowOrigin:
-    return RowOrigin(path, "row" if choose_reader(path) is read_parquet else "line")
 
 
 def _describe_tables(paths: list[bytes]) -> tuple[str, bool]:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from penstock.loaders.labels.label_columns import LabelRows
-from penstock.loaders.labels.row_origin import RowOrigin
+from penstock.loaders.labels.row_origin import Fail, blame_rows
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import absolute, join
 from penstock.pipelines.checked import shown
@@ -38,11 +38,11 @@ class RowPacker:
         self.folder_of = array("I")
         self.folders: dict[bytes, int] = {}
         self._begin = b""  # of all folders: a slash, or a protocol
-        self.begin(RowOrigin(), None)
+        self.begin(blame_rows(), None)
 
-    def begin(self, origin: RowOrigin, base: bytes | None) -> None:
-        """Take the rows that follow from `origin`; their paths are relative to `base` (the working directory)."""
-        self._origin, self._base = origin, absolute(base or b".")
+    def begin(self, fail: Fail, base: bytes | None) -> None:
+        """Take the rows that follow; `fail` makes their errors, relative paths belong to `base`, by default "."."""
+        self._fail, self._base = fail, absolute(base or b".")
         self._written: dict[bytes, int] = {}  # folder as the rows write it -> its number
 
     def __len__(self) -> int:
@@ -60,11 +60,11 @@ class RowPacker:
         cut = text.rfind(b"/", 0, query if query >= 0 and is_url(text) else len(text)) + 1
         if cut == len(text):
             cause = f"{printable(text)} is the path of a folder" if text else "no path"
-            raise self._origin.error(row, cause, "give every row the path of an image")
+            raise self._fail(row, cause, "give every row the path of an image")
         folder = self._written.get(text[:cut])
         self.folder_of.append(self._add_folder(text[:cut], row) if folder is None else folder)
         if label is not NO_LABEL:
-            self.labels.add(label, self._origin, row)
+            self.labels.add(label, self._fail, row)
         self.names += text[cut:]
         self.offsets.append(len(self.names))
 
@@ -80,15 +80,15 @@ class RowPacker:
     def _encode(self, path: Any, row: int) -> bytes:
         if isinstance(path, (str, bytes, os.PathLike)):
             return os.fsencode(path)
-        raise self._origin.error(row, f"a path must be a string, got {shown(path)}", "give every row a path")
+        raise self._fail(row, f"a path must be a string, got {shown(path)}", "give every row a path")
 
     def _expand(self, path: bytes, row: int) -> bytes:
         if b"\0" in path:
-            raise self._origin.error(row, f"the path {printable(path)} contains a zero byte")
+            raise self._fail(row, f"the path {printable(path)} contains a zero byte")
         if path.startswith(_FILE_URL):
             host, slash, below = path[len(_FILE_URL) :].partition(b"/")
             if host not in (b"", b"localhost"):
-                raise self._origin.error(row, f"{printable(path)} is on another host", "pass file:///path")
+                raise self._fail(row, f"{printable(path)} is on another host", "pass file:///path")
             return slash + unquote_to_bytes(below)
         return os.path.expanduser(path)
 
@@ -101,7 +101,7 @@ class RowPacker:
             begin, below = b"/", path
         if self._begin not in (b"", begin):
             cause = f"{printable(path)} in a list of {'files' if self._begin == b'/' else self._begin.decode()}"
-            raise self._origin.error(row, cause, "make a list for each protocol, open_source each, and pass them all")
+            raise self._fail(row, cause, "make a list for each protocol, open_source each, and pass them all")
         self._begin = begin
         # Not normpath: a/../b is another folder than b where a is a link.
         parts = [part for part in below.split(b"/") if part not in (b"", b".")]

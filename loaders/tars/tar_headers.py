@@ -1,20 +1,24 @@
-"""Reads the headers of a tar file: where the bytes of each member lie."""
+"""Reads the headers of a tar, on a disk or in object storage: where the bytes of each member lie."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.sources.folder_scan import BROKEN_LINK, LINK, NOT_REGULAR
-from penstock.loaders.system.file_read import with_retries
-from penstock.loaders.tars.tar_file import OpenTar
+from penstock.loaders.sources.range_index import Container
+from penstock.loaders.system.file_read import mtime_ns, open_regular, read_error, with_retries
 from penstock.pipelines.errors import LoaderError
 
 BLOCK = 512  # bytes: headers and contents begin at multiples of it
 FOLDER, AFTER_END, NO_END = "folder", "data after the end of a tar", "tar without an end-of-archive block"
+_LOCAL_WINDOW = 4096  # bytes: a label next to an image often lies in the same page as the next header
+_REMOTE_WINDOW = 1 << 20  # a request costs as much as some hundred kilobytes
 _ZEROS = bytes(BLOCK)
 _AFTER_END_BYTES = 1 << 16  # of what follows the end, to see whether it is padding
 _MOST_EXTENDED_BYTES = 1 << 20  # of a long name or a pax header
@@ -31,6 +35,48 @@ _MAGIC = {
 }
 _WRITE_AGAIN = "copy or write this tar again; tar -tvf names its members"
 Values = dict[bytes, bytes]  # what extended headers say of a member: b"path", b"linkpath", b"size"
+
+
+class OpenTar(NamedTuple):
+    """Hold an open tar.
+
+    Attributes:
+        container: the file as it is now.
+        read: takes (start, bytes) and returns as many bytes, or fewer, but none only at the end.
+        window: bytes that are worth reading at once.
+    """
+
+    container: Container
+    read: Callable[[int, int], bytes]
+    window: int
+
+
+@contextlib.contextmanager
+def open_tar(path: bytes, store: ObjectStore) -> Iterator[OpenTar]:
+    """Open a tar by path or URL. Raises LoaderError, E-CHANGED if it was written to in the meantime."""
+    if is_url(path):
+        url = path.decode()
+        found = store.stat(url)
+
+        def read(start: int, count: int) -> bytes:
+            count = min(count, found.size - start)
+            return bytes(store.read(url, start, count, found.version).data) if count > 0 else b""
+
+        yield OpenTar(Container(path, *found), read, _REMOTE_WINDOW)
+        return
+    try:
+        fd = with_retries(lambda: open_regular(path))
+        try:
+            before = os.fstat(fd)
+            container = Container(path, before.st_size, mtime_ns(before))
+            yield OpenTar(container, lambda start, count: os.pread(fd, count, start), _LOCAL_WINDOW)
+            after = os.fstat(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise read_error(error, path) from error
+    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise LoaderError("E-CHANGED", "the tar was written to while it was indexed", path=path)
 
 
 class Member(NamedTuple):

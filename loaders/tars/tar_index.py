@@ -7,7 +7,7 @@ import json
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
 from os.path import basename, splitext
@@ -84,6 +84,9 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
     def place(index: int) -> bytes:
         return paths[int(container_of[index])] + b":" + names[index]
 
+    def fail(sample: int, cause: str, fix: str | None = None) -> LoaderError:
+        return LoaderError("E-FORMAT", cause, fix=fix, path=place(sample))
+
     labels = _find_labels(paths, tars, names, settings)
     if None in labels.texts:
         number = labels.texts.index(None)
@@ -94,10 +97,10 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
     starts, sizes = (np.concatenate([np.asarray(part, np.int64) for part in parts]) for parts in _columns(tars))
     names, container_of = list(compress(names, kept.tolist())), container_of[kept]
     texts = [text for text in labels.texts if text is not None]
-    rows, origin = LabelRows(settings.classes or labels.classes, untyped=not labels.are_names), _Samples(place)
+    rows = LabelRows(settings.classes or labels.classes, untyped=not labels.are_names)
     are_several = isinstance(tars[0].label_member, NamedMembers)
     for number, text in enumerate(texts):
-        rows.add(json.loads(text) if are_several else os.fsdecode(text), origin, number)
+        rows.add(json.loads(text) if are_several else os.fsdecode(text), fail, number)
     numbers, classes, others = split_classes(rows.finish(), len(texts))
     table = RangeTable(
         kind=KIND,
@@ -113,16 +116,6 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
         labels_digest=digest_labels(others) if others else "",
     )
     return table, others
-
-
-class _Samples(NamedTuple):
-    """Make the errors of labels. `place` returns what messages call a sample."""
-
-    place: Callable[[int], bytes]
-
-    def error(self, row: int, cause: str, fix: str | None = None) -> LoaderError:
-        """Return the error of the label of sample `row`."""
-        return LoaderError("E-FORMAT", cause, fix=fix, path=self.place(row))
 
 
 class _Labels(NamedTuple):

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.sources.range_index import Container
 from penstock.loaders.system.machine import available_cpus, many_workers
-from penstock.loaders.tars.tar_file import open_tar
-from penstock.loaders.tars.tar_headers import TarReader
+from penstock.loaders.tars.tar_headers import TarReader, open_tar
 from penstock.loaders.tars.tar_labels import LabelMember, NamedMembers
 from penstock.loaders.tars.tar_samples import Sample, choose_image, count_images, group_members
 from penstock.pipelines.errors import LoaderError

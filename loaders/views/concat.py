@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source, has_fields, has_targets, is_located
 from penstock.loaders.sources.view import Indices, OverSources
-from penstock.loaders.views.joined_names import join_names
 from penstock.pipelines.errors import count_text
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.ragged import join_rows, take_rows
-from penstock.pipelines.native.rows import Names, Rows
+from penstock.pipelines.native.rows import FILE, NO_NAMES, Names, Rows
 from penstock.pipelines.targets import Targets, map_targets, parts_of
 
 _SHOWN = 3  # sources that describe() describes
@@ -181,3 +180,32 @@ def _renumber(own: tuple[bytes, ...], merged: tuple[bytes, ...]) -> npt.NDArray[
 
 def _digest(parts: Sequence[str]) -> str:
     return hashlib.blake2b("\n".join(["penstock concat 1", *parts]).encode(), digest_size=32).hexdigest()
+
+
+def join_names(parts: Sequence[tuple[Rows, Names]]) -> Names:
+    """Return one table for the rows of all `parts`, which are changed to point into it: the native library takes one.
+
+    It holds the names of these rows alone, with whole paths of folders (0.5 us each): a table of all files of all
+    sources would be a copy for each process.
+    """
+    kept = [names.kept for _, names in parts]
+    named = [(rows, names) for rows, names in parts if np.any(rows["kind"] == FILE)]
+    if len(named) <= 1:
+        return (named[0][1] if named else NO_NAMES)._replace(kept=kept)
+    folders, files = bytearray(), bytearray()
+    for rows, names in named:
+        in_files = np.flatnonzero(rows["kind"] == FILE)
+        for field, text, table, prefix in (
+            ("folder", folders, names.folders, names.root),
+            ("name", files, names.names, b""),
+        ):
+            begins, lengths = rows[field][in_files].tolist(), rows[f"{field}_bytes"][in_files].tolist()
+            places = []
+            for begin, length in zip(begins, lengths, strict=True):
+                places.append(len(text))
+                text += prefix
+                text += table[begin : begin + length].data
+            rows[field][in_files] = places
+            rows[f"{field}_bytes"][in_files] = np.array(lengths, np.int64) + len(prefix)
+    of_folders, of_files = (np.frombuffer(bytes(text) + b"/", np.uint8) for text in (folders, files))  # never empty
+    return Names(b"", of_folders, of_files, kept)

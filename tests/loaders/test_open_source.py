@@ -11,7 +11,7 @@ import pytest
 from command_line import penstock_here
 from folder_trees import plant
 
-from penstock.loaders.open_source import FileKind, open_source
+from penstock.loaders.open_source import Kind, open_source
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_folder import ImageFolder
@@ -54,7 +54,7 @@ def test_a_file_of_no_known_kind_names_what_is_known(tmp_path: Path, monkeypatch
     monkeypatch.setattr(
         sys.modules["penstock.loaders.open_source"],
         "FILE_KINDS",
-        [FileKind("a zip", (".zip",), lambda paths, **options: (paths, options))],
+        [Kind("a zip", lambda path, image: True, lambda paths, **options: (paths, options), (), (".zip",))],
     )
     with pytest.raises(ValueError, match=r"a zip \(\.zip\)"):
         open_source(tmp_path / "data.xyz")

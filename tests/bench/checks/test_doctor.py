@@ -30,7 +30,7 @@ from penstock.bench.checks.doctor_software import decoders
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.commands.doctor import doctor
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.foreign_data import missing_path
+from penstock.loaders.foreign_data import cure_of_missing
 from penstock.loaders.open_source import open_source
 from penstock.loaders.system import machine
 from penstock.loaders.workers import needs as preflight
@@ -307,7 +307,7 @@ def test_the_command_tells_all_and_writes_it_down(
 def test_data_that_is_not_there_fails(tmp_path: Path) -> None:
     found = [finding for finding in examine(SMALL, tmp_path / "absent") if finding.name == "data"]
     assert [(finding.state, finding.fix) for finding in found] == [
-        ("fail", missing_path(os.fsencode(tmp_path / "absent")).fix)
+        ("fail", cure_of_missing(os.fsencode(tmp_path / "absent")))
     ]
 
 

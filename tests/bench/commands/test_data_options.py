@@ -21,7 +21,7 @@ from penstock.bench.search.candidate import BenchData
 from penstock.bench.step.settings import TrainSettings
 from penstock.bench.train.job import TrainingJob
 from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.open_source import FileKind, open_source, select_options
+from penstock.loaders.open_source import Kind, open_source, select_options
 from penstock.loaders.views.subset import Subset
 
 OPENING = sys.modules["penstock.loaders.open_source"]
@@ -42,7 +42,9 @@ def tables(photos: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]
         seen.append(options)
         return open_source(photos)
 
-    monkeypatch.setattr(OPENING, "FILE_KINDS", [FileKind("a table", (".lst", ".rows"), open_table, OF_TABLES)])
+    monkeypatch.setattr(
+        OPENING, "FILE_KINDS", [Kind("a table", lambda *_: True, open_table, OF_TABLES, (".lst", ".rows"))]
+    )
     monkeypatch.setattr(OPENING, "SOURCE_OPTIONS", OPENING.SOURCE_OPTIONS | set(OF_TABLES))
     return seen
 

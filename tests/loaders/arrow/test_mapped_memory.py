@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -73,10 +72,6 @@ def test_a_file_without_a_name_lives_as_long_as_its_owner() -> None:
     name, size, time = file.container()
     assert (size, Path(os.fsdecode(name)).read_bytes()) == (7, b"abcdefg")
     assert os.stat(name).st_mtime_ns == time
-    copy = pickle.loads(pickle.dumps(file))
-    assert copy.path == name
-    del copy
-    assert os.path.exists(name)
     del file
     assert not os.path.exists(name)
 

@@ -12,14 +12,14 @@ import torch
 from penstock.loaders.labels.class_numbers import MAX_CLASSES
 from penstock.loaders.labels.label_columns import LabelRows
 from penstock.loaders.labels.label_values import split_classes
-from penstock.loaders.labels.row_origin import RowOrigin
+from penstock.loaders.labels.row_origin import blame_rows
 from penstock.pipelines.errors import LoaderError
 
 
 def number(labels: Any, classes: Any = None, *, untyped: bool = False) -> tuple[list[int], tuple[bytes, ...]]:
     rows = LabelRows(list(classes) if classes else None, untyped=untyped)
     for row, label in enumerate(labels, start=1):
-        rows.add(label, RowOrigin(b"/x/train.csv", "line"), row)
+        rows.add(label, blame_rows(b"/x/train.csv", "line"), row)
     found = rows.finish()[""]
     assert found.are_classes
     return found.values.tolist(), found.classes
@@ -84,7 +84,7 @@ def test_labels_of_other_kinds(case: str) -> None:
     labels, untyped, expected, classes = OTHERS[case]
     rows = LabelRows(untyped=untyped)
     for row, label in enumerate(labels):
-        rows.add({"x": label, "y": row}, RowOrigin(), row)
+        rows.add({"x": label, "y": row}, blame_rows(), row)
     found = rows.finish()
     served = found["x"].serve(np.arange(len(labels)))
     assert (served.dtype, served.tolist(), found["x"].classes) == (np.float32, expected, classes)
@@ -93,14 +93,14 @@ def test_labels_of_other_kinds(case: str) -> None:
 
 def test_classes_of_several_labels() -> None:
     rows = LabelRows({"x": ["b", "a"], "z": ["c"]})
-    rows.add({"x": ["a"], "y": 0}, RowOrigin(), 1)
+    rows.add({"x": ["a"], "y": 0}, blame_rows(), 1)
     with pytest.raises(ValueError, match=r"classes has names for \['z'\]"):
         rows.finish()
     rows = LabelRows({"x": ["b", "a"]})
-    rows.add({"x": ["a"], "y": 0}, RowOrigin(), 1)
+    rows.add({"x": ["a"], "y": 0}, blame_rows(), 1)
     assert rows.finish()["x"].serve(np.arange(1)).tolist() == [[0, 1]]
     rows = LabelRows(["b", "a"])
-    rows.add({"x": ["a"], "y": 0}, RowOrigin(), 1)
+    rows.add({"x": ["a"], "y": 0}, blame_rows(), 1)
     with pytest.raises(ValueError, match="classes must be a dict by the names of the labels"):
         rows.finish()
 

@@ -13,9 +13,8 @@ import pytest
 from folder_trees import plant, settle
 from worker_roles import num_open_files, read_everything, scan_again_and_again
 
-from penstock.loaders.sources import image_folder, saved_index
-from penstock.loaders.sources.image_folder import ImageFolder
-from penstock.loaders.sources.saved_index import name_index
+from penstock.loaders.sources import image_folder
+from penstock.loaders.sources.image_folder import ImageFolder, name_index
 from penstock.loaders.system import saved_columns
 from penstock.loaders.system.saved_columns import cache_folder
 from penstock.pipelines.errors import LoaderError
@@ -265,7 +264,7 @@ def test_an_index_of_someone_else_is_not_used(
 def test_an_index_of_another_tree_is_not_used(
     tree: Path, tmp_path: Path, cache: Path, scans: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saved_index, "is_still_valid", lambda index, root: True)
+    monkeypatch.setattr(image_folder, "is_still_valid", lambda index, root: True)
     ImageFolder(tree)
     other = settle(plant(tmp_path / "other", NAMES))
     index_file(cache).rename(cache / os.fsdecode(name_index(os.fsencode(other), follow_symlinks=True)))

@@ -30,15 +30,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the CSV tables that were read, in order."""
+    """The names of the tables that were read, in order."""
     names: list[str] = []
-    read = module.read_csv
+    pack = module._pack_table
 
-    def read_and_note(path: bytes, image: Any, label: Any) -> Any:
+    def pack_and_note(packer: Any, path: bytes, *rest: Any) -> None:
         names.append(os.fsdecode(os.path.basename(path)))
-        return read(path, image, label)
+        pack(packer, path, *rest)
 
-    monkeypatch.setattr(module, "read_csv", read_and_note)
+    monkeypatch.setattr(module, "_pack_table", pack_and_note)
     return names
 
 

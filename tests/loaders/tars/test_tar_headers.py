@@ -17,8 +17,7 @@ import pytest
 from tar_files import BLOCK, END, entry, gnu_tar, header, padded, pax, seal, write_tar
 
 from penstock.loaders.remote.object_store import ObjectStore
-from penstock.loaders.tars.tar_file import open_tar
-from penstock.loaders.tars.tar_headers import AFTER_END, FOLDER, NO_END, Member, TarReader
+from penstock.loaders.tars.tar_headers import AFTER_END, FOLDER, NO_END, Member, TarReader, open_tar
 from penstock.pipelines.errors import LoaderError
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -405,8 +404,7 @@ def test_nothing_but_headers_is_read(tmp_path: Path) -> None:
     code = f"""
 import os
 from penstock.loaders.remote.object_store import ObjectStore
-from penstock.loaders.tars.tar_file import open_tar
-from penstock.loaders.tars.tar_headers import TarReader
+from penstock.loaders.tars.tar_headers import TarReader, open_tar
 count = lambda: int(open("/proc/self/io").readline().split()[1])
 with open_tar({os.fsencode(path)!r}, ObjectStore()) as tar:
     before = count()

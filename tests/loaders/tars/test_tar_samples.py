@@ -11,8 +11,7 @@ import pytest
 from tar_files import END, entry, webdataset_samples, write_tar
 
 from penstock.loaders.remote.object_store import ObjectStore
-from penstock.loaders.tars.tar_file import open_tar
-from penstock.loaders.tars.tar_headers import Member, TarReader
+from penstock.loaders.tars.tar_headers import Member, TarReader, open_tar
 from penstock.loaders.tars.tar_samples import Sample, choose_image, group_members
 
 

@@ -18,8 +18,7 @@ from penstock.loaders.rows.native_rows import native_rows
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source, WindowSource, is_cache, is_located
 from penstock.loaders.sources.image_folder import ImageFolder
-from penstock.loaders.views.concat import Concat, merge_classes
-from penstock.loaders.views.joined_names import join_names
+from penstock.loaders.views.concat import Concat, join_names, merge_classes
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.library import native_library

@@ -1,4 +1,4 @@
-"""Reads the rows of CSV, TSV and JSON-lines tables."""
+"""Reads the rows of tables: CSV, TSV, JSON lines and Parquet."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from penstock.loaders.labels.row_origin import RowOrigin
+from penstock.loaders.arrow.arrow_columns import holds_paths
+from penstock.loaders.arrow.arrow_package import import_pyarrow
+from penstock.loaders.arrow.arrow_parquet import open_file, read_schema
+from penstock.loaders.labels.row_origin import Fail, blame_rows
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import read_whole, without_query
 from penstock.loaders.tables.row_packer import NO_LABEL
 from penstock.loaders.tables.table_columns import choose_columns
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, printable
-from penstock.pipelines.targets import map_targets
+from penstock.pipelines.targets import map_targets, parts_of
 
-CSV_SUFFIXES, JSON_SUFFIXES = (".csv", ".tsv"), (".jsonl", ".ndjson")
+PARQUET_SUFFIX = ".parquet"
+_BATCH_ROWS = 1 << 14
 Row = tuple[int, Any, Any]  # number of its line, path, label (or NO_LABEL, or a dict of several)
 
 
@@ -27,7 +31,7 @@ def read_csv(path: bytes, image: Any, label: Any) -> Iterator[Row]:
 
     The first line names the columns. Empty lines are skipped. Raises LoaderError E-FORMAT, OSError.
     """
-    origin = RowOrigin(path, "line")
+    fail = blame_rows(path, "line")
     with _open_text(path) as file:
         delimiter = "\t" if without_query(path).lower().endswith(b".tsv") else ","
         reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True)
@@ -42,14 +46,14 @@ def read_csv(path: bytes, image: Any, label: Any) -> Iterator[Row]:
                     if not row:
                         continue
                     cause = f"{len(row)} column{'s' * (len(row) != 1)}, expected {len(header)}"
-                    raise origin.error(reader.line_num, cause, "quote fields that contain the separator")
+                    raise fail(reader.line_num, cause, "quote fields that contain the separator")
                 yield (
                     reader.line_num,
                     row[at_path],
                     NO_LABEL if at_label is None else map_targets(row.__getitem__, at_label),
                 )
         except csv.Error as error:
-            raise origin.error(reader.line_num, str(error)) from error
+            raise fail(reader.line_num, str(error)) from error
 
 
 def read_json_lines(path: bytes, image: Any, label: Any) -> Iterator[Row]:
@@ -57,29 +61,50 @@ def read_json_lines(path: bytes, image: Any, label: Any) -> Iterator[Row]:
 
     Raises LoaderError E-FORMAT, OSError.
     """
-    origin = RowOrigin(path, "line")
+    fail = blame_rows(path, "line")
     is_first = True
     with _open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if line.isspace():
                 continue
-            row = _parse(line, origin, number)
+            row = _parse(line, fail, number)
             if is_first:
                 image, label = choose_columns(list(row), image, label, printable(path))
                 is_first = False
             try:
                 yield number, row[image], NO_LABEL if label is None else map_targets(row.__getitem__, label)
             except KeyError as error:
-                raise origin.error(number, f"no {printable(str(error.args[0]))}") from None
+                raise fail(number, f"no {printable(str(error.args[0]))}") from None
 
 
-def _parse(line: str, origin: RowOrigin, number: int) -> dict[str, Any]:
+def read_parquet(path: bytes, image: Any, label: Any) -> Iterator[Row]:
+    """Yield the rows of a Parquet file. Raises LoaderError E-FORMAT, E-DEPENDENCY; ValueError for other columns."""
+    schema = read_schema(path)
+    image, label = choose_columns(schema.names, image, label, printable(path))
+    kind = schema.field(image).type
+    if not holds_paths(kind.value_type if import_pyarrow().types.is_dictionary(kind) else kind):
+        raise ValueError(f"column {image!r} of {printable(path)} must hold paths (strings), got {kind}")
+    number = 0
+    labels = [] if label is None else list(parts_of(label).values())
+    with open_file(path) as (table, _):
+        for batch in table.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys([image, *labels]))):
+            paths = batch.column(image).to_pylist()
+            found = [batch.column(name).to_pylist() for name in labels]
+            for path_of_row, *own in zip(paths, *found, strict=True):
+                number += 1
+                if isinstance(label, dict):
+                    yield number, path_of_row, dict(zip(label, own, strict=True))
+                else:
+                    yield number, path_of_row, own[0] if own else NO_LABEL
+
+
+def _parse(line: str, fail: Fail, number: int) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise origin.error(number, f"not JSON: {error}") from None
+        raise fail(number, f"not JSON: {error}") from None
     if not isinstance(row, dict):
-        raise origin.error(number, f"a line must be a JSON object, got {shown(row)}")
+        raise fail(number, f"a line must be a JSON object, got {shown(row)}")
     return row
 
 
@@ -89,3 +114,18 @@ def _open_text(path: bytes) -> TextIO:
         file = io.BytesIO(read_whole(path))
         return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
     return open(os.fsdecode(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+_READERS = {
+    ".csv": read_csv,
+    ".tsv": read_csv,
+    ".jsonl": read_json_lines,
+    ".ndjson": read_json_lines,
+    PARQUET_SUFFIX: read_parquet,
+}
+TABLE_SUFFIXES = tuple(_READERS)
+
+
+def choose_reader(path: bytes) -> Callable[[bytes, Any, Any], Iterator[Row]]:
+    """Return what reads the rows of a table, by its suffix: a function of path, column of images and labels."""
+    return _READERS[os.fsdecode(os.path.splitext(without_query(path))[1]).lower()]

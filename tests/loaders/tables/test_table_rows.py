@@ -1,22 +1,25 @@
-"""CSV, TSV and JSON lines: every way of writing them, and the line of what is wrong."""
+"""CSV, TSV, JSON lines and Parquet: every way of writing them, and the line of what is wrong."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
+from penstock.loaders.tables import table_rows
 from penstock.loaders.tables.row_packer import NO_LABEL
-from penstock.loaders.tables.text_table import read_csv, read_json_lines
+from penstock.loaders.tables.table_rows import choose_reader, read_parquet
 from penstock.pipelines.errors import LoaderError
 
 
 def rows_of(path: Path, content: str | bytes, image: Any = None, label: Any = None) -> list[tuple[int, Any, Any]]:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    read = read_json_lines if path.suffix == ".jsonl" else read_csv
-    return list(read(os.fsencode(path), image, label))
+    return list(choose_reader(os.fsencode(path))(os.fsencode(path), image, label))
 
 
 TABLES: dict[str, tuple[str, str | bytes, list[tuple[int, Any, Any]]]] = {
@@ -74,3 +77,27 @@ def test_a_malformed_table_names_file_and_line(tmp_path: Path, name: str, conten
     with pytest.raises(LoaderError, match=text) as caught:
         rows_of(tmp_path / name, content)
     assert (caught.value.code, caught.value.path) == ("E-FORMAT", os.fsencode(tmp_path / name))
+
+
+def write_parquet(file: Path, **columns: Any) -> bytes:
+    parquet.write_table(pa.table(columns), file)
+    return os.fsencode(file)
+
+
+def test_rows_of_parquet_are_read_a_part_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_rows, "_BATCH_ROWS", 2)
+    names = [f"{number}.jpg" for number in range(5)]
+    table = write_parquet(tmp_path / "t.parquet", path=names, label=[4, 3, 2, 1, 0], width=[1] * 5)
+    assert list(read_parquet(table, None, None)) == list(zip(range(1, 6), names, [4, 3, 2, 1, 0], strict=True))
+    assert [label for *_, label in read_parquet(table, None, "width")] == [1] * 5
+    coded = write_parquet(tmp_path / "c.parquet", file_name=pa.array(names).dictionary_encode())
+    assert list(read_parquet(coded, None, None)) == [(n, name, NO_LABEL) for n, name in enumerate(names, start=1)]
+    images = write_parquet(tmp_path / "i.parquet", image=[{"bytes": b"x", "path": "a"}], label=[0])
+    with pytest.raises(ValueError, match=r"column 'image' of .*i\.parquet' must hold paths \(strings\), got struct"):
+        list(read_parquet(images, None, None))
+    (tmp_path / "t.parquet").write_bytes(b"path,label\n")
+    with pytest.raises(LoaderError, match=r"E-FORMAT.*t\.parquet.*not a Parquet file"):
+        list(read_parquet(table, None, None))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*pip install pyarrow"):
+        list(read_parquet(table, None, None))
