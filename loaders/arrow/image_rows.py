@@ -82,7 +82,8 @@ class ImageRows:
         With it come their labels that are no class numbers. Raises LoaderError E-NODATA without any row, E-MISSING if
         rows name files of which none is there.
         """
-        where, starts, sizes = (np.concatenate([np.zeros(0, np.int64), *part]) for part in self._columns())
+        parts = [(np.zeros(0, np.int64),) * 3, *self._parts]
+        where, starts, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
         if self._named:
             sizes = np.where(np.isin(where, self._named), self._find_named()[where], sizes)
         rows = np.arange(len(where)) if order is None else order
@@ -112,9 +113,6 @@ class ImageRows:
             labels_digest=digest_labels(others) if others else "",
         )
         return table, others
-
-    def _columns(self) -> list[list[npt.NDArray[np.int64]]]:
-        return [[part[column] for part in self._parts] for column in range(3)]
 
     def _add_file(self, folder: bytes, path: bytes) -> tuple[int, int]:
         """Add a file that a row names; return its number and size. One that is not there fails when it is read."""

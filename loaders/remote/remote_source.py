@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,9 @@ from penstock.loaders.remote.fetcher import Fetcher, Range, join_neighbours
 from penstock.loaders.remote.local_copy import LocalCopy, NextUse
 from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.sources import range_source
-from penstock.loaders.sources.image_files import MAX_FILE_BYTES, oversize_error
+from penstock.loaders.sources.image_files import MAX_FILE_BYTES, IndexedImages, oversize_error
 from penstock.loaders.sources.range_index import Container, RangeIndex, Ranges
 from penstock.loaders.sources.range_source import RangeSource
-from penstock.loaders.system.column_file import ColumnFile
 from penstock.loaders.system.saved_columns import drop_index
 from penstock.pipelines.checked import checked_int
 from penstock.pipelines.errors import LoaderError
@@ -103,7 +102,7 @@ def are_unchanged(index: RangeIndex) -> bool:
         return all(pool.map(is_unchanged, some))
 
 
-class FetchedRanges:
+class FetchedRanges(IndexedImages):
     """Read the samples of an index whose containers are URLs: the base of sources by URL.
 
     `announce` begins to fetch samples; `locate` and `read` wait for them. A container that was replaced since it was
@@ -115,19 +114,8 @@ class FetchedRanges:
         local: the local copy, if there is one.
     """
 
-    if TYPE_CHECKING:  # the other base class has them
-        content: str
-        num_bytes: int
-
-        def __len__(self) -> int: ...
-
-        def path(self, index: int) -> bytes: ...
-
-        def with_options(self, **changes: Any) -> FetchedRanges: ...
-
-    def _begin_fetching(self, ranges: Ranges, options: RemoteOptions, file: ColumnFile) -> None:
-        """Serve `ranges`, whose index is `file`."""
-        self._ranges, self.options, self._file, self.store = ranges, options, file, ObjectStore()
+    def _begin_fetching(self, ranges: Ranges, options: RemoteOptions) -> None:
+        self._ranges, self.options, self.store = ranges, options, ObjectStore()
         self.local: LocalCopy | None = None
         if options.local_cache is not None:
             folder = os.path.join(os.fsencode(options.local_cache), self.content[:32].encode("ascii"))
@@ -231,7 +219,7 @@ class FetchedRanges:
             return bytes(self._fetcher.take(self._range(index)))
         except LoaderError as error:
             if error.code == "E-CHANGED":
-                drop_index(self._file)
+                drop_index(self._index.file)
             raise LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path) from None
 
     def _absent(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -258,7 +246,7 @@ class RemoteSource(FetchedRanges, RangeSource):
 
     def __init__(self, index: RangeIndex, reopen: Callable[[], RangeSource], options: RemoteOptions) -> None:
         super().__init__(index, reopen, options.max_file_bytes)
-        self._begin_fetching(index, options, index.file)
+        self._begin_fetching(index, options)
 
     def with_options(self, **changes: Any) -> RemoteSource:
         """Return a source of the same data that shares nothing with this one; `changes` are fields of RemoteOptions."""

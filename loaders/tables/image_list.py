@@ -93,7 +93,7 @@ class RemoteImageList(FetchedRanges, ImageList):
     def _take(self, root: bytes, index: FolderIndex, options: dict[str, Any]) -> None:
         super()._take(root, index, options)
         self.root = without_key(root)
-        self._begin_fetching(FileRanges(index), options["remote"], index.file)
+        self._begin_fetching(FileRanges(index), options["remote"])
 
     def with_options(self, **changes: Any) -> RemoteImageList:
         """Return a source of the same data that shares nothing with this one; `changes` are fields of RemoteOptions."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -94,7 +93,8 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
             raise LoaderError("E-MISUSE", "the table of labels lacks this sample", fix=_FIX_TABLE, path=place(number))
         skipped[BESIDE_CLASSES] += labels.texts.count(None)
     kept = np.array([text is not None for text in labels.texts])
-    starts, sizes = (np.concatenate([np.asarray(part, np.int64) for part in parts]) for parts in _columns(tars))
+    starts = np.concatenate([np.asarray(tar.starts, np.int64) for tar in tars])
+    sizes = np.concatenate([np.asarray(tar.sizes, np.int64) for tar in tars])
     names, container_of = list(compress(names, kept.tolist())), container_of[kept]
     texts = [text for text in labels.texts if text is not None]
     rows = LabelRows(settings.classes or labels.classes, untyped=not labels.are_names)
@@ -168,10 +168,6 @@ def _scan(paths: Sequence[bytes], settings: IndexSettings) -> list[TarSamples]:
             bar.show(done, total, what=f"indexing {_describe(paths)}")
 
         return list(TarScan(paths, settings.image, label_members(settings.label), show))
-
-
-def _columns(tars: Sequence[TarSamples]) -> tuple[list[array[int]], list[array[int]]]:
-    return [tar.starts for tar in tars], [tar.sizes for tar in tars]
 
 
 def _describe(paths: Sequence[bytes]) -> str:

@@ -22,7 +22,7 @@ IMAGES, LABELS = np.zeros((2, 4, 4, 3), np.uint8), [0, 1]
 def test_folders_by_any_kind_of_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, ["c/1.jpg"])
     monkeypatch.chdir(tmp_path)
-    for path in (tmp_path, str(tmp_path), os.fsencode(tmp_path), ".", str(tmp_path) + "//"):
+    for path in (tmp_path, str(tmp_path), os.fsencode(tmp_path), ".", str(tmp_path) + "//", f"file://{tmp_path}"):
         source = open_source(path)
         assert isinstance(source, ImageFolder)
         assert source.path(0) == os.fsencode(tmp_path / "c" / "1.jpg")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from photo_tables import IMAGE, assert_same_samples, photo_table, write_arrow
+from photo_tables import IMAGE, assert_same_samples, photo_table, write_arrow, write_parquet
 
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.image_folder import ImageFolder
@@ -129,18 +128,7 @@ def test_the_index_is_saved_and_noticed_when_the_file_changes(tmp_path: Path, fo
     assert_same_samples(first.refreshed(), folder, list(range(1, 61)))
 
 
-def test_a_copy_has_the_same_fingerprint_and_other_content(tmp_path: Path, folder: ImageFolder) -> None:
-    tables = {"a": photo_table(folder), "b": photo_table(folder), "c": photo_table(folder).slice(1)}
-    sources = {name: open_source(write_arrow(tmp_path / f"{name}.arrow", table)) for name, table in tables.items()}
-    assert sources["a"].fingerprint == sources["b"].fingerprint != sources["c"].fingerprint
-    assert sources["a"].content != sources["b"].content  # type: ignore[attr-defined]
-    (tmp_path / "moved").mkdir()
-    shutil.copy2(tmp_path / "a.arrow", tmp_path / "moved" / "d.arrow")
-    assert open_source(tmp_path / "moved" / "d.arrow").content == sources["a"].content  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize(("stream", "compression"), [(True, "lz4"), (False, "zstd")])
 def test_compressed_batches_are_refused_with_a_fix(
     tmp_path: Path, folder: ImageFolder, stream: bool, compression: str
 ) -> None:
@@ -176,49 +164,48 @@ def test_files_of_other_columns_are_named(tmp_path: Path, folder: ImageFolder) -
         open_source(str(tmp_path / "?.arrow"))
 
 
-# Opens damaged copies of a file and reads all that opens; whatever happens, it is a LoaderError, and never a signal.
+# Opens damaged copies of files and reads all that opens; whatever happens, it is a LoaderError, and never a signal.
 DAMAGE = """
-import os, random, sys
+import random, sys
 from penstock.loaders.open_source import open_source
 from penstock.pipelines.errors import LoaderError
-path, rounds = sys.argv[1], int(sys.argv[2])
-whole, rng, opened, refused = open(path, "rb").read(), random.Random(1), 0, 0
-for number in range(rounds):
-    data = bytearray(whole)
-    if number % 3 == 0:
-        del data[rng.randrange(len(data)):]
-    for _ in range(number % 3 * rng.randrange(1, 9)):
-        place = rng.randrange(len(data)) if number % 2 else rng.choice((rng.randrange(3000), -1 - rng.randrange(3000)))
-        data[place] = rng.randrange(256)
-    with open(path, "wb") as file:
-        file.write(data)
-    try:
-        source = open_source(path)
-        opened += 1
-        for index in range(len(source)):
-            source.read(index)
-    except (LoaderError, ValueError) as error:
-        refused += 1
-        assert "\\n" not in str(error), error
-print(opened, refused)
+rng = random.Random(1)
+for path in sys.argv[1:]:
+    whole, opened, refused = open(path, "rb").read(), 0, 0
+    for number in range(200):
+        data = bytearray(whole)
+        if number % 3 == 0:
+            del data[rng.randrange(len(data)):]
+        for _ in range(number % 3 * rng.randrange(1, 9)):
+            near = rng.choice((rng.randrange(3000), -1 - rng.randrange(3000)))
+            data[rng.randrange(len(data)) if number % 2 else near] = rng.randrange(256)
+        with open(path, "wb") as file:
+            file.write(data)
+        try:
+            source = open_source(path)
+            opened += 1
+            for index in range(len(source)):
+                source.read(index)
+        except (LoaderError, ValueError) as error:
+            refused += 1
+            assert "\\n" not in str(error), error
+    print(opened, refused)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["arrow", "arrows", "parquet"])
-def test_damage_never_ends_the_process(tmp_path: Path, folder: ImageFolder, suffix: str) -> None:
-    from photo_tables import write_parquet
-
+def test_damage_never_ends_the_process(tmp_path: Path, folder: ImageFolder) -> None:
     table = photo_table(folder).slice(0, 12)
-    path = tmp_path / f"x.{suffix}"
-    if suffix == "parquet":
-        write_parquet(path, table, rows=4)
-    else:
-        write_arrow(path, table, stream=suffix == "arrows", rows=4)
-    ended = subprocess.run(
-        [sys.executable, "-c", DAMAGE, str(path), "400"], capture_output=True, text=True, check=False, timeout=600
-    )
+    paths = [
+        write_arrow(tmp_path / f"x.{suffix}", table, stream=suffix == "arrows", rows=4)
+        for suffix in ("arrow", "arrows")
+    ]
+    paths.append(write_parquet(tmp_path / "x.parquet", table, rows=4))
+    command = [sys.executable, "-c", DAMAGE, *map(str, paths)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert ended.returncode == 0, ended.stderr
-    opened, refused = map(int, ended.stdout.split())
-    assert opened > 50
-    assert refused > 100
+    for line in ended.stdout.splitlines():
+        opened, refused = map(int, line.split())
+        assert opened > 25
+        assert refused > 50
+    assert ended.stdout.count("\n") == 3

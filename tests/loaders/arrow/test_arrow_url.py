@@ -119,17 +119,13 @@ def test_damaged_metadata_never_breaks_the_reader(server: RangeServer) -> None:
             assert len(source) <= ROWS
 
 
-@pytest.mark.parametrize("name", ["d.arrow", "d.parquet"])
-def test_an_object_that_is_replaced_is_refused(server: RangeServer, name: str) -> None:
-    table = pa.table({"image": IMAGES, "label": LABELS})
-    path = server.root / name
-    parquet.write_table(table, path, row_group_size=20) if name == "d.parquet" else write(path, table)
-    source: Any = open_source(f"{server.url}/{name}")
+def test_a_file_that_is_replaced_is_refused(server: RangeServer) -> None:
+    parquet.write_table(pa.table({"image": IMAGES, "label": LABELS}), server.root / "d.parquet", row_group_size=20)
+    source: Any = open_source(f"{server.url}/d.parquet")
     assert source.read(1) == IMAGES[1]
-    server.etags[f"/{name}"] = "another"
-    with pytest.raises(LoaderError, match=r"E-CHANGED.*sample=59") as caught:
+    server.etags["/d.parquet"] = "another"
+    with pytest.raises(LoaderError, match=r"E-CHANGED.*sample=59 .*d\.parquet"):
         source.read(59)
-    assert name in str(caught.value)
     assert source.refreshed() is not source
     assert source.refreshed().read(59) == IMAGES[59]
 

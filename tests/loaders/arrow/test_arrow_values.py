@@ -17,7 +17,7 @@ def content(values: Values) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
-@pytest.mark.parametrize("part", [slice(0, 5), slice(1, 4), slice(2, 3), slice(3, 3), slice(4, 5)])
+@pytest.mark.parametrize("part", [slice(0, 5), slice(1, 4), slice(3, 3)])
 def test_bytes_of_whole_and_sliced_columns(kind: pa.DataType, part: slice) -> None:
     column = pa.array(DATA, kind)[part.start : part.stop]
     values = locate_values(column)
@@ -26,7 +26,7 @@ def test_bytes_of_whole_and_sliced_columns(kind: pa.DataType, part: slice) -> No
     assert values.paths is None
 
 
-@pytest.mark.parametrize("part", [slice(0, 4), slice(1, 3), slice(2, 4)])
+@pytest.mark.parametrize("part", [slice(0, 4), slice(1, 3)])
 def test_structs_of_bytes_and_path(part: slice) -> None:
     rows = [{"bytes": b"abc", "path": "a.jpg"}, {"bytes": None, "path": "b.jpg"}, None, {"bytes": b"d", "path": None}]
     values = locate_values(pa.array(rows, IMAGE)[part.start : part.stop])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +65,6 @@ def test_every_kind_of_selection(placed: Any, folder: ImageFolder) -> None:
         order = [int(number) for number in view.with_format(None)["number"][:]]
         assert_same_samples(open_source(view), folder, order)
     assert len({open_source(view).fingerprint for view in views[:8]}) == 8
-
-
-def test_another_process_reads_the_same(placed: Any, folder: ImageFolder) -> None:
-    source = open_source(placed)
-    code = "import pickle, sys; s = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(s.read(7) + s.read(59))"
-    ended = subprocess.run(
-        [sys.executable, "-c", code], input=pickle.dumps(source), capture_output=True, check=False, timeout=600
-    )
-    assert ended.stdout == folder.read(7) + folder.read(59), ended.stderr
 
 
 def test_memory_is_given_back(dataset: Any) -> None:

@@ -19,12 +19,12 @@ class Group(NamedTuple):
     num_bytes: int = 10
 
 
-def get(cache: GroupCache[Group], number: int, size: int = 10) -> int:
+def get(cache: GroupCache, number: int, size: int = 10) -> int:
     return cache.get(number, lambda: Group(number, size)).number
 
 
 def test_what_was_used_last_stays() -> None:
-    cache: GroupCache[Group] = GroupCache(30)
+    cache = GroupCache(30)
     assert [get(cache, number) for number in (1, 2, 3, 1, 4)] == [1, 2, 3, 1, 4]
     assert (cache.loads, cache.evictions) == (4, 1)
     assert [get(cache, number) for number in (1, 3, 4)] == [1, 3, 4]
@@ -34,7 +34,7 @@ def test_what_was_used_last_stays() -> None:
 
 
 def test_a_group_larger_than_the_limit_is_kept_alone() -> None:
-    cache: GroupCache[Group] = GroupCache(30)
+    cache = GroupCache(30)
     assert [get(cache, 1), get(cache, 2, 99), get(cache, 2)] == [1, 2, 2]
     assert (cache.loads, cache.evictions) == (2, 1)
     assert [get(cache, 3), get(cache, 1), get(cache, 3)] == [3, 1, 3]
@@ -42,7 +42,7 @@ def test_a_group_larger_than_the_limit_is_kept_alone() -> None:
 
 
 def test_one_thread_loads_and_the_others_wait() -> None:
-    cache: GroupCache[Group] = GroupCache(30)
+    cache = GroupCache(30)
     began, go = threading.Event(), threading.Event()
     found: list[Group] = []
 
@@ -65,7 +65,7 @@ def test_one_thread_loads_and_the_others_wait() -> None:
 
 
 def test_a_failure_is_raised_and_tried_again() -> None:
-    cache: GroupCache[Group] = GroupCache(30)
+    cache = GroupCache(30)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             cache.get(1, lambda: Group(1 // 0))
@@ -74,7 +74,7 @@ def test_a_failure_is_raised_and_tried_again() -> None:
 
 
 def test_another_process_begins_empty() -> None:
-    cache: GroupCache[Group] = GroupCache(30)
+    cache = GroupCache(30)
     get(cache, 1)
     copy = pickle.loads(pickle.dumps(cache))
     assert (copy.limit_bytes, copy.loads) == (30, 0)

@@ -236,33 +236,16 @@ def test_states_and_joined_data_know_the_classes_of_labels(photos: Path) -> None
         assert loader.label_classes == {"kind": ("a", "b")}
 
 
-def test_a_changed_column_is_read_again(photos: Path, tmp_path: Path) -> None:
-    table = tmp_path / "x.csv"
-    for factor in (1, 2):
-        rows = [f"{path},{number * factor / 8}" for number, path in enumerate(paths_of(photos))]
-        table.write_text("\n".join(["path,price", *rows]))
-        os.utime(table, (1e9 + factor, 1e9 + factor))
-        for _ in range(2):
-            targets = open_source(table, label="price").targets(np.arange(NUM_PHOTOS))  # type: ignore[attr-defined]
-            assert targets.tolist() == [number * factor / 8 for number in range(NUM_PHOTOS)]
-
-
-@pytest.fixture
-def saved_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "penstock"
-
-
 @pytest.mark.parametrize("hold", [as_csv, as_arrow, as_tar])
 def test_labels_are_saved_with_the_index(
-    photos: Path, tmp_path: Path, saved_indexes: Path, hold: Callable[..., Held]
+    photos: Path, tmp_path: Path, own_cache: Path, hold: Callable[..., Held]
 ) -> None:
     """An index without its labels, or with others, is made again."""
     spec, options = hold(photos, tmp_path, "price")
     if isinstance(spec, Path):
         os.utime(spec, (1e9, 1e9))
     open_source(spec, **options)
-    (labels,) = saved_indexes.glob("*_labels.index")
+    (labels,) = own_cache.glob("*_labels.index")
     first = labels.stat().st_ino
     open_source(spec, **options)
     assert labels.stat().st_ino == first
@@ -277,40 +260,7 @@ def test_labels_are_saved_with_the_index(
         assert found.tolist() == [number / 8 for number in range(NUM_PHOTOS)]
 
 
-BAD: dict[str, tuple[list[Any], str]] = {
-    "unequal lengths": ([[1.0, 2.0], [3.0]], "a vector of 1 numbers, the first one has 2"),
-    "nan": ([0.5, float("nan")], "not a number|NaN|nan|No label|no label"),
-    "a name among numbers": ([0.5, "n/a"], "label 'n/a' next to label"),
-}
-
-
-@pytest.mark.parametrize("fault", BAD)
-@pytest.mark.parametrize("extension", ["csv", "jsonl", "tar", "list"])
-def test_labels_that_cannot_be_name_their_row(photos: Path, tmp_path: Path, extension: str, fault: str) -> None:
-    labels, words = BAD[fault]
-    paths, table = paths_of(photos)[:2], tmp_path / f"x.{extension}"
-    of: Any = table
-    options: dict[str, Any] = {"label": "x"}
-    if extension == "csv":
-        texts = [json.dumps(label) if isinstance(label, list) else str(label) for label in labels]
-        with open(table, "w", newline="") as file:
-            csv.writer(file).writerows([["path", "x"], *zip(paths, texts, strict=True)])
-    elif extension == "jsonl":
-        table.write_text("\n".join(json.dumps({"path": p, "x": x}) for p, x in zip(paths, labels, strict=True)))
-    elif extension == "tar":
-        files = [(f"{n}.jpg", Path(path).read_bytes()) for n, path in enumerate(paths)]
-        files += [(f"{n}.json", json.dumps({"x": label}).encode()) for n, label in enumerate(labels)]
-        write_tar(table, sorted(files))
-        options = {"label": "json:x"}
-    else:
-        of, options = list(zip(paths, labels, strict=True)), {}
-    where = {"csv": "x.csv line 3", "jsonl": "x.jsonl line 2", "tar": "x.tar:1.jpg", "list": "row 2"}[extension]
-    with pytest.raises(LoaderError, match=f"E-FORMAT.*{where}.*({words}).*fix=") as caught:
-        open_source(of, **options)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_million_floats_take_few_bytes(tmp_path: Path, saved_indexes: Path) -> None:
+def test_a_million_floats_take_few_bytes(tmp_path: Path, own_cache: Path) -> None:
     """As a part of the size: the bytes of the index of a table per row, without the names of the files."""
     folder, rows = write_folder(tmp_path / "one", 1, classes=1), 20_000
     path = paths_of_one(folder)
@@ -318,7 +268,7 @@ def test_a_million_floats_take_few_bytes(tmp_path: Path, saved_indexes: Path) ->
     table.write_text("\n".join(["path,price", *(f"{path},{row / 7}" for row in range(rows))]))
     os.utime(table, (1e9, 1e9))
     open_source(table, label="price")
-    sizes = sum(file.stat().st_size for file in saved_indexes.glob("*.index"))
+    sizes = sum(file.stat().st_size for file in own_cache.glob("*.index"))
     assert sizes <= 60 * rows
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 from remote_photos import open_loader
 from served_rows import Row, serve
+from tar_files import write_tar
 
 from penstock.loaders import LoaderError, open_source
 from penstock.loaders.remote import object_store
@@ -22,18 +21,18 @@ from penstock.loaders.sources.image_folder import ImageFolder
 NUM_PHOTOS = 23
 
 
-def write_tars(photos: ImageFolder, pattern: str) -> None:
+def write_tars(photos: ImageFolder, pattern: str, folder: Path) -> None:
     """Write two tars of the photos, in their order, to a URL with a *."""
     import fsspec
 
-    for part, first in enumerate((0, 12)):
-        with fsspec.open(pattern.replace("*", f"000{part}"), "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
-            for index in range(NUM_PHOTOS)[first : 12 if first == 0 else NUM_PHOTOS]:
-                label = str(photos.labels(index)).encode()
-                for suffix, content in (("jpg", photos.read(index)), ("cls", label)):
-                    member = tarfile.TarInfo(f"{index:04}.{suffix}")
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
+    for part, numbers in enumerate((range(12), range(12, NUM_PHOTOS))):
+        files = [
+            (f"{n:04}.{s}", photos.read(n) if s == "jpg" else b"%d" % photos.labels(n))
+            for n in numbers
+            for s in ("jpg", "cls")
+        ]
+        with fsspec.open(pattern.replace("*", f"000{part}"), "wb") as file:
+            file.write(write_tar(folder / "x.tar", files).read_bytes())
 
 
 @pytest.fixture
@@ -57,23 +56,23 @@ def test_the_stream_is_that_of_local_files(
     memory: Any, photos: ImageFolder, expected: list[Row], tmp_path: Path, protocol: str, settings: dict[str, Any]
 ) -> None:
     url = "memory://bucket/train-*.tar" if protocol == "memory" else f"local://{tmp_path}/train-*.tar"
-    write_tars(photos, url)
-    write_tars(photos, url.replace("train", "val"))
+    write_tars(photos, url, tmp_path)
+    write_tars(photos, url.replace("train", "val"), tmp_path)
     with open_loader(url, **settings) as loader:
         assert serve(loader) + serve(loader) == expected
     again = pickle.loads(pickle.dumps(open_source(url, local_cache=tmp_path / "copy")))
     assert [again.read(index) for index in range(NUM_PHOTOS)] == [photos.read(index) for index in range(NUM_PHOTOS)]
 
 
-def test_missing_and_replaced_objects_are_one_line(memory: Any, photos: ImageFolder) -> None:
+def test_missing_and_replaced_objects_are_one_line(memory: Any, photos: ImageFolder, tmp_path: Path) -> None:
     with pytest.raises(LoaderError, match="no such object") as caught:
         open_source("memory://bucket/train-0000.tar")
     assert caught.value.code == "E-MISSING"
-    write_tars(photos, "memory://bucket/train-*.tar")
+    write_tars(photos, "memory://bucket/train-*.tar", tmp_path)
     source = open_source("memory://bucket/train-0000.tar", bytes_ahead=1)
     with open_loader(source, workers=0, batch_size=2) as loader:
         serve(loader, 2)
-        write_tars(photos, "memory://bucket/train-*.tar")  # of the same size
+        write_tars(photos, "memory://bucket/train-*.tar", tmp_path)  # of the same size
         with pytest.raises(LoaderError, match="replaced since it was indexed") as caught:
             serve(loader)
     assert caught.value.code == "E-CHANGED"

@@ -183,7 +183,7 @@ from penstock.loaders.remote.local_copy import LocalCopy
 index = pickle.load(sys.stdin.buffer)
 copy = LocalCopy(sys.argv[1].encode(), index, 1 << 30)
 for sample in range(len(index)):
-    copy.keep(sample, memoryview(bytes([sample])) * int(index.sizes[sample]))
+    copy.keep(sample, memoryview(bytes([sample]) * int(index.sizes[sample])))
 print(sum(copy.read(sample) is not None for sample in range(len(index))))
 """
 
@@ -362,6 +362,6 @@ def test_kills_at_random_moments_leave_a_sound_copy(
             assert serve(loader) == expected[: len(expected) // 2]
 
     there = kill_writers(
-        int(os.environ.get("PENSTOCK_KILLS", "20")), open_remote(server, photos, **options), photos, check
+        int(os.environ.get("PENSTOCK_KILLS", "8")), open_remote(server, photos, **options), photos, check
     )
     assert max(there) > NUM_PHOTOS // 4

@@ -25,9 +25,9 @@ def test_a_second_epoch_comes_from_the_local_copy(server: RangeServer, photos: I
     source = open_remote(server, photos, local_cache=tmp_path / "copy", bytes_ahead=1)
     with open_loader(source, drop_last=False, workers=0) as loader:
         serve(loader)
-        before = server.num_bytes
+        before = source.store.num_bytes
         serve(loader)
-        assert server.num_bytes == before >= source.num_bytes
+        assert source.store.num_bytes == before >= source.num_bytes
         assert loader.stats().fetched_bytes == before
         assert 0 < loader.stats().requests <= server.requests["all"]
     again = open_remote(server, photos, local_cache=tmp_path / "copy")

@@ -224,8 +224,10 @@ def test_what_cannot_heal_is_one_line_with_a_fix_for_urls(
         (500, "E-READ", "check the network"),
     ):
         server.fault = lambda path, number, status=status: status  # type: ignore[misc]
+        before = source.store.retries
         with pytest.raises(LoaderError) as caught:
             source.read(3)
+        assert (source.store.retries > before) is (code == "E-READ")
         assert (caught.value.code, caught.value.sample) == (code, 3)
         assert "\n" not in str(caught.value)
         assert words in caught.value.fix

@@ -9,11 +9,9 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +21,7 @@ import pytest
 import torch
 from faulty_source import FaultySource
 from photo_folder import photo, write_folder
+from range_server import CUT, USUAL, RangeServer, serve_ranges
 
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.loader import Loader
@@ -103,54 +102,36 @@ def database(folder: Path) -> Path:
     return path
 
 
-class Server(ThreadingHTTPServer):
-    """Serves the files of a folder to those who have the token; the first answers for a path may be errors.
+class Server:
+    """A server of the folder's files, whose first answers for a path may be errors, and whose log must have the token.
 
     Attributes:
-        errors: path -> the statuses that its first answers have; the last one again and again if it is negative.
+        errors: path -> the statuses that its first answers have; the last one again and again.
         asked: path -> number of requests.
     """
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(("127.0.0.1", 0), Answer)
-        self.root, self.errors, self.asked = root, dict[str, list[int]](), Counter[str]()
+    def __init__(self, ranges: RangeServer) -> None:
+        self.root, self.url = ranges.root, ranges.url
+        self.errors, self.asked = dict[str, list[int]](), Counter[str]()
+        ranges.fault, ranges.watch = self._answer, self._note
 
     def images(self) -> list[tuple[str, str]]:
-        at = f"http://127.0.0.1:{self.server_address[1]}/"
         images = sorted(self.root.rglob("*.jpg"))
-        return [(f"{at}{image.relative_to(self.root)}{TOKEN}", image.parent.name) for image in images]
+        return [(f"{self.url}/{image.relative_to(self.root)}{TOKEN}", image.parent.name) for image in images]
 
+    def _answer(self, path: str, number: int) -> int:
+        errors = self.errors.get(path[1:], [USUAL])
+        return errors[0] if len(errors) == 1 else errors.pop(0)
 
-class Answer(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        path, _, token = self.path[1:].partition("?")
-        self.server.asked[path] += 1
-        errors = self.server.errors.get(path, [])
-        status = 403 if f"?{token}" != TOKEN else (errors[0] if len(errors) == 1 else errors.pop(0)) if errors else 200
-        if status == 0:  # breaks off
-            self.send_response(200)
-            self.send_header("Content-Length", "1000")
-            self.end_headers()
-            return
-        self.send_response(status)
-        self.end_headers()
-        if status == 200:
-            self.wfile.write((self.server.root / path).read_bytes())
-
-    def log_message(self, *arguments: object) -> None:
-        """Print nothing."""
+    def _note(self, target: str) -> None:
+        assert target.endswith(TOKEN)
+        self.asked[target[1:].partition("?")[0]] += 1
 
 
 @pytest.fixture
 def server(folder: Path) -> Iterator[Server]:
-    with Server(folder) as made:
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield made
-        made.shutdown()
-        thread.join()
+    with serve_ranges(folder) as ranges:
+        yield Server(ranges)
 
 
 @pytest.mark.parametrize("options", [THREADS, PROCESSES], ids=["threads", "processes"])
@@ -201,7 +182,7 @@ def test_a_signed_address_is_not_part_of_the_fingerprint(example: ModuleType, se
 
 @pytest.mark.usefixtures("no_delays")
 def test_a_server_that_heals_is_asked_again(example: ModuleType, folder: Path, server: Server) -> None:
-    server.errors = {"class0/0000.jpg": [503, 429, 0, 200], "class1/0001.jpg": [500, 200]}
+    server.errors = {"class0/0000.jpg": [503, 429, CUT, USUAL], "class1/0001.jpg": [500, USUAL]}
     assert stream(example.Http(server.images()), **HERE) == stream(folder, **HERE)
     assert (server.asked["class0/0000.jpg"], server.asked["class1/0001.jpg"], server.asked["class2/0002.jpg"]) == (
         4,
@@ -289,20 +270,6 @@ def test_a_machines_fault_raises_under_either_policy() -> None:
     source = FaultySource(COUNT, {17: faulty_source.run_out_of_memory})
     with open_loader(source, on_bad_sample="replace", **THREADS) as loader, pytest.raises(LoaderError, match="E-MEM"):
         list(loader)
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [(None, "NoneType"), ("text", "str"), (torch.zeros(3, 4, 4), "Tensor")],
-    ids=["none", "text", "tensor"],
-)
-def test_what_is_no_image_is_named(value: Any, words: str) -> None:
-    source = FaultySource(COUNT, {})
-    source.read = lambda index: value if index == 17 else photo(index)  # type: ignore[method-assign]
-    with open_loader(source, **HERE) as loader, pytest.raises(LoaderError) as caught:
-        list(loader)
-    assert (caught.value.code, caught.value.sample) == ("E-DATASET", 17)
-    assert caught.value.cause == f"the source's read() must return bytes or pixels uint8 [h, w, 3], got {words}"
 
 
 def test_dead_storage_is_given_up_after_one_row_without_a_substitute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from folder_trees import plant, settle
-from worker_roles import num_open_files, read_everything, scan_again_and_again
+from worker_roles import num_open_files, scan_again_and_again
 
 from penstock.loaders.sources import image_folder
 from penstock.loaders.sources.image_folder import ImageFolder, name_index
@@ -20,13 +20,7 @@ from penstock.loaders.system.saved_columns import cache_folder
 from penstock.pipelines.errors import LoaderError
 
 NAMES = ["a/1.jpg", "a/2.jpg", "a/deep/3.jpg", "b/4.jpg"]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of the test's own, not there yet."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "penstock"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -43,8 +37,8 @@ def tree(tmp_path: Path) -> Path:
     return settle(plant(tmp_path / "tree", [*NAMES, "a/empty/"]))
 
 
-def index_file(cache: Path) -> Path:
-    (path,) = cache.iterdir()
+def index_file(own_cache: Path) -> Path:
+    (path,) = own_cache.iterdir()
     return path
 
 
@@ -232,10 +226,10 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_index_is_scanned_again_and_replaced(
-    tree: Path, cache: Path, scans: list[bytes], damage: str
+    tree: Path, own_cache: Path, scans: list[bytes], damage: str
 ) -> None:
     ImageFolder(tree)
-    DAMAGES[damage](index_file(cache))
+    DAMAGES[damage](index_file(own_cache))
     assert paths_of(ImageFolder(tree)) == NAMES
     assert len(scans) == 2
     ImageFolder(tree)
@@ -244,13 +238,13 @@ def test_a_damaged_index_is_scanned_again_and_replaced(
 
 @pytest.mark.parametrize("owned", ["folder", "index"])
 def test_an_index_of_someone_else_is_not_used(
-    tree: Path, cache: Path, scans: list[bytes], monkeypatch: pytest.MonkeyPatch, owned: str
+    tree: Path, own_cache: Path, scans: list[bytes], monkeypatch: pytest.MonkeyPatch, owned: str
 ) -> None:
     """It says which files are read, with which labels; the folder around it may be shared by a mistake."""
     ImageFolder(tree)
-    before = index_file(cache).stat()
+    before = index_file(own_cache).stat()
     if owned == "index":
-        monkeypatch.setattr(saved_columns, "cache_folder", lambda: os.fsencode(cache))
+        monkeypatch.setattr(saved_columns, "cache_folder", lambda: os.fsencode(own_cache))
         ImageFolder(tree)
         assert len(scans) == 1
     monkeypatch.setattr(saved_columns.os, "geteuid", lambda: before.st_uid + 1)
@@ -258,28 +252,28 @@ def test_an_index_of_someone_else_is_not_used(
     assert len(scans) == 2
     if owned == "folder":
         assert cache_folder() is None
-        assert index_file(cache).stat().st_mtime_ns == before.st_mtime_ns
+        assert index_file(own_cache).stat().st_mtime_ns == before.st_mtime_ns
 
 
 def test_an_index_of_another_tree_is_not_used(
-    tree: Path, tmp_path: Path, cache: Path, scans: list[bytes], monkeypatch: pytest.MonkeyPatch
+    tree: Path, tmp_path: Path, own_cache: Path, scans: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(image_folder, "is_still_valid", lambda index, root: True)
     ImageFolder(tree)
     other = settle(plant(tmp_path / "other", NAMES))
-    index_file(cache).rename(cache / os.fsdecode(name_index(os.fsencode(other), follow_symlinks=True)))
+    index_file(own_cache).rename(own_cache / os.fsdecode(name_index(os.fsencode(other), follow_symlinks=True)))
     ImageFolder(other)
     assert len(scans) == 2
 
 
-def test_folder_and_files_are_the_users_alone(tree: Path, cache: Path) -> None:
+def test_folder_and_files_are_the_users_alone(tree: Path, own_cache: Path) -> None:
     mask = os.umask(0)
     try:
         ImageFolder(tree)
-        assert (cache.stat().st_mode & 0o777, index_file(cache).stat().st_mode & 0o777) == (0o700, 0o600)
-        cache.chmod(0o777)
+        assert (own_cache.stat().st_mode & 0o777, index_file(own_cache).stat().st_mode & 0o777) == (0o700, 0o600)
+        own_cache.chmod(0o777)
         ImageFolder(tree, rescan=True)
-        assert cache.stat().st_mode & 0o777 == 0o700
+        assert own_cache.stat().st_mode & 0o777 == 0o700
     finally:
         os.umask(mask)
 
@@ -303,21 +297,6 @@ def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made in a file, even by root
 
 
-def test_a_started_process_maps_an_index_in_memory(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    no_cache(monkeypatch, tmp_path)
-    source = ImageFolder(tree)
-    context = multiprocessing.get_context("forkserver")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=read_everything, args=(source, sender))
-    process.start()
-    assert receiver.poll(60)
-    images, labels, fingerprint, classes, path = receiver.recv()
-    process.join()
-    assert process.exitcode == 0
-    assert (images, labels) == ([name.encode() for name in NAMES], [0, 0, 0, 1])
-    assert (fingerprint, classes, path) == (source.fingerprint, source.classes, source.path(0))
-
-
 def test_without_a_cache_folder_nothing_is_left_behind(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scans: list[bytes]
 ) -> None:
@@ -334,13 +313,13 @@ def test_without_a_cache_folder_nothing_is_left_behind(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_a_full_disk_falls_back_to_memory(tree: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_falls_back_to_memory(tree: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(saved_columns.os, "fsync", full)
     assert paths_of(ImageFolder(tree)) == NAMES
-    assert list(cache.iterdir()) == []
+    assert list(own_cache.iterdir()) == []
 
 
 def test_no_place_at_all_is_an_error(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +333,7 @@ def test_no_place_at_all_is_an_error(tree: Path, tmp_path: Path, monkeypatch: py
     assert caught.value.code == "E-NOSPC"
 
 
-def test_builders_at_once_all_see_whole_indexes(tree: Path, cache: Path) -> None:
+def test_builders_at_once_all_see_whole_indexes(tree: Path, own_cache: Path) -> None:
     context = multiprocessing.get_context("forkserver")
     receiver, sender = context.Pipe(duplex=False)
     processes = [context.Process(target=scan_again_and_again, args=(os.fsencode(tree), 10, sender)) for _ in range(3)]
@@ -366,24 +345,28 @@ def test_builders_at_once_all_see_whole_indexes(tree: Path, cache: Path) -> None
         assert process.exitcode == 0
         prints |= receiver.recv()
     assert len(prints) == 1
-    assert [path.suffix for path in cache.iterdir()] == [".index"]
+    assert [path.suffix for path in own_cache.iterdir()] == [".index"]
 
 
-def test_what_killed_builders_left_is_removed_after_an_hour(tree: Path, cache: Path) -> None:
+def test_what_killed_builders_left_is_removed_after_an_hour(tree: Path, own_cache: Path) -> None:
     ImageFolder(tree)
-    name = index_file(cache).name
-    old = [cache / f"{name}.x_1abcde.tmp", cache / f"{name}.tmp.0123456789abcdef", cache / "00ff.index.abcdefgh.tmp"]
-    young, foreign = cache / f"{name}.tmp.4242", cache / "profile.tmp"
+    name = index_file(own_cache).name
+    old = [
+        own_cache / f"{name}.x_1abcde.tmp",
+        own_cache / f"{name}.tmp.0123456789abcdef",
+        own_cache / "00ff.index.abcdefgh.tmp",
+    ]
+    young, foreign = own_cache / f"{name}.tmp.4242", own_cache / "profile.tmp"
     for path in (*old, young, foreign):
         path.write_bytes(b"half")
     for path in (*old, foreign):
         os.utime(path, (time.time() - 7200, time.time() - 7200))
     ImageFolder(tree, rescan=True)
-    assert sorted(cache.iterdir()) == sorted([cache / name, young, foreign])
+    assert sorted(own_cache.iterdir()) == sorted([own_cache / name, young, foreign])
 
 
 def test_an_index_replaced_by_another_version_meanwhile_is_not_used(
-    tree: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    tree: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace = os.replace
 

@@ -19,13 +19,7 @@ from penstock.loaders.tables.image_list import ImageList
 from penstock.pipelines.errors import LoaderError
 
 ROWS = [("images/3.jpg", 2), ("images/1.jpg", 0), ("more/2.jpg", 2)]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of the test's own, not there yet."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "penstock"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -123,19 +117,19 @@ def test_a_saved_index_is_used_until_something_changes(tree: Path, reads: list[s
     assert len(reads) == 4
 
 
-def test_other_options_have_an_index_of_their_own(tree: Path, reads: list[str], cache: Path) -> None:
+def test_other_options_have_an_index_of_their_own(tree: Path, reads: list[str], own_cache: Path) -> None:
     for _ in range(2):
         for options in ({}, {"classes": ["a", "b", "c"]}, {"root": tree / "more" / ".."}, {"label": "label"}):
             open_source(tree / "t.csv", **options)
-    assert len(reads) == len(list(cache.iterdir())) == 3  # that root is the table's own folder
+    assert len(reads) == len(list(own_cache.iterdir())) == 3  # that root is the table's own folder
 
 
-def test_a_table_that_changed_just_now_is_read_again(tree: Path, reads: list[str], cache: Path) -> None:
+def test_a_table_that_changed_just_now_is_read_again(tree: Path, reads: list[str], own_cache: Path) -> None:
     write_csv(tree / "t.csv")
     for _ in range(2):
         assert rows_of(open_source(tree / "t.csv")) == ROWS
     assert len(reads) == 2
-    assert not cache.exists() or not list(cache.iterdir())
+    assert not own_cache.exists() or not list(own_cache.iterdir())
 
 
 def test_a_file_that_was_missing_and_is_there_again_is_found(tmp_path: Path) -> None:

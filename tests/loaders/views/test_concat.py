@@ -32,6 +32,13 @@ def folder(root: Path, names: list[str], first: int = 0) -> Path:
     return root
 
 
+class Own(ImageFolder):
+    """Reads in a way of its own."""
+
+    def read(self, index: int) -> bytes:
+        return super().read(index)
+
+
 def paths_of(rows: Rows, names: Names) -> list[bytes]:
     """The path of each row, as join_path of reading.c makes it."""
     found = []
@@ -96,10 +103,6 @@ def test_the_native_library_gets_one_table_of_names_for_all_roots(tmp_path: Path
     flat = folder(tmp_path / "flat", ["7.jpg", "8.jpg"])
     arrays = ArraySource(np.zeros((2, 4, 4, 3), np.uint8), [0, 0])
 
-    class Own(ImageFolder):
-        def read(self, index: int) -> bytes:
-            return super().read(index)
-
     both = Concat([open_source(one), arrays, open_source(flat), Own(one)])
     assert is_located(both)
     order = np.array([4, 1, 2, 5, 0, 7, 4])
@@ -139,10 +142,6 @@ def test_memory_that_rows_point_into_is_kept(tmp_path: Path) -> None:
 
 
 def test_sources_that_cannot_be_located_are_not(tmp_path: Path) -> None:
-    class Own(ImageFolder):
-        def read(self, index: int) -> bytes:
-            return super().read(index)
-
     own = Own(folder(tmp_path / "one", ["cat/1.jpg"]))
     assert not is_located(Concat([own, own]))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tarfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 import torch
 from photo_folder import write_folder
 from range_server import RangeServer, serve_ranges
+from served_rows import Row, serve
 
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.remote.remote_source import RemoteSource
@@ -21,7 +21,6 @@ from penstock.loaders.views.concat import Concat
 from penstock.pipelines import imagenet_train
 
 NUM_PHOTOS = 40
-Row = tuple[int, int, int]  # index, label, CRC of the pixels
 
 
 @pytest.fixture
@@ -37,14 +36,10 @@ def server(tmp_path: Path) -> Iterator[RangeServer]:
         yield served
 
 
-def serve(source: Any, **settings: Any) -> tuple[list[Row], Any]:
+def serve_epoch(source: Any, **settings: Any) -> tuple[list[Row], Any]:
     settings = {"batch_size": 6, "seed": 2, "workers": 2, "with_index": True, **settings}
     with create_loader(source, pipeline=imagenet_train(24), dtype=torch.uint8, **settings) as loader:
-        rows: list[Row] = []
-        for images, labels, index in loader:
-            crcs = [zlib.crc32(image.numpy().tobytes()) for image in images.permute(0, 2, 3, 1)]
-            rows += zip(index.tolist(), labels.tolist(), crcs, strict=True)
-        return rows, loader.stats()
+        return serve(loader), loader.stats()
 
 
 def test_a_list_of_urls_is_one_source_and_its_parts_are_fetched_ahead(server: RangeServer) -> None:
@@ -53,24 +48,24 @@ def test_a_list_of_urls_is_one_source_and_its_parts_are_fetched_ahead(server: Ra
     local = open_source([server.root / f"{part}.tar" for part in range(2)])
     part = open_source(remote, subset="::-2", max_per_class=5)
     assert is_fetching(part)
-    expected, _ = serve(open_source(local, subset="::-2", max_per_class=5), decoder="simplejpeg")
+    expected, _ = serve_epoch(open_source(local, subset="::-2", max_per_class=5), decoder="simplejpeg")
     server.delay_s, server.most_at_once = 0.05, 0
-    found, stats = serve(part, workers_are="threads")
+    found, stats = serve_epoch(part, workers_are="threads")
     assert found == expected
     assert len(found) == 12
     assert server.most_at_once > 2  # one at a time without an announcement
     assert stats.requests == part.traffic[0] > 0  # type: ignore[attr-defined]
-    assert serve(part, workers_are="processes", decoder="simplejpeg")[0] == expected
+    assert serve_epoch(part, workers_are="processes", decoder="simplejpeg")[0] == expected
 
 
 @pytest.mark.parametrize("settings", [{"workers_are": "threads"}, {"workers": 0, "decoder": "simplejpeg"}], ids=str)
 def test_remote_and_local_data_are_one_source(server: RangeServer, tmp_path: Path, settings: dict[str, Any]) -> None:
     folder = tmp_path / "photos"
     urls = [f"{server.url}/{part}.tar" for part in range(2)]
-    expected, _ = serve([folder, server.root / "0.tar", folder, server.root / "1.tar"], decoder="simplejpeg")
+    expected, _ = serve_epoch([folder, server.root / "0.tar", folder, server.root / "1.tar"], decoder="simplejpeg")
     joined = open_source([folder, urls[0], folder, urls[1]])
     assert isinstance(joined, Concat)
-    found, stats = serve(joined, **settings)
+    found, stats = serve_epoch(joined, **settings)
     assert found == expected
     assert len(found) == 120
     assert stats.requests > 0

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from photo_folder import photo, write_folder
+from faulty_source import FaultySource
+from photo_folder import write_folder
 
 from penstock.loaders import create_loader, open_source, split
 from penstock.loaders.cache_build.build import build_cache
@@ -28,34 +26,22 @@ from penstock.pipelines.errors import LoaderError
 Sample = tuple[bytes, bytes]  # its name and its class
 
 
-class Named:
-    """A source of nothing but names and classes."""
+class Named(FaultySource):
+    """A source of which nothing matters but names and classes."""
 
     def __init__(self, samples: list[Sample]) -> None:
-        self.skipped: dict[str, int] = {}
+        super().__init__(len(samples), {})
         self.samples = samples
         self.classes = tuple(sorted({of_class for _, of_class in samples}))
         self.fingerprint = hashlib.blake2b(repr(samples).encode(), digest_size=8).hexdigest()
         number_of = {name: number for number, name in enumerate(self.classes)}
         self._labels = np.array([number_of[of_class] for _, of_class in samples], np.int64)
 
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def read(self, index: int) -> bytes:
-        return photo(index)
-
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return self._labels[indices]
 
     def name(self, index: int) -> bytes:
         return self.samples[index][0]
-
-    def path(self, index: int) -> bytes:
-        return b"elsewhere/" + self.samples[index][0]
-
-    def describe(self) -> str:
-        return f"{len(self)} names"
 
 
 def make_samples(dice: random.Random, count: int, classes: int, begin: int = 0) -> list[Sample]:
@@ -232,23 +218,6 @@ def test_class_names_of_any_bytes_and_of_the_same_name(tmp_path: Path) -> None:
     assert place(parts[0]) == place(parts[1])
     counts = np.bincount(parts[0][1].labels(np.arange(8)), minlength=4)
     assert (counts[1], counts[2], counts[0] + counts[3]) == (2, 2, 4)
-
-
-def test_another_process_finds_the_same_parts(tmp_path: Path) -> None:
-    write_folder(tmp_path / "photos", 40)
-    script = (
-        "import sys; from penstock.loaders import split; "
-        "print([part.indices.tolist() for part in split(sys.argv[1], 0.8, seed=5)])"
-    )
-    other = subprocess.run(  # whose hash() is another one than here
-        [sys.executable, "-c", script, str(tmp_path / "photos")],
-        env={**os.environ, "PYTHONHASHSEED": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    here = [part.indices.tolist() for part in split(tmp_path / "photos", 0.8, seed=5)]
-    assert json.loads(other.stdout) == here
 
 
 def test_the_hash_is_blake2b_of_the_name_under_the_seed() -> None:

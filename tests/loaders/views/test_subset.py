@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import warnings
 from pathlib import Path
@@ -106,23 +105,6 @@ def test_an_empty_part_is_an_error(photos: Path) -> None:
     for spec in ("15:10", [], np.zeros(20, bool), ":0"):
         with pytest.raises(LoaderError, match=r"E-NODATA.*none of the 20 samples"):
             open_source(photos, subset=spec)
-
-
-def _tell(part: Subset, told: Any) -> None:
-    told.send((part.indices.tolist(), part.read(0), len(part)))
-
-
-def test_a_started_process_maps_the_same_indices(photos: Path) -> None:
-    part = open_source(photos, subset=[7, 3])
-    receive, send = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("spawn").Process(target=_tell, args=(part, send))
-    process.start()
-    try:
-        assert receive.poll(120)
-        assert receive.recv() == ([7, 3], part.read(0), 2)
-    finally:
-        process.join(600)
-    assert process.exitcode == 0
 
 
 # ---- whole classes left out ----

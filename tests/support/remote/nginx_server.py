@@ -34,32 +34,31 @@ http {{
     server {{
         listen 127.0.0.1:{port};
         root {root};
-        {options}
     }}
 }}
 """
 
 
 @contextlib.contextmanager
-def serve_by_nginx(root: Path, own: Path, *, port: int = 0, options: str = "") -> Iterator[str]:
-    """Serve `root` on `port`, or on a free one, and yield the URL.
+def serve_by_nginx(root: Path, own: Path) -> Iterator[str]:
+    """Serve `root` on a free port, and yield the URL. A connection ends after a few requests.
 
-    own: folder for what nginx writes. options: lines of its configuration. A connection ends after a few requests.
+    own: folder for what nginx writes.
     """
     for name in ("body", "proxy", "fastcgi", "uwsgi", "scgi"):
         (own / name).mkdir(parents=True, exist_ok=True)
     assert NGINX is not None, NO_NGINX
     for attempt in range(_ATTEMPTS):
-        chosen = port or _find_port()
+        port = _find_port()
         user = "user root;" if os.geteuid() == 0 else ""  # who reads the folder of the test
-        text = _CONFIGURATION.format(user=user, own=own, port=chosen, root=root, options=options)
+        text = _CONFIGURATION.format(user=user, own=own, port=port, root=root)
         (own / "nginx.conf").write_text(text)
         process = subprocess.Popen([NGINX, "-p", own, "-c", own / "nginx.conf", "-e", own / "error.log"])
-        if _wait_for(chosen, process):
+        if _wait_for(port, process):
             break
-        assert attempt < (_ATTEMPTS if not port else 1) - 1, (own / "error.log").read_text()
+        assert attempt < _ATTEMPTS - 1, (own / "error.log").read_text()
     try:
-        yield f"http://127.0.0.1:{chosen}"
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait()
