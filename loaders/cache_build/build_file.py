@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.loaders.cache.format import FIELDS, FIELDS_SCHEMA, RECORD, SCHEMA, About, Encoding, cache_fingerprint
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
@@ -243,7 +242,12 @@ def _ensure_room(request: BuildRequest, dest: bytes, folder: BuildFolder, estima
 
 def _finish(request: BuildRequest, dest: bytes, folder: BuildFolder) -> About:
     """Make a whole cache file in the folder."""
-    tables = _make_tables(request, folder.records())
+    names = [sample_name(request.source, index) for index in range(*request.range)]
+    tables: Tables = {
+        "samples": folder.records(),
+        "names": np.frombuffer(b"".join(names), np.uint8),
+        "name_ends": np.cumsum([len(name) for name in names]).astype("<i8"),
+    }
     fields: list[PackedField] = []
     if has_fields(request.source):
         fields, packed = pack_fields(request.source, *request.range)
@@ -263,13 +267,6 @@ def _finish(request: BuildRequest, dest: bytes, folder: BuildFolder) -> About:
     with write_errors_as_loader_errors(dest):
         folder.finish(tables, about)
     return about
-
-
-def _make_tables(request: BuildRequest, records: npt.NDArray[np.void]) -> Tables:
-    """Make the tables samples, names and name_ends of a file."""
-    names = [sample_name(request.source, index) for index in range(*request.range)]
-    ends = np.cumsum([len(name) for name in names]).astype("<i8")
-    return {"samples": records, "names": np.frombuffer(b"".join(names), np.uint8), "name_ends": ends}
 
 
 def _make_about(request: BuildRequest, folder: BuildFolder, tables: Tables, fields: list[PackedField]) -> About:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -68,19 +68,13 @@ def write_frame(fd: int, tables: Tables, about: About) -> None:
         head, size = _lay_out_around_mark(frame, stored, contents)
         os.truncate(fd, end)  # drops what lies behind the payload
         os.truncate(fd, size)
-        for offset, data in _read_frame(frame, end, size):
-            write_all(fd, data, offset)
+        for offset in range(end, size, _COPY_BYTES):  # what lies behind the payload
+            write_all(fd, os.pread(frame, min(_COPY_BYTES, size - offset), offset), offset)
         os.fsync(fd)
         write_all(fd, head, 0)
         os.fsync(fd)
     finally:
         os.close(frame)
-
-
-def _read_frame(frame: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) of what lies in the frame from `start` to `end`."""
-    for offset in range(start, end, _COPY_BYTES):
-        yield offset, os.pread(frame, min(_COPY_BYTES, end - offset), offset)
 
 
 def _lay_out_around_mark(frame: int, payload_bytes: int, contents: Tables) -> tuple[bytes, int]:

@@ -111,7 +111,9 @@ def verify_against(
     of the same images too.
     """
     now = refresh_source(source)
-    later = _why_modified(cache, now)
+    content = source_identity(now)["content"]
+    is_modified = any(about.source.get("content") != content for about in cache.about)
+    later = "files of the source were modified since the cache was built" if is_modified else ""
     cause = find_difference(cache, now) or ("" if deep else later and f"{later} (--deep compares the pixels)")
     if cause:
         raise LoaderError("E-STALE", cause, path=cache.path(0).rpartition(b":")[0])
@@ -140,13 +142,6 @@ def find_difference(cache: Hdf5Cache, source: Source) -> str:
     if len(differ):
         return f"{len(differ):,} labels differ, the first is that of image {differ[0]}"
     return "" if same else "images of the source have another size than when the cache was built"
-
-
-def _why_modified(cache: Hdf5Cache, source: Source) -> str:
-    content = source_identity(source)["content"]
-    if any(about.source.get("content") != content for about in cache.about):
-        return "files of the source were modified since the cache was built"
-    return ""
 
 
 def find_damage(record: Record, stored: bytes, num_classes: int) -> str:

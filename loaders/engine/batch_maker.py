@@ -87,18 +87,15 @@ class BatchMaker(Dataset[Produced]):
         except Aborted:
             produced = Produced(item, (), 0.0, False, None)
         except Exception as error:
-            produced = self._report(item, error, int(mine[SAMPLE]))
+            sample = int(mine[SAMPLE])
+            path = name_sample(self._settings.source, sample) or None
+            produced = Produced(item, (), 0.0, False, *exception_error(error, sample, path=path, worker=self._process))
         # Not in a finally: if something else ends the worker, its row must still say that it was busy, and with what.
         mine[BUSY] = 0
         mine[MADE] += 1
         return produced
 
     __getitem__ = make
-
-    def _report(self, item: WorkItem, error: Exception, sample: int) -> Produced:
-        path = name_sample(self._settings.source, sample) or None
-        found, trace = exception_error(error, sample, path=path, worker=self._process)
-        return Produced(item, (), 0.0, False, found, trace)
 
 
 def _sendable(bad: BadSample) -> BadSample:

@@ -51,7 +51,10 @@ class OwnTransform:
     def __init__(self, function: Callable[..., Any], image: Part) -> None:
         """Try `function` on a made image like `image`. Raises ValueError if it does not return an array or a tensor."""
         if not callable(function):
-            raise ValueError(f"transform must be a function of an image, got {shown(function)}{_hint(function)}")
+            raise ValueError(
+                f"transform must be a function of an image, got {shown(function)}"
+                + ": pass it as pipeline=" * isinstance(function, ImagePipeline)
+            )
         self.function = function
         self._takes_image_by_name = type(function).__module__.partition(".")[0] == "albumentations"
         self._takes_generator = not self._takes_image_by_name and takes_generator(function, num_others=1)
@@ -165,10 +168,6 @@ def transformed_layout(crops: BatchLayout, transforms: Sequence[OwnTransform | N
 def draw_words(seed: int, epoch: int, keys: npt.NDArray[np.int64], view: int) -> npt.NDArray[np.uint64]:
     """Draw the random words of the calls for samples of numbers `keys`, int64 [n]: uint64 [n, WORDS]."""
     return random_words(seed, epoch, keys, view_stream(STREAM_TRANSFORM, view), WORDS)
-
-
-def _hint(value: Any) -> str:
-    return ": pass it as pipeline=" if isinstance(value, ImagePipeline) else ""
 
 
 def _generator(words: npt.NDArray[np.uint64]) -> np.random.Generator:

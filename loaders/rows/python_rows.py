@@ -117,7 +117,10 @@ class PythonRows:
         bottom = max(y + h for _, y, _, h in windows)
         pixels = self._reader.crop(item, (left, top, right - left, bottom - top))
         if self._reader.repair:
-            self._note_repair(row, item.sample)
+            error = LoaderError("E-REPAIRED", f"libjpeg repaired it: {self._reader.repair}")
+            if self._settings.on_repaired != "count":
+                raise error
+            self.repaired[row] = self._bad(row, item.sample, error)._replace(substitute=item.sample)
         for (x, y, w, h), plan, images in zip(windows, plans, batch.images, strict=True):
             crop = pixels[y - top : y - top + h, x - left : x - left + w]
             own, place = images[row : row + 1], plan.places[at].tolist()
@@ -126,12 +129,6 @@ class PythonRows:
             slot = torch.from_numpy(own).permute(0, 3, 1, 2)
             placing: Any = tuple(place), int(plan.turns[at]), self._settings.pipeline.fill
             write_sample(crop, slot, bool(plan.flips[at]), self._resize, *placing)
-
-    def _note_repair(self, row: int, sample: int) -> None:
-        error = LoaderError("E-REPAIRED", f"libjpeg repaired it: {self._reader.repair}")
-        if self._settings.on_repaired != "count":
-            raise error
-        self.repaired[row] = self._bad(row, sample, error)._replace(substitute=sample)
 
     def _bad(self, row: int, sample: int, error: LoaderError) -> BadSample:
         path = error.path if error.path is not None else name_sample(self._settings.source, sample)

@@ -173,15 +173,12 @@ def start_error(error: BaseException) -> BaseException:
     return LoaderError("E-WORKER", f"a worker process ended while it was being started ({str(error) or 'no details'})")
 
 
-@contextlib.contextmanager
-def without_main(source: object) -> Iterator[None]:
+def without_main(source: object) -> contextlib.AbstractContextManager[None]:
     """Start workers that do not import the user's script, unless `source` is of a class that may be defined there.
 
     With a source of this package, workers run this package's code alone.
     """
-    ours = type(source).__module__.startswith("penstock.")
-    with hidden_main() if ours else contextlib.nullcontext():
-        yield
+    return hidden_main() if type(source).__module__.startswith("penstock.") else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from faulty_source import FaultySource, segfault
 from killed_builder import kill_builds
 from memory_source import MemorySource
 from photo_folder import photo
@@ -479,14 +478,6 @@ def test_a_source_that_changes_during_a_build_is_refused(
     assert not (tmp_path / "x.h5.lock").exists()
     build(ImageFolder(root, rescan=True), tmp_path / "x.h5")
     assert sorted(os.listdir(tmp_path)) == ["images", "x.h5"]
-
-
-def test_a_worker_that_dies_is_named(tmp_path: Path) -> None:
-    source = FaultySource(40, {17: segfault})
-    error = refused("E-WORKER", source, tmp_path / "x.h5", workers=2)
-    assert error.sample == 17
-    assert "SIGSEGV" in error.cause
-    assert not (tmp_path / "x.h5.lock").exists()
 
 
 def test_a_label_without_a_class_is_named(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ def engine_of(at: dict[int, Any], delay_s: float = 0.0, **options: Any) -> Threa
 
 
 @pytest.fixture
-def engine(request: pytest.FixtureRequest) -> Iterator[ThreadEngine]:
-    made = engine_of(getattr(request, "param", {}))
+def engine() -> Iterator[ThreadEngine]:
+    made = engine_of({})
     yield made
     made.close()
 
@@ -71,25 +71,6 @@ def test_a_seek_drops_what_was_made_ahead(engine: ThreadEngine) -> None:
         assert indices(take(engine, 3)) == first
         engine.seek(Cursor(3, 20))
         assert engine.next().cursor == Cursor(3, 20)
-
-
-def test_a_slow_thread_does_not_let_a_later_batch_pass() -> None:
-    slow = int(producer_settings(range(COUNT)).schedule.batch(0, 0)[0])
-    engine = engine_of({slow: lambda: time.sleep(0.5)})
-    engine.seek(Cursor(0, 0))
-    assert [batch.cursor.position for batch in take(engine, 4)] == [0, 4, 8, 12]
-    engine.close()
-
-
-@pytest.mark.parametrize("engine", [{11: faulty_source.run_out_of_memory}], indirect=True)
-def test_a_fault_that_is_not_the_samples_is_reported_with_it_and_ends_the_engine(engine: ThreadEngine) -> None:
-    engine.seek(Cursor(0, 0))
-    with pytest.raises(LoaderError, match=r"E-MEM.*sample=11.*backend=hdf5.*no room for 7 bytes") as caught:
-        take(engine, 12)
-    assert isinstance(caught.value.__cause__, MemoryError)
-    assert not threads()
-    with pytest.raises(LoaderError, match="closed"):
-        engine.seek(Cursor(0, 0))
 
 
 @pytest.mark.timeout(60)

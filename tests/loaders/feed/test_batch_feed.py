@@ -186,8 +186,9 @@ def test_the_host_is_a_few_steps_ahead_of_the_device_at_most() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "pinned", "resident"])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("augmented", [False, True])
+@pytest.mark.parametrize(
+    ("augmented", "dtype"), [(False, torch.uint8), (True, torch.uint8), (False, torch.bfloat16)], ids=str
+)
 def test_pixels_go_by_pinned_memory_to_the_device_and_stay_there(
     augmented: bool, dtype: torch.dtype, kind: str
 ) -> None:
@@ -205,14 +206,14 @@ def test_pixels_go_by_pinned_memory_to_the_device_and_stay_there(
     feed = DeviceFeed(made[kind], lambda: 1, staged, ahead=2, copies=copies)
     with torch.inference_mode():
         feed.next()
-    for _ in range(9):
+    for _ in range(5):
         batch = feed.next()
         assert (batch.images.shape, batch.images.dtype) == ((BATCH, 3, SIZE, SIZE), dtype)
         assert batch.images.is_contiguous(memory_format=torch.channels_last)
     feed.close()
-    assert copies.uploaded == (0 if kind == "resident" else 12 * BATCH * SIZE * SIZE * 3)
+    assert copies.uploaded == (0 if kind == "resident" else 8 * BATCH * SIZE * SIZE * 3)
     assert copies.handed_over == sorted(copies.handed_over)
-    assert len(copies.waited) == 12  # each slot's last use
+    assert len(copies.waited) == 8  # each slot's last use
 
 
 # ---- augmentations ----
