@@ -281,7 +281,7 @@ def _impose(
         build_chunks.FIRST_CHUNK_SAMPLES = build_chunks.MAX_CHUNK_SAMPLES = 2
         build_folder.SYNC_BYTES = 1
     if room_unknown:
-        build_space.room = lambda folder: (2**60, 2**60)
+        build_space.measure_room = lambda folder: (2**60, 2**60)
     if file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     if stop_after is not None:
