@@ -40,7 +40,7 @@ def batches(source: Any, **settings: Any) -> list[Any]:
         return list(loader.batches())
 
 
-@pytest.mark.parametrize("encoding", [Encoding(), Encoding(kind="raw"), Encoding(quality=80)])
+@pytest.mark.parametrize("encoding", [Encoding(), Encoding(kind="raw")])
 def test_a_cache_serves_its_fields_without_their_files(data: PhotoFields, tmp_path: Path, encoding: Encoding) -> None:
     build_cache(data.source(), tmp_path / "one.h5", encoding, workers=0)
     build_cache(data.source(), tmp_path / "set", encoding, workers=0, shards=3)

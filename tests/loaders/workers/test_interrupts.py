@@ -148,7 +148,7 @@ def first_batch(kind: str, method: str, interruption: Interruption) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("kind", "method", "strikes"),  # where the parent is struck, it does the same for each method
-    [("drop-in", "fork", 100), ("processes", "forkserver", 100), ("drop-in", "spawn", 1), ("processes", "fork", 10)],
+    [("drop-in", "fork", 60), ("processes", "forkserver", 60), ("drop-in", "spawn", 1), ("processes", "fork", 10)],
 )
 def test_ctrl_c_while_the_first_work_is_handed_out(kind: str, method: str, strikes: int) -> None:
     """A lock of a queue was left held, for which the clean-up waited, or a thread of it that never sent anything."""
