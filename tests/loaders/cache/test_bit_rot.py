@@ -20,6 +20,7 @@ from bit_rot import (
     outcome_of,
     write_odd_folder,
 )
+from folder_trees import exchange
 from photo_folder import photo, write_folder
 
 from penstock.loaders import LoaderError, create_loader
@@ -173,15 +174,8 @@ def test_shards_that_have_changed_places(tmp_path: Path) -> None:
     first, second, third = sorted((tmp_path / "set-a").glob("shard-*"))
     for one, other in ((first, third), (second, tmp_path / "set-b" / second.name)):
         assert len(open_cache(tmp_path / "set-a")) == 12
-        _exchange(one, other)
+        exchange(one, other)
         with pytest.raises(LoaderError, match=r"E-CACHE.*another set") as caught:
             open_cache(tmp_path / "set-a")
         assert caught.value.exit_code == 4
-        _exchange(one, other)
-
-
-def _exchange(one: Path, other: Path) -> None:
-    kept = one.with_name("kept")
-    one.rename(kept)
-    other.rename(one)
-    kept.rename(other)
+        exchange(one, other)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from folder_trees import exchange, flip_a_bit, rewrite_unseen
 from photo_folder import photo, write_folder
 
 from penstock.loaders import LoaderError, create_loader
@@ -49,26 +50,6 @@ def stale(action: Callable[[], object]) -> LoaderError:
     return caught.value
 
 
-def _rewrite(path: Path, data: bytes) -> None:
-    """Other content at the same time."""
-    before = path.stat()
-    path.write_bytes(data)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-def _exchange(one: Path, other: Path) -> None:
-    kept = one.with_name("kept")
-    one.rename(kept)
-    other.rename(one)
-    kept.rename(other)
-
-
-def _flip_later(root: Path) -> None:
-    data = bytearray((root / "class1" / "0001.jpg").read_bytes())
-    data[len(data) // 2] ^= 4
-    (root / "class1" / "0001.jpg").write_bytes(data)
-
-
 # What was done to the source -> how, and what the check of the cache says.
 MUTATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
     "an image is gone": (lambda root: (root / "class0" / "0000.jpg").unlink(), "the source has 11 images"),
@@ -79,7 +60,7 @@ MUTATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
         "class 2 is called 'class3' in the source, 'class2' in the cache",
     ),
     "two classes have changed names": (
-        lambda root: _exchange(root / "class0", root / "class1"),
+        lambda root: exchange(root / "class0", root / "class1"),
         "image 0 is 'class0/0001.jpg' in the source",
     ),
     "an image is of another class": (
@@ -87,14 +68,17 @@ MUTATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
         "image 0 is 'class0/0003.jpg' in the source, 'class0/0000.jpg' in the cache",
     ),
     "two images have changed names": (
-        lambda root: _exchange(root / "class0" / "0000.jpg", root / "class0" / "0003.jpg"),
+        lambda root: exchange(root / "class0" / "0000.jpg", root / "class0" / "0003.jpg"),
         "size",
     ),
     "a byte more at the same time": (
-        lambda root: _rewrite(root / "class0" / "0000.jpg", (root / "class0" / "0000.jpg").read_bytes() + b"\0"),
+        lambda root: rewrite_unseen(root / "class0" / "0000.jpg", (root / "class0" / "0000.jpg").read_bytes() + b"\0"),
         "another size than when the cache was built",
     ),
-    "as many other bytes, later": (_flip_later, "modified since the cache was built"),
+    "as many other bytes, later": (
+        lambda root: (root / "class1" / "0001.jpg").write_bytes(flip_a_bit(root / "class1" / "0001.jpg")),
+        "modified since the cache was built",
+    ),
     "an earlier time": (
         lambda root: os.utime(root / "class1" / "0004.jpg", ns=(1, 1)),
         "modified since the cache was built",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 import zlib
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import native_tests
 import numpy as np
 import pytest
+from folder_trees import flip_a_bit, rewrite_unseen
 from odd_images import corpus, encoded, exif_segment, scene
 from photo_folder import photo, write_folder
 
@@ -170,28 +170,13 @@ def test_other_labels_are_told(tmp_path: Path) -> None:
         verify_against(cache, ArraySource(images, labels))
 
 
-def replaced(path: Path, data: bytes) -> None:
-    """Other bytes of the same number at the same time: what no scan can see."""
-    before = path.stat()
-    assert before.st_size == len(data)
-    path.write_bytes(data)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-def altered_file(path: Path) -> bytes:
-    """The JPEG at `path` with one bit of its coded data flipped, which changes every block from there on."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 4
-    return bytes(data)
-
-
 @pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
 def test_deep_comparison_finds_other_content(encoding: Encoding, root: Path, tmp_path: Path) -> None:
     cache = built(scanned(root), tmp_path / "cache.h5", encoding)
     cut = bytearray(ODD["jpeg_baseline_cut_50"])
     cut[-1] ^= 1
-    replaced(root / "class0" / "0006.jpg", altered_file(root / "class0" / "0006.jpg"))
-    replaced(root / "class1" / "0001.jpg", bytes(cut))
+    rewrite_unseen(root / "class0" / "0006.jpg", flip_a_bit(root / "class0" / "0006.jpg"))
+    rewrite_unseen(root / "class1" / "0001.jpg", bytes(cut))
     source = scanned(root)
     assert verify_against(cache, source).sound
     report = verify_against(cache, source, deep=True)
