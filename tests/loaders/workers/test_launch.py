@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import subprocess
@@ -22,8 +21,7 @@ from command_line import Running
 from forked_child import ForkedChild
 from processes import eventually
 
-from penstock.loaders import LoaderError
-from penstock.loaders.workers.launch import hidden_main, start_error, start_fork_server, worker_context
+from penstock.loaders.workers.launch import hidden_main, start_fork_server, worker_context
 
 
 def names_main() -> bool:
@@ -187,29 +185,3 @@ def test_a_fork_server_cleans_up_after_its_parent() -> None:
         assert running.left_behind()
         running.end(signal.SIGKILL, group=False)
         assert running.leaves_nothing(), running.left_behind()
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "told"),
-    [
-        (RuntimeError("can't start new thread"), "E-MEM", "can't start new thread"),
-        (MemoryError(), "E-MEM", "out of memory"),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), "E-MEM", "Cannot allocate memory"),
-        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "E-MEM", "temporarily"),
-        (OSError(errno.EMFILE, "Too many open files"), "E-FD", "Too many open files"),
-        (OSError(errno.ENFILE, "Too many open files in system"), "E-FD", "in system"),
-        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "E-WORKER", "reset by peer"),
-        (EOFError(), "E-WORKER", "no details"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
-)
-def test_a_failed_start_is_told_by_its_cause(error: BaseException, code: str, told: str) -> None:
-    found = start_error(error)
-    assert isinstance(found, LoaderError)
-    assert found.code == code
-    assert told in found.cause
-
-
-@pytest.mark.parametrize("error", [RuntimeError("what a data set says"), KeyboardInterrupt(), ValueError()])
-def test_other_errors_of_a_start_stay_as_they_are(error: BaseException) -> None:
-    assert start_error(error) is error

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator
 
 import pytest
+from memory_source import MemorySource
 from processes import child_pids, eventually
+from producer_settings import producer_settings
 
+from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions
+from penstock.loaders.stream.engine_contract import Cursor
+from penstock.loaders.workers import watch
 from penstock.loaders.workers.pool import map_in_workers
 from penstock.pipelines.errors import LoaderError
 
@@ -78,3 +84,36 @@ def test_work_that_does_not_pickle_is_refused_and_no_process_is_left() -> None:
     with pytest.raises(ValueError, match=r"function cannot be sent to worker processes.*use workers=0"):
         list(map_in_workers(lambda item, _: item, iter(range(20)), 2))
     assert eventually(lambda: not child_pids())
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (RuntimeError("can't start new thread"), "E-MEM", "can't start new thread"),
+        (MemoryError(), "E-MEM", "out of memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "E-MEM", "Cannot allocate memory"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "E-MEM", "temporarily"),
+        (OSError(errno.EMFILE, "Too many open files"), "E-FD", "Too many open files"),
+        (OSError(errno.ENFILE, "Too many open files in system"), "E-FD", "in system"),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "E-WORKER", "reset by peer"),
+        (EOFError(), "E-WORKER", "no details"),
+        (RuntimeError("what a data set says"), "", ""),  # others stay as they are
+        (KeyboardInterrupt(), "", ""),
+        (ValueError(), "", ""),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_a_failed_start_is_told_by_its_cause(
+    error: BaseException, code: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: str) -> None:
+        raise error
+
+    monkeypatch.setattr(watch, "worker_context", fail)
+    engine = ProcessEngine("torch", producer_settings(MemorySource([b""] * 8)), ProcessOptions(workers=1))
+    for start in (lambda: list(map_in_workers(square, iter(range(4)), 1)), lambda: engine.seek(Cursor(0, 0))):
+        with pytest.raises(LoaderError if code else type(error)) as caught:
+            start()
+        assert caught.value.__cause__ is error if code else caught.value is error
+        assert getattr(caught.value, "code", "") == code
+        assert told in getattr(caught.value, "cause", "")
