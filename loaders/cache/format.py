@@ -108,6 +108,11 @@ def _fastest_crc32() -> Callable[[Any, int], int]:
 crc32 = _fastest_crc32()
 
 
+def digest_of(data: bytes) -> str:
+    """Return the hex digest by which a cache knows bytes again."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
+
+
 class DamagedCacheError(ValueError):
     """Raised for bytes that are not a complete cache of this schema."""
 
@@ -222,13 +227,13 @@ class About:
         if not self.fields:
             del values["fields"]
         text = _to_json(values).encode("ascii")
-        return text + hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
+        return text + bytes.fromhex(digest_of(text))
 
     @classmethod
     def unpack(cls, data: bytes) -> About:
         """Read what `pack` made. Raises DamagedCacheError."""
         text, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
-        if hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest() != digest:
+        if digest_of(text) != digest.hex():
             raise DamagedCacheError("the digest of its metadata differs")
         try:
             schema = decode_json(text, Schema).schema
@@ -256,6 +261,4 @@ def cache_fingerprint(source: str, encoding: Encoding) -> str:
     """Return the stream's fingerprint: the source's own while no pixel changes, so that loader states fit both."""
     if encoding.lossless:
         return source
-    return hashlib.blake2b(
-        json.dumps(["penstock cache", source, asdict(encoding)]).encode("ascii"), digest_size=DIGEST_BYTES
-    ).hexdigest()
+    return digest_of(json.dumps(["penstock cache", source, asdict(encoding)]).encode("ascii"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from penstock.loaders.cache.format import DIGEST_BYTES, SCHEMA, About, Schema, Settings
+from penstock.loaders.cache.format import DIGEST_BYTES, SCHEMA, About, Schema, Settings, digest_of
 from penstock.loaders.system.durable_file import replace_file
 from penstock.loaders.system.file_read import open_regular, read_error
 from penstock.loaders.system.json_file import ByteText, Count, decode_json
@@ -80,11 +79,7 @@ class ShardSet:
     def pack(self) -> bytes:
         """Return the bytes of the manifest: one line of JSON, then its digest."""
         text = json.dumps(asdict(self), sort_keys=True).encode("ascii")
-        return text + b"\n" + _digest(text) + b"\n"
-
-
-def _digest(text: bytes) -> bytes:
-    return hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest().encode("ascii")
+        return text + b"\n" + digest_of(text).encode("ascii") + b"\n"
 
 
 def write_manifest(folder: bytes, shards: ShardSet) -> None:
@@ -110,7 +105,7 @@ def read_manifest(folder: bytes) -> ShardSet:
             raise LoaderError("E-CACHE", "not a regular file", fix="remove it", path=path) from error
         raise read_error(error, path) from error
     text, _, rest = data.partition(b"\n")
-    if rest != _digest(text) + b"\n":
+    if rest != digest_of(text).encode("ascii") + b"\n":
         raise LoaderError("E-CACHE", "the digest of the manifest differs", path=path)
     try:
         schema = decode_json(text, Schema).schema

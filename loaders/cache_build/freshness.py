@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.metadata
 import json
 import re
@@ -14,7 +13,7 @@ from typing import Any
 import simplejpeg
 import torch
 
-from penstock.loaders.cache.format import DIGEST_BYTES, SCHEMA, About, Encoding
+from penstock.loaders.cache.format import SCHEMA, About, Encoding, digest_of
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
 from penstock.loaders.sources.contract import Source, has_fields
 from penstock.pipelines.jpeg.recode import MISSING, jpegtran_path, jpegtran_version
@@ -56,7 +55,7 @@ def build_key(source: Source, encoding: Encoding, shard: tuple[int, int]) -> str
     # With and without the native library the bytes of copies differ and their pixels do not: either may go on.
     versions = {name: version for name, version in build_versions().items() if name != _NATIVE}
     parts = [SCHEMA, asdict(encoding), identity["fingerprint"], identity["content"], shard, versions]
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode("ascii"), digest_size=DIGEST_BYTES).hexdigest()
+    return digest_of(json.dumps(parts, sort_keys=True).encode("ascii"))
 
 
 def why_stale(about: About, source: Source, encoding: Encoding, shard: tuple[int, int] = (0, 1)) -> str:

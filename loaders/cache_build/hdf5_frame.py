@@ -7,7 +7,6 @@ first PAYLOAD_OFFSET bytes last. Until then the file has no HDF5 signature, so a
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.cache.format import DIGEST_BYTES, About
+from penstock.loaders.cache.format import About, digest_of
 from penstock.loaders.cache.hdf5_layout import import_h5py
 from penstock.loaders.system.durable_file import write_all
 from penstock.pipelines.errors import LoaderError
@@ -42,9 +41,7 @@ def is_cache_file(path: bytes) -> bool:
 
 def table_digests(tables: Tables) -> dict[str, str]:
     """Return the hex digest of each table, for `About.digests`."""
-    return {
-        name: hashlib.blake2b(table.tobytes(), digest_size=DIGEST_BYTES).hexdigest() for name, table in tables.items()
-    }
+    return {name: digest_of(table.tobytes()) for name, table in tables.items()}
 
 
 def frame_bytes(tables: Tables) -> int:

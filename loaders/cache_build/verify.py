@@ -83,15 +83,12 @@ def verify_cache(cache: Hdf5Cache, *, progress: OnProgress | None = None, worker
     meanwhile.
     """
 
-    def make() -> Callable[[int], str]:
-        def check(index: int) -> str:
-            for mask in cache.about[0].masks:
-                cache.mask(mask, index)
-            return find_damage(Record._make(cache.records[index].item()), cache.stored(index), len(cache.classes))
+    def check(index: int) -> str:
+        for mask in cache.about[0].masks:
+            cache.mask(mask, index)
+        return find_damage(Record._make(cache.records[index].item()), cache.stored(index), len(cache.classes))
 
-        return check
-
-    return _report(cache, damaged=_collect(cache, make, progress, workers))
+    return _report(cache, damaged=_collect(cache, lambda: check, progress, workers))
 
 
 def verify_against(
