@@ -24,7 +24,7 @@ from penstock.pipelines.jpeg.strips import segment_ends
 from penstock.pipelines.spec import ImagePipeline
 
 NUM_PHOTOS = 70
-both = partial(two_paths.both, make=CropTaskProducer)
+check_both = partial(two_paths.check_both, make=CropTaskProducer)
 IGNORED: dict[str, Any] = {"on_repaired": "ignore"}
 
 
@@ -37,7 +37,7 @@ def _built(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("on_repaired", ["count", "replace"])
 def test_what_is_judged_is_judged_once(photos: Path, on_repaired: str) -> None:
     """By the Python path; where it has found nothing to repair, the library goes on from the next epoch."""
-    made = both(ImageFolder(photos), 10, at_least=60, on_repaired=on_repaired)
+    made = check_both(ImageFolder(photos), 10, at_least=60, on_repaired=on_repaired)
     assert made.native <= 10 * two_paths.BATCH - NUM_PHOTOS
 
 
@@ -66,14 +66,14 @@ def test_strips_that_are_not_what_their_record_says_are_told_alike(tmp_path: Pat
     odd += [(strip_item(data), each) for each in fields]
     whole = {"pipeline": ImagePipeline(crop="full", size=(40, 24), flip=0.0)}
     for changes in ({}, whole):
-        made = both(open_cache(write_cache(tmp_path / "sound.h5", sound)), 3, at_least=24, **IGNORED, **changes)
+        made = check_both(open_cache(write_cache(tmp_path / "sound.h5", sound)), 3, at_least=24, **IGNORED, **changes)
         assert made.codes == set()
         codes = set()
         for item, lies in odd:
             cache = open_cache(write_cache(tmp_path / "odd.h5", [*sound, item]))
             for name, value in lies.items():  # opening refuses most of them
                 cache.records[name][-1] = value
-            codes |= both(cache, 5, at_least=25, evaluation=True, **IGNORED, **changes).codes
+            codes |= check_both(cache, 5, at_least=25, evaluation=True, **IGNORED, **changes).codes
         assert "E-CACHE" in codes
 
 
@@ -95,7 +95,7 @@ def test_narrow_windows_and_stray_markers_are_pythons(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for number, data in enumerate(files):
         (folder / f"{number:02d}.jpg").write_bytes(data)
-    made = both(ImageFolder(tmp_path / "odd"), 8, at_least=32, **IGNORED)
+    made = check_both(ImageFolder(tmp_path / "odd"), 8, at_least=32, **IGNORED)
     assert made.native < sum(len(batch[0]) for batch in made.batches)
 
 

@@ -16,7 +16,7 @@ from odd_images import corpus, exif_segment, jpeg, textured
 from photo_folder import photo, write_folder
 from producer_settings import producer_settings
 from repaired_jpegs import cut
-from two_paths import BATCH, both, settings_of
+from two_paths import BATCH, check_both, settings_of
 
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
@@ -84,7 +84,7 @@ PIPELINES = {
 @KINDS
 def test_odd_images_among_others_are_served_alike(odd_folder: Path, pipeline: str, kind: dict[str, Any]) -> None:
     source = ImageFolder(odd_folder)
-    made = both(source, -(-len(source) // BATCH), at_least=60, pipeline=PIPELINES[pipeline], **kind)
+    made = check_both(source, -(-len(source) // BATCH), at_least=60, pipeline=PIPELINES[pipeline], **kind)
     assert len(made.codes) >= 5
 
 
@@ -92,7 +92,8 @@ def test_odd_images_among_others_are_served_alike(odd_folder: Path, pipeline: st
 def test_large_and_replaced_images_are_served_alike(odd_folder: Path, pipeline: str, on_repaired: str) -> None:
     source = ImageFolder(odd_folder)
     batches = -(-len(source) // BATCH)
-    assert len(both(source, batches, at_least=60, pipeline=PIPELINES[pipeline], on_repaired=on_repaired).codes) >= 5
+    made = check_both(source, batches, at_least=60, pipeline=PIPELINES[pipeline], on_repaired=on_repaired)
+    assert len(made.codes) >= 5
 
 
 @pytest.mark.parametrize("on_repaired", ["count", "replace"])
@@ -104,7 +105,7 @@ def test_progressive_images_are_served_alike_and_natively(tmp_path: Path, on_rep
         )
         path.write_bytes(cut(data, 0.7) if number in (3, 8) else data)
     pipeline = imagenet_train(32, exif="apply")
-    made = both(open_source(tmp_path), batches=2, at_least=22, pipeline=pipeline, on_repaired=on_repaired)
+    made = check_both(open_source(tmp_path), batches=2, at_least=22, pipeline=pipeline, on_repaired=on_repaired)
     assert {entry.sample for entry in made.bad} == {3, 8}
     settings = settings_of(open_source(tmp_path), pipeline=pipeline, decoder="native")
     assert suits_threads(settings, ProcessOptions())
@@ -112,28 +113,28 @@ def test_progressive_images_are_served_alike_and_natively(tmp_path: Path, on_rep
 
 def test_evaluation_pads_the_same_rows(odd_folder: Path) -> None:
     source = ImageFolder(odd_folder)
-    both(source, -(-len(source) // BATCH), at_least=60, pipeline=imagenet_eval(32), evaluation=True)
+    check_both(source, -(-len(source) // BATCH), at_least=60, pipeline=imagenet_eval(32), evaluation=True)
 
 
 @pytest.mark.parametrize("exif", ["ignore", "apply"])
 @KINDS
 def test_caches_are_served_alike(odd_cache: Hdf5Cache, exif: str, kind: dict[str, Any]) -> None:
-    made = both(odd_cache, 9, at_least=60, pipeline=imagenet_train(32, exif=exif), **kind)
+    made = check_both(odd_cache, 9, at_least=60, pipeline=imagenet_train(32, exif=exif), **kind)
     assert made.coded == ({odd_cache.about[0].coded.kind == "jpeg"} if kind is TASKS else set())
-    both(odd_cache, 3, at_least=10, pipeline=ImagePipeline(crop="full", size=(40, 24), exif=exif), **kind)
+    check_both(odd_cache, 3, at_least=10, pipeline=ImagePipeline(crop="full", size=(40, 24), exif=exif), **kind)
 
 
 def test_a_cache_of_shards_is_served_alike(tmp_path: Path, photos: Path) -> None:
     build_cache(open_source(photos), tmp_path / "set", shards=3, workers=0)
     cache = open_cache(tmp_path / "set")
     assert len(cache.files) == 3
-    both(cache, 5, at_least=70)
+    check_both(cache, 5, at_least=70)
 
 
 @KINDS
 def test_damage_in_a_cache_is_told_alike(tmp_path: Path, photos: Path, kind: dict[str, Any]) -> None:
     cache = open_damaged_cache(photos, tmp_path / "damaged.h5")
-    assert both(cache, 10, at_least=60, **kind).codes == {"E-CACHE"}
+    assert check_both(cache, 10, at_least=60, **kind).codes == {"E-CACHE"}
 
 
 def test_a_record_that_lies_about_its_size_asks_for_no_memory(tmp_path: Path, photos: Path) -> None:
@@ -154,7 +155,7 @@ def test_a_record_that_lies_about_its_size_asks_for_no_memory(tmp_path: Path, ph
 @KINDS
 def test_pixels_in_memory_are_served_alike(channels: int, kind: dict[str, Any]) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 50, 37, channels), np.uint8)
-    made = both(ArraySource(images, np.arange(40)), at_least=88 if channels == 3 else 0, **kind)
+    made = check_both(ArraySource(images, np.arange(40)), at_least=88 if channels == 3 else 0, **kind)
     assert made.coded == ({False} if kind is TASKS else set())
 
 
@@ -166,7 +167,7 @@ def test_a_file_that_is_not_as_it_was_scanned_is_told_alike(tmp_path: Path, kind
     os.utime(files[0], ns=(1, 1))
     files[5].unlink()
     files[9].write_bytes(photo(3) + b"more")
-    assert both(source, 2, at_least=16, **kind).codes == {"E-CHANGED", "E-MISSING"}
+    assert check_both(source, 2, at_least=16, **kind).codes == {"E-CHANGED", "E-MISSING"}
 
 
 def test_an_index_that_lies_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,12 +187,12 @@ def test_an_index_that_lies_leads_nowhere(tmp_path: Path, monkeypatch: pytest.Mo
         with (tmp_path / "lies.index").open("wb") as file:
             FolderIndex.write(file, index.header, {**index._columns, name: column})
         source._index = FolderIndex(os.fsencode(tmp_path / "lies.index"))
-        both(source, 2, at_least=0)
+        check_both(source, 2, at_least=0)
 
 
 def test_the_limit_of_a_files_size_holds(photos: Path) -> None:
     sizes = sorted(path.stat().st_size for path in photos.rglob("*.jpg"))
-    assert both(ImageFolder(photos, max_file_bytes=sizes[35]), 4, at_least=16).codes == {"E-BOMB"}
+    assert check_both(ImageFolder(photos, max_file_bytes=sizes[35]), 4, at_least=16).codes == {"E-BOMB"}
 
 
 @KINDS

@@ -72,7 +72,7 @@ def settings_of(source: Any, **changes: Any) -> ProducerSettings:
     return producer_settings(source, order, **{"pipeline": imagenet_train(32), "substitute": True, **changes})
 
 
-def both(
+def check_both(
     source: Any, batches: int = 6, *, at_least: int, make: Callable[..., Producer] = Producer, **more: Any
 ) -> Made:
     """Make batches on both paths, and demand that they are equal, and that the library made so many rows."""
