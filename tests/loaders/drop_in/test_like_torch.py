@@ -93,9 +93,7 @@ def one_loader_twice(kind: Kind) -> Any:
 
 
 def an_iterable_dataset(kind: Kind) -> Any:
-    loaders = [
-        kind(dataset, 2, num_workers=workers) for dataset in (Everything(7), Stream(10)) for workers in (0, 1, 2)
-    ]
+    loaders = [kind(dataset, 2, num_workers=workers) for dataset in (Everything(7), Stream(10)) for workers in (0, 2)]
     whole = [values(loader) for loader in loaders]
     left_early = [next(iter(loader)).tolist() for loader in loaders]
     return whole, left_early, [values(loader) for loader in loaders], values(kind(Everything(7)))
