@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from drop_in_streams import serve_rest, serve_with_states, values
+from numbered_dataset import Numbered
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, get_worker_info
 
 from penstock.loaders.drop_in.data_loader import DataLoader
@@ -106,14 +107,6 @@ class Counting(Dataset[tuple[int, int]]):
         self.made = state["made"]
 
 
-class Numbers(Dataset[int]):
-    def __len__(self) -> int:
-        return LENGTH
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 class KeepsPlace(Sampler[int]):
     """A sampler with a state, whose order no resumed one could draw again."""
 
@@ -158,9 +151,9 @@ SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
     "read again": lambda: {"dataset": Plain(), "batch_size": 2},
     "unbatched": lambda: {"dataset": Walking(), "batch_size": None},
     "map-style": lambda: {"dataset": Counting(), "batch_size": 2},
-    "sampler": lambda: {"dataset": Numbers(), "batch_size": 2, "sampler": KeepsPlace()},
-    "batch sampler": lambda: {"dataset": Numbers(), "batch_sampler": BatchSampler(KeepsPlace(), 3, True)},
-    "sampler's iterator": lambda: {"dataset": Numbers(), "batch_size": None, "sampler": Iterated()},
+    "sampler": lambda: {"dataset": Numbered(LENGTH), "batch_size": 2, "sampler": KeepsPlace()},
+    "batch sampler": lambda: {"dataset": Numbered(LENGTH), "batch_sampler": BatchSampler(KeepsPlace(), 3, True)},
+    "sampler's iterator": lambda: {"dataset": Numbered(LENGTH), "batch_size": None, "sampler": Iterated()},
 }
 
 
@@ -224,7 +217,7 @@ def test_a_state_is_what_it_was_when_it_was_taken() -> None:
     assert json.dumps(state) == before
 
 
-class OwnState(Numbers):
+class OwnState(Numbered):
     """Its states are not torchdata's: they need an argument."""
 
     def state_dict(self, step: int) -> State:
@@ -250,7 +243,7 @@ class FixedState(OwnState):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize(
-    ("dataset", "why"), [(OwnState(), ""), (NoState(), "KeyError: 'later'"), (FixedState(), "pickle")]
+    ("dataset", "why"), [(OwnState(LENGTH), ""), (NoState(LENGTH), "KeyError: 'later'"), (FixedState(LENGTH), "pickle")]
 )
 def test_a_failing_state_dict_is_reported_when_asked_for(dataset: Any, why: str, num_workers: int) -> None:
     with DataLoader(dataset, 2, num_workers=num_workers) as loader:
@@ -330,11 +323,11 @@ class Itself(IterableDataset[int]):
 
 
 EARLY: dict[str, Callable[[], dict[str, Any]]] = {
-    "shuffled": lambda: {"dataset": Numbers(), "shuffle": True},
-    "a generator": lambda: {"dataset": Numbers(), "shuffle": True, "generator": torch.Generator()},
+    "shuffled": lambda: {"dataset": Numbered(LENGTH), "shuffle": True},
+    "a generator": lambda: {"dataset": Numbered(LENGTH), "shuffle": True, "generator": torch.Generator()},
     "shuffled, and draws": lambda: {"dataset": Answers(), "shuffle": True},
     "draws": lambda: {"dataset": Answers()},
-    "sampler": lambda: {"dataset": Numbers(), "sampler": KeepsPlace()},
+    "sampler": lambda: {"dataset": Numbered(LENGTH), "sampler": KeepsPlace()},
     "its iterator draws": lambda: {"dataset": Drawing()},
     "its own iterator": lambda: {"dataset": Itself()},
 }
