@@ -6,7 +6,6 @@ import ctypes
 import os
 import struct
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +71,9 @@ class Stored:
         self.row["mcu_width"] = self.row["mcu_height"] = 16
         self.seal()
 
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
     def seal(self) -> None:
         """Write table, header and parts, and set the row fields that follow from them."""
         head = b"".join(self.entry.pack(*words) for words in self.table) + self.header
@@ -93,12 +95,27 @@ class Stored:
             assert np.array_equal(images[0], self.pixels[y : y + h, x : x + w])
         return int(rows["result"][0])
 
+    def cut(self, window: Any = WINDOW, room: int = 1 << 17, **lies: Any) -> tuple[np.void, np.ndarray]:
+        """The row of a window that was cut into `room` bytes, and these bytes; nothing is written after them."""
+        stage, rows = NativeStage(self.library, 2**62, apply_exif=False), self.row.copy()
+        for name, value in lies.items():
+            rows[name] = value
+        parts = np.full(room + 64, 0xA5, np.uint8)
+        assert stage.load(rows, NO_NAMES)
+        rows["window"] = window
+        assert stage.cut(rows, parts[:room])
+        assert (parts[room:] == 0xA5).all()
+        return rows[0], parts[:room]
+
 
 @pytest.fixture(params=[STRIPS, PIXELS], ids=["strips", "pixels"])
-def stored(request: pytest.FixtureRequest, tmp_path: Path, native: ctypes.CDLL) -> Iterator[Stored]:
-    made = Stored(tmp_path, native, request.param)
-    yield made
-    os.close(made.descriptor)
+def stored(request: pytest.FixtureRequest, tmp_path: Path, native: ctypes.CDLL) -> Stored:
+    return Stored(tmp_path, native, request.param)
+
+
+@pytest.fixture
+def strips(tmp_path: Path, native: ctypes.CDLL) -> Stored:
+    return Stored(tmp_path, native, STRIPS)
 
 
 # Field, value, results of strips and of pixels; None: the same image.
@@ -143,23 +160,12 @@ def test_a_wrong_record_is_detected(
     assert stored.result(**{field: value}) == (expected or OK)
 
 
-def test_strips_of_a_progressive_image_are_unsupported(tmp_path: Path, native: ctypes.CDLL) -> None:
-    made = Stored(tmp_path, native, STRIPS)
-    stage = NativeStage(native, 2**62, apply_exif=False)
-    for header, expected in (
-        (made.header, OK),
-        (made.header.replace(b"\xff\xc0", b"\xff\xc2")[:-2] + bytes(2), UNSUPPORTED),
-    ):
-        assert info(native, header) is not None, "the header alone is accepted"
-        made.header = header
-        made.seal()
-        assert made.result() == expected
-        rows = made.row.copy()
-        assert stage.load(rows, NO_NAMES)
-        rows["window"] = WINDOW
-        assert stage.cut(rows, np.zeros(1 << 16, np.uint8))
-        assert rows["result"] == expected
-    os.close(made.descriptor)
+def test_strips_of_a_progressive_image_are_unsupported(strips: Stored) -> None:
+    assert strips.result() == strips.cut()[0]["result"] == OK
+    strips.header = strips.header.replace(b"\xff\xc0", b"\xff\xc2")[:-2] + bytes(2)
+    assert info(strips.library, strips.header) is not None, "the header alone is accepted"
+    strips.seal()
+    assert strips.result() == strips.cut()[0]["result"] == UNSUPPORTED
 
 
 @pytest.mark.parametrize(
@@ -172,17 +178,8 @@ def test_a_window_outside_is_unsupported(stored: Stored, window: tuple[int, int,
 
 def test_cut_has_the_bounds_of_fill(stored: Stored) -> None:
     """An image as high as its record says would overflow where its rows are rounded up: pass UBSan by $CFLAGS."""
-    for height, window, expected in (
-        (SIDES[0], WINDOW, OK),
-        (2**31 - 1, WINDOW, UNSUPPORTED),
-        (SIDES[0], (0, 87, 4, 4), UNSUPPORTED),
-    ):
-        stage, rows = NativeStage(stored.library, 2**62, apply_exif=False), stored.row.copy()
-        rows["height"] = height
-        assert stage.load(rows, NO_NAMES)
-        rows["window"] = window
-        assert stage.cut(rows, np.empty(1 << 20, np.uint8))
-        assert rows["result"] == expected
+    assert stored.cut()[0]["result"] == OK
+    assert stored.cut(height=2**31 - 1)[0]["result"] == stored.cut((0, 87, 4, 4))[0]["result"] == UNSUPPORTED
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -212,21 +209,10 @@ def test_nothing_is_written_beside_the_batch_and_the_worker_is_freed_with_its_st
     native.pn_worker_free(worker)
 
 
-def cut(stored: Stored, window: tuple[int, int, int, int], room: int) -> tuple[np.void, np.ndarray]:
-    """The row of a window that was cut into `room` bytes, and these bytes; nothing is written after them."""
-    stage, rows = NativeStage(stored.library, 2**62, apply_exif=False), stored.row.copy()
-    parts = np.full(room + 64, 0xA5, np.uint8)
-    assert stage.load(rows, NO_NAMES)
-    rows["window"] = window
-    assert stage.cut(rows, parts[:room])
-    assert (parts[room:] == 0xA5).all()
-    return rows[0], parts[:room]
-
-
 @pytest.mark.parametrize("window", [WINDOW, (0, 0, SIDES[1], SIDES[0]), (32, 16, 33, 17)])
 def test_a_cut_contains_the_window_and_fits(stored: Stored, window: tuple[int, int, int, int]) -> None:
     x, y, w, h = window
-    row, parts = cut(stored, window, 1 << 17)
+    row, parts = stored.cut(window)
     assert row["result"] == OK
     if stored.kind == PIXELS:
         image = parts[: row["size"]].reshape(h, w, 3)
@@ -235,8 +221,8 @@ def test_a_cut_contains_the_window_and_fits(stored: Stored, window: tuple[int, i
     left, top = row["window"][:2]
     assert np.array_equal(image[top : top + h, left : left + w], stored.pixels[y : y + h, x : x + w])
     if w == SIDES[1]:  # all that is read is written
-        assert cut(stored, window, int(row["size"]))[0]["result"] == OK
-        assert cut(stored, window, int(row["size"]) - 1)[0]["result"] == NO_MEMORY
+        assert stored.cut(window, int(row["size"]))[0]["result"] == OK
+        assert stored.cut(window, int(row["size"]) - 1)[0]["result"] == NO_MEMORY
 
 
 def test_memory_that_cannot_be_allocated(tmp_path: Path, native: ctypes.CDLL) -> None:
@@ -248,7 +234,6 @@ def test_memory_that_cannot_be_allocated(tmp_path: Path, native: ctypes.CDLL) ->
     rows["window"] = (0, 0, side, side)
     assert stage.fill(rows, None)
     assert rows["result"] in (NO_MEMORY, UNREADABLE)  # a kernel may promise three terabytes
-    os.close(stored.descriptor)
 
 
 def test_images_of_too_many_pixels_are_unsupported(stored: Stored) -> None:
@@ -268,27 +253,23 @@ def test_damage_is_left_to_python(stored: Stored) -> None:
     assert stored.result((0, 0, 9, 9)) == UNREADABLE
 
 
-def test_strips_that_end_where_they_should_not(tmp_path: Path, native: ctypes.CDLL) -> None:
+def test_strips_that_end_where_they_should_not(strips: Stored) -> None:
     """A checksum proves that a table is complete, not that it is honest."""
-    stored = Stored(tmp_path, native, STRIPS)
-    table = list(stored.table)
-    for number, end in ((0, 2**32 - 1), (0, table[2][0] + 1), (2, 0), (2, 2**32 - 1), (2, len(stored.parts) + 1)):
-        stored.table = list(table)
-        stored.table[number] = (end, table[number][1])
-        stored.seal()
-        assert stored.result((0, 40, 128, 50)) == UNSUPPORTED, (number, end)
-    os.close(stored.descriptor)
+    table = list(strips.table)
+    for number, end in ((0, 2**32 - 1), (0, table[2][0] + 1), (2, 0), (2, 2**32 - 1), (2, len(strips.parts) + 1)):
+        strips.table = list(table)
+        strips.table[number] = (end, table[number][1])
+        strips.seal()
+        assert strips.result((0, 40, 128, 50)) == UNSUPPORTED, (number, end)
 
 
-def test_an_extra_marker_is_noticed(tmp_path: Path, native: ctypes.CDLL) -> None:
-    stored = Stored(tmp_path, native, STRIPS)
+def test_an_extra_marker_is_noticed(strips: Stored) -> None:
     whole = (0, 0, *SIDES[::-1])
-    assert cut(stored, whole, 1 << 17)[0]["result"] == stored.result(whole) == OK
-    stored.parts += b"\xff\xd0"
-    stored.table[-1] = (len(stored.parts), zlib.crc32(stored.parts))
-    stored.seal()
-    assert cut(stored, whole, 1 << 17)[0]["result"] == stored.result(whole) == UNSUPPORTED
-    os.close(stored.descriptor)
+    assert strips.cut(whole)[0]["result"] == strips.result(whole) == OK
+    strips.parts += b"\xff\xd0"
+    strips.table[-1] = (len(strips.parts), zlib.crc32(strips.parts))
+    strips.seal()
+    assert strips.cut(whole)[0]["result"] == strips.result(whole) == UNSUPPORTED
 
 
 def test_files_are_read_as_they_were_scanned_or_not_at_all(tmp_path: Path, native: ctypes.CDLL) -> None:
