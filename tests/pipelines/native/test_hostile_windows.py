@@ -1,4 +1,4 @@
-"""Damaged files: the native library decodes only files that Python accepts without repairs, to equal pixels."""
+"""Damaged files: the native library decodes and re-codes only what Python accepts without repairs, to equal pixels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 import simplejpeg
 from image_fuzz import mutated
 from jpeg_samples import stoppable
-from native_windows import file_window, info, variant
-from odd_images import jpeg, luma, textured
+from native_windows import Info, file_window, info, variant
+from odd_images import corpus, jpeg, luma, textured
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg.header import parse_header
+from penstock.pipelines.native.recode import NativeRecoder
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
@@ -32,19 +33,23 @@ SMALL = {
 
 
 class Oracle:
-    """Compares windows with the Python path, and counts them."""
+    """Compares windows with the Python path, copies with their sources, and counts both."""
 
     def __init__(self, native: ctypes.CDLL) -> None:
         self.native, self.decoder = native, ImageDecoder(ImagePipeline(), "simplejpeg", judge=True)
-        self.taken = self.left = 0
+        self.recoder = NativeRecoder(native)
+        self.taken = self.left = self.copied = 0
 
-    def check(self, data: bytes, window: Window | None = None) -> None:
+    def check(self, data: bytes, window: Window | None = None, mcus: int = 2) -> None:
         """The file is unsupported, or Python accepts it, repairs nothing, and returns the same pixels."""
         header = info(self.native, data)
         if header is None or header.width * header.height > 100_000:
+            assert self.recoder.recode(data, mcus, 9) is None
             self.left += 1
             return
-        window = window or (0, 0, header.width, header.height)
+        if window is None:
+            window = (0, 0, header.width, header.height)
+            self.check_copy(data, header, mcus)
         found = file_window(self.native, data, window)
         if found is None:
             self.left += 1
@@ -57,12 +62,22 @@ class Oracle:
         assert not self.decoder.repair
         assert np.array_equal(found, pixels)
 
+    def check_copy(self, data: bytes, header: Info, mcus: int) -> None:
+        """There is no copy, or libjpeg decodes source and copy to equal pixels without a warning."""
+        wide, high = -(-header.width // header.mcu_width), -(-header.height // header.mcu_height)
+        made = self.recoder.recode(data, mcus, -(-wide * high // mcus))
+        if made is not None:
+            self.copied += 1
+            source, copy = (simplejpeg.decode_jpeg(each, "RGB", strict=True) for each in (data, made.data))
+            assert np.array_equal(source, copy)
+
 
 @pytest.mark.parametrize("name", SMALL)
 def test_truncated_at_every_byte(native: ctypes.CDLL, name: str) -> None:
     data, oracle = SMALL[name], Oracle(native)
     for size in range(len(data)):
         assert file_window(native, data[:size], (0, 0, 4, 4)) is None, size
+        oracle.check(data[:size])
         oracle.check(data[:size] + b"\xff\xd9")
         oracle.check(data[:size] + b"\xff\xd9", (0, 0, 4, 2))
     oracle.check(data)
@@ -81,6 +96,7 @@ def test_every_byte_of_the_scan_changed(native: ctypes.CDLL, name: str) -> None:
             oracle.check(broken, (5, 1, 3, 2))
     assert oracle.taken > 100
     assert oracle.left > 100
+    assert oracle.copied > 50 or name.startswith("progressive")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -92,12 +108,22 @@ def test_mutated_files(native: ctypes.CDLL, seed: int) -> None:
         data = mutated(rng.choice(pool), pool, rng)
         header = info(native, data)
         with variant(native, avx2=seed % 2 == 0):
-            oracle.check(data)
+            oracle.check(data, mcus=rng.randint(1, 4))
             if header is not None:
                 x, y = rng.randrange(header.width), rng.randrange(header.height)
                 oracle.check(data, (x, y, rng.randint(1, header.width - x), rng.randint(1, header.height - y)))
     assert oracle.taken > 300
     assert oracle.left > 300
+    assert oracle.copied > 100
+
+
+def test_unusual_files(native: ctypes.CDLL) -> None:
+    oracle = Oracle(native)
+    for odd in corpus():
+        oracle.check(odd.data)
+    assert oracle.taken > 30
+    assert oracle.copied > 30
+    assert oracle.left > 100
 
 
 @pytest.mark.parametrize("interval", [0, 1])

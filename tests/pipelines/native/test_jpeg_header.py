@@ -11,7 +11,7 @@ import simplejpeg
 from jpeg_parts import Component
 from jpeg_samples import SAMPLINGS, stoppable, unstoppable
 from native_windows import file_window, info
-from odd_images import JFIF, OddImage, corpus, exif_segment, jpeg, scene
+from odd_images import JFIF, corpus, exif_segment, jpeg, scene
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.header import parse_header
@@ -39,18 +39,6 @@ def test_headers_equal_those_of_python(native: ctypes.CDLL, name: str) -> None:
 def test_several_scans_of_a_baseline_image_are_unsupported(native: ctypes.CDLL) -> None:
     taken = {name for name, data in unstoppable().items() if info(native, data) is not None}
     assert set(unstoppable()) - taken == {"scan_a_component"}
-
-
-@pytest.mark.parametrize("odd", [o for o in corpus() if o.data[:2] == jp.SOI], ids=lambda odd: odd.name)
-def test_unusual_images_are_left_to_python_or_equal(native: ctypes.CDLL, odd: OddImage) -> None:
-    found = info(native, odd.data)
-    if found is None or found.width * found.height > 1_000_000:
-        return
-    assert found.exif_unsupported or found.orientation == orientation(odd.data)
-    pixels = file_window(native, odd.data, (0, 0, found.width, found.height))
-    if pixels is not None:
-        assert odd.code is None
-        assert (pixels == simplejpeg.decode_jpeg(odd.data, "RGB", strict=True)).all()
 
 
 def test_most_unusual_but_valid_images_are_supported(native: ctypes.CDLL) -> None:
