@@ -15,7 +15,6 @@ from recipe_references import RECIPES, WORDS, apply_step
 from penstock.pipelines import presets
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op
-from penstock.pipelines.plan.crops import plan_batch
 from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
 from penstock.pipelines.spec import IMAGENET_MEAN, IMAGENET_STD, ImagePipeline, checked_views
 
@@ -115,32 +114,14 @@ def test_views_of_simclr_and_dino() -> None:
     assert checked_views(presets.simclr()) == presets.simclr()
 
 
-def test_the_crop_of_deit_for_imagenet_21k_is_resize_and_a_padded_random_crop() -> None:
-    """Of an image of 300 x 200 a crop of 64 shows all positions of Resize(64), RandomCrop(64, padding=4)."""
+def test_crops_of_other_recipes_are_those_of_their_references() -> None:
+    """DeiT's Resize(64), RandomCrop(64, padding=4); torchvision's presets of segmentation and of detection with lsj."""
     made = presets.deit3_21k(64)
-    assert (made.size, made.shorter_side, made.padding, made.flip) == ((64, 64), (64, 64), 4, 0.5)
+    assert (made.crop, made.size, made.shorter_side, made.padding, made.flip) == ("random", (64, 64), (64, 64), 4, 0.5)
     assert (made.mean, made.augment.mixup, made.augment.cutmix, made.augment.erasing) == (IMAGENET_MEAN, 0, 1.0, 0)
-    n, (width, height) = 3000, (300, 200)
-    plan = plan_batch(made, 1, 0, np.arange(n), np.full(n, width), np.full(n, height))
-    left = np.rint(plan.windows[:, 0] * 64 / height).astype(int) - plan.places[:, 0]
-    above = np.rint(plan.windows[:, 1] * 64 / height).astype(int) - plan.places[:, 1]
-    assert set(left) == set(range(-4, 96 + 4 - 64 + 1))  # the image is scaled to 96 x 64
-    assert set(above) == set(range(-4, 4 + 1))
-    assert (plan.places[:, 2:] >= 64 - 4).all()
     assert presets.deit3_21k((48, 80)).shorter_side == (80, 80)
-
-
-def test_crops_of_segmentation_and_detection_scale_as_the_references() -> None:
-    """The share of the image that a crop shows follows from the scale that is drawn: from half to twice, 0.1 to 2."""
-    n, side = 2000, 1000
-    sides = np.full(n, side)
-    seen = plan_batch(presets.segmentation_train(), 1, 0, np.arange(n), sides, sides * 2)
-    scales = seen.places[:, 2] / seen.windows[:, 2]  # output pixels per source pixel
-    assert scales.min() == pytest.approx(0.26, abs=0.01)  # the shorter side becomes 260 to 1040
-    assert scales.max() == pytest.approx(1.04, abs=0.01)
-    assert scales.mean() == pytest.approx(0.65, abs=0.02)
-    seen = plan_batch(presets.detection_train(), 1, 0, np.arange(n), sides, sides)
-    scales = seen.places[:, 2] / seen.windows[:, 2]
-    assert scales.min() == pytest.approx(0.1 * 1.024, abs=0.01)
-    assert scales.max() == pytest.approx(2 * 1.024, abs=0.03)
-    assert (seen.places[:, :2] == 0).all()
+    masks = presets.segmentation_train()
+    assert (masks.crop, masks.size, masks.shorter_side, masks.padding) == ("random", (480, 480), (260, 1040), 0)
+    boxes = presets.detection_train()
+    assert (boxes.crop, boxes.size, boxes.jitter) == ("scale_jitter", (1024, 1024), (0.1, 2.0))
+    assert (boxes.align, boxes.fill) == ("top_left", (123, 117, 104))

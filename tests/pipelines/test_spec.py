@@ -74,7 +74,6 @@ IMPOSSIBLE_AUGMENTATIONS: dict[str, list[Any]] = {
         for make, settings in (
             (ImagePipeline, IMPOSSIBLE),
             (Augmentations, IMPOSSIBLE_AUGMENTATIONS),
-            (imagenet_train, IMPOSSIBLE_AUGMENTATIONS),
         )
         for name, values in settings.items()
         for value in values

@@ -65,17 +65,6 @@ def test_uint8_is_the_batch_itself() -> None:
     assert found[2, 1, 1, 0] == images[2, 1, 0, 1]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("number", [1, 2, 7])
-def test_strides_are_channels_last(dtype: torch.dtype, number: int) -> None:
-    height, width = SIZE
-    images = batch_of(number)
-    found = BatchStage(RECIPES["imagenet"], dtype, CPU)(images)
-    assert found.stride() == (height * width * 3, 1, width * 3, 3)
-    assert torch.equal(images, batch_of(number))  # left alone
-    assert found.is_contiguous(memory_format=torch.channels_last)
-
-
 def test_patches_are_normalised_as_images_and_can_go_into_memory_at_hand() -> None:
     images = batch_of(3)
     patches = images.reshape(3, 20, 36 * 3)  # each line of an image as one patch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import io
 import random
 from functools import cache
 
@@ -14,7 +13,6 @@ import simplejpeg
 from jpeg_samples import SAMPLINGS, unstoppable
 from native_windows import check_windows, file_window, info, variant
 from odd_images import jpeg, luma, textured
-from PIL import Image
 from progressive_jpegs import GREY_SCRIPTS, SCRIPTS, Scan, crafted_scans, scripted, taken_apart, transcoded
 
 KINDS = (*SAMPLINGS, "grey")
@@ -85,12 +83,8 @@ def test_scan_scripts_of_grey(library: ctypes.CDLL, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in unstoppable() if name.startswith("progressive")])
-def test_pixels_equal_those_of_pillow(library: ctypes.CDLL, name: str) -> None:
-    data = unstoppable()[name]
-    pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-    found = file_window(library, data, (0, 0, pixels.shape[1], pixels.shape[0]))
-    assert found is not None
-    assert np.array_equal(found, pixels)
+def test_samples_of_every_kind(library: ctypes.CDLL, name: str) -> None:
+    check_windows(library, unstoppable()[name], 4, 1)
 
 
 def test_noise_fills_the_buffer_of_bits(library: ctypes.CDLL) -> None:

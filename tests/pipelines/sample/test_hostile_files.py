@@ -13,7 +13,7 @@ from odd_images import OddImage, corpus, encoded, jpeg, scene
 from PIL import Image
 
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.jpeg.header import check_markers, check_scans, parse_header
+from penstock.pipelines.jpeg.header import check_scans, parse_header
 from penstock.pipelines.sample import decode_pillow, pixel_memory
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.formats import check_end, read_format
@@ -95,13 +95,6 @@ def test_fill_bytes_are_skipped_at_once() -> None:
 def test_markers_by_the_ten_thousand_are_junk(junk: bytes, decoder: str) -> None:
     assert refusal(jp.inserted(WHOLE, junk * 1000), decoder) is None
     assert refusal(jp.inserted(WHOLE, junk * 10_000), decoder) == "E-CORRUPT"
-
-
-def test_markers_after_the_scan_too() -> None:
-    header = parse_header(WHOLE)
-    assert not check_markers(WHOLE[:-2] + COMMENT * 1000 + jp.EOI, header)
-    with pytest.raises(LoaderError, match=r"E-CORRUPT.*more than 10,000 markers"):
-        check_markers(WHOLE[:-2] + COMMENT * 10_000 + jp.EOI, header)
 
 
 def test_junk_between_the_blocks_of_a_gif_is_skipped_at_once() -> None:
