@@ -10,8 +10,6 @@
 #define END_OF_BAND 32 /* in the place of an advance */
 #define BAD_CODE 33
 #define NOWHERE 64
-#define REFILLED 56 /* bits available at least after a refill */
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 static uint32_t make_entry(int length, int advance, int32_t value) {
   return (uint32_t)(uint16_t)value << 16 | (uint32_t)advance << 8 | (uint32_t)length;
@@ -68,51 +66,25 @@ static __attribute__((noinline)) uint32_t find_entry(const pn_band_table *table,
   return length == 0 ? make_entry(1, BAD_CODE, 0) : symbol_entry(table, symbol, length, bits);
 }
 
-/* The part of a pn_bits that changes with each symbol, in registers. */
-typedef struct {
-  uint64_t bits;
-  int count;
-  const uint8_t *next;
-} cursor;
-
-ALWAYS_INLINE cursor open_bits(const pn_bits *bits) { return (cursor){bits->bits, bits->count, bits->next}; }
-
-ALWAYS_INLINE void close_bits(cursor at, pn_bits *bits) {
-  bits->bits = at.bits;
-  bits->count = at.count;
-  bits->next = at.next;
-}
-
-ALWAYS_INLINE void refill(cursor *at) {
-  at->bits |= pn_load64(at->next) >> at->count;
-  at->next += (63 - at->count) >> 3;
-  at->count |= REFILLED;
-}
-
-ALWAYS_INLINE void consume(cursor *at, int count) {
-  at->bits <<= count;
-  at->count -= count;
-}
-
 /* Make sure that a block's bits can be read, as pn_bits_ready does. */
-ALWAYS_INLINE int is_ready(cursor *at, pn_bits *bits) {
+PN_INLINE int is_ready(pn_cursor *at, pn_bits *bits) {
   if (__builtin_expect(at->next <= bits->limit, 1)) return 1;
-  close_bits(*at, bits);
+  pn_close(*at, bits);
   if (!pn_bits_more(bits)) return 0;
-  *at = open_bits(bits);
+  *at = pn_open(bits);
   return 1;
 }
 
-ALWAYS_INLINE uint32_t next_entry(cursor *at, const pn_band_table *table) {
-  refill(at);
+PN_INLINE uint32_t next_entry(pn_cursor *at, const pn_band_table *table) {
+  pn_refill(at);
   uint32_t entry = table->fast[at->bits >> (64 - PN_LOOKUP_BITS)];
   if (__builtin_expect((uint8_t)entry == 0, 0)) entry = find_entry(table, at->bits);
-  consume(at, (uint8_t)entry);
+  pn_consume(at, (uint8_t)entry);
   return entry;
 }
 
 int pn_read_dc(pn_bits *bits, pn_dc_scan *scan, int16_t *values, int32_t count) {
-  cursor at = open_bits(bits);
+  pn_cursor at = pn_open(bits);
   for (; count > 0; count--) {
     if (!is_ready(&at, bits)) return 0;
     for (int i = 0; i < scan->blocks; i++) {
@@ -124,27 +96,27 @@ int pn_read_dc(pn_bits *bits, pn_dc_scan *scan, int16_t *values, int32_t count) 
       if (advance_of(entry) != 1 || value != (int16_t)value) return 0;
     }
   }
-  close_bits(at, bits);
+  pn_close(at, bits);
   return 1;
 }
 
 int pn_refine_dc(pn_bits *bits, const pn_dc_scan *scan, int16_t *values, int32_t count) {
-  cursor at = open_bits(bits);
+  pn_cursor at = pn_open(bits);
   int64_t left = (int64_t)count * scan->blocks;
   while (left > 0) {
-    int part = left < REFILLED ? (int)left : REFILLED;
+    int part = left < PN_REFILLED ? (int)left : PN_REFILLED;
     if (!is_ready(&at, bits)) return 0;
-    refill(&at);
+    pn_refill(&at);
     for (int i = 0; i < part; i++) *values++ = (int16_t)((at.bits >> (63 - i) & 1) << scan->low);
-    consume(&at, part);
+    pn_consume(&at, part);
     left -= part;
   }
-  close_bits(at, bits);
+  pn_close(at, bits);
   return 1;
 }
 
 /* Read one block of a band; 0 for damaged data. */
-ALWAYS_INLINE int read_block(cursor *at, pn_band *band, uint64_t *mask, int16_t *block, int store) {
+PN_INLINE int read_block(pn_cursor *at, pn_band *band, uint64_t *mask, int16_t *block, int store) {
   uint64_t found = 0;
   int ok = 1;
   for (int k = band->first - 1; k < band->last;) {
@@ -164,9 +136,8 @@ ALWAYS_INLINE int read_block(cursor *at, pn_band *band, uint64_t *mask, int16_t 
   return ok;
 }
 
-ALWAYS_INLINE int read_blocks(pn_bits *bits, pn_band *band, uint64_t *masks, int16_t *blocks, int32_t count,
-                              int store) {
-  cursor at = open_bits(bits);
+PN_INLINE int read_blocks(pn_bits *bits, pn_band *band, uint64_t *masks, int16_t *blocks, int32_t count, int store) {
+  pn_cursor at = pn_open(bits);
   for (int32_t i = 0; i < count; i++) {
     if (band->left > 0) { /* pass over a run of blocks without anything in this band */
       int32_t passed = band->left < count - i ? band->left : count - i;
@@ -177,7 +148,7 @@ ALWAYS_INLINE int read_blocks(pn_bits *bits, pn_band *band, uint64_t *masks, int
     if (!is_ready(&at, bits) || !read_block(&at, band, &masks[i], store ? blocks + 64 * (ptrdiff_t)i : NULL, store))
       return 0;
   }
-  close_bits(at, bits);
+  pn_close(at, bits);
   return 1;
 }
 
@@ -191,7 +162,7 @@ void pn_list_zero_places(pn_zero_places places) {
 }
 
 /* List where the zeros of 64 bits are, then 16 times NOWHERE. */
-ALWAYS_INLINE void list_zeros(uint64_t bits, const pn_zero_places *places, uint8_t *to) {
+PN_INLINE void list_zeros(uint64_t bits, const pn_zero_places *places, uint8_t *to) {
   for (int i = 0; i < 64; i += 8) {
     uint64_t eight;
     memcpy(&eight, (*places)[bits >> i & 255], 8);
@@ -203,20 +174,20 @@ ALWAYS_INLINE void list_zeros(uint64_t bits, const pn_zero_places *places, uint8
 }
 
 /* Append the next `count` bits, at most 63, to `before`. */
-ALWAYS_INLINE uint64_t append_bits(cursor *at, uint64_t before, int count) {
-  for (; __builtin_expect(count > at->count, 0); refill(at)) {
-    if (at->count < REFILLED) continue;
+PN_INLINE uint64_t append_bits(pn_cursor *at, uint64_t before, int count) {
+  for (; __builtin_expect(count > at->count, 0); pn_refill(at)) {
+    if (at->count < PN_REFILLED) continue;
     before = before << 32 | at->bits >> 32;
-    consume(at, 32);
+    pn_consume(at, 32);
     count -= 32;
   }
   before = before << count | at->bits >> 1 >> (63 - count);
-  consume(at, count);
+  pn_consume(at, count);
   return before;
 }
 
 /* Add the lowest `count` of `bits`, the highest of them first, to as many coefficients `known`: from 0 away. */
-ALWAYS_INLINE void correct(uint64_t known, uint64_t bits, int count, int low, int16_t *block) {
+PN_INLINE void correct(uint64_t known, uint64_t bits, int count, int low, int16_t *block) {
   bits <<= 64 - count;
   for (; known != 0; known &= known - 1, bits <<= 1) {
     int16_t *to = &block[pn_natural_order[__builtin_ctzll(known)]];
@@ -227,7 +198,7 @@ ALWAYS_INLINE void correct(uint64_t known, uint64_t bits, int count, int low, in
 
 /* Add a bit to each coefficient of a block's band; 0 for damaged data. The bits for those that are known come between
  * the symbols of those that are not. */
-ALWAYS_INLINE int refine_block(cursor *at, pn_band *band, uint64_t *mask, int16_t *block, int store) {
+PN_INLINE int refine_block(pn_cursor *at, pn_band *band, uint64_t *mask, int16_t *block, int store) {
   uint64_t range = (2ull << band->last) - (1ull << band->first), known = *mask & range, added = 0, bits = 0;
   int k = band->first; /* the first that is not passed yet */
   if (band->left > 0) {
@@ -263,13 +234,12 @@ ALWAYS_INLINE int refine_block(cursor *at, pn_band *band, uint64_t *mask, int16_
   return 1;
 }
 
-ALWAYS_INLINE int refine_blocks(pn_bits *bits, pn_band *band, uint64_t *masks, int16_t *blocks, int32_t count,
-                                int store) {
-  cursor at = open_bits(bits);
+PN_INLINE int refine_blocks(pn_bits *bits, pn_band *band, uint64_t *masks, int16_t *blocks, int32_t count, int store) {
+  pn_cursor at = pn_open(bits);
   for (int32_t i = 0; i < count; i++)
     if (!is_ready(&at, bits) || !refine_block(&at, band, &masks[i], store ? blocks + 64 * (ptrdiff_t)i : NULL, store))
       return 0;
-  close_bits(at, bits);
+  pn_close(at, bits);
   return 1;
 }
 

@@ -19,7 +19,6 @@
 #define BAD_CODE 64
 #define MAX_DC_BITS 11
 #define MAX_AC_BITS 10
-#define REFILLED 56 /* bits available at least after a refill; four lookups take at most 48 */
 #define LAST 63
 
 static uint64_t make_entry(int length, int advance, int value) {
@@ -108,18 +107,7 @@ static __attribute__((noinline)) uint64_t decode_long_code(const pn_huffman *tab
   return length == 0 ? make_entry(0, BAD_CODE, 0) : symbol_entry(symbol, length, table->is_ac, bits);
 }
 
-#define REFILL()                      \
-  do {                                \
-    bits |= pn_load64(next) >> count; \
-    next += (63 - count) >> 3;        \
-    count |= REFILLED;                \
-  } while (0)
-#define CONSUME(entry)         \
-  do {                         \
-    bits <<= (entry) & 63;     \
-    count -= (uint8_t)(entry); \
-  } while (0)
-#define LOOK_UP(entries) ((entries)[bits >> (64 - PN_LOOKUP_BITS)])
+#define LOOK_UP(entries) ((entries)[at.bits >> (64 - PN_LOOKUP_BITS)])
 #define TAKE(entry)                                                           \
   do {                                                                        \
     if (store) {                                                              \
@@ -127,7 +115,7 @@ static __attribute__((noinline)) uint64_t decode_long_code(const pn_huffman *tab
       block[pn_natural_order[k + first_advance(entry)]] = first_value(entry); \
     }                                                                         \
     k += last_advance(entry);                                                 \
-    CONSUME(entry);                                                           \
+    pn_consume(&at, (uint8_t)(entry));                                        \
   } while (0)
 #define LOOK_UP_AND_TAKE()                                                          \
   do {                                                                              \
@@ -137,23 +125,20 @@ static __attribute__((noinline)) uint64_t decode_long_code(const pn_huffman *tab
   } while (0)
 
 /* One function for all variants, inlined into each; `store`: whether the coefficients are wanted. */
-static inline __attribute__((always_inline)) int decode_coefficients(pn_bits *reader, const pn_huffman *dc,
-                                                                     const pn_huffman *ac, int32_t *prediction,
-                                                                     int16_t *block, int store) {
-  uint64_t bits = reader->bits;
-  int count = reader->count;
-  const uint8_t *next = reader->next;
-  REFILL();
+PN_INLINE int decode_coefficients(pn_bits *reader, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction,
+                                  int16_t *block, int store) {
+  pn_cursor at = pn_open(reader);
+  pn_refill(&at);
   uint64_t entry = LOOK_UP(dc->fast);
-  if (__builtin_expect(last_advance(entry) != 1, 0)) entry = decode_long_code(dc, bits, entry);
+  if (__builtin_expect(last_advance(entry) != 1, 0)) entry = decode_long_code(dc, at.bits, entry);
   int bad = last_advance(entry) != 1, k = 0;
   *prediction += first_value(entry);
   bad |= *prediction != (int16_t)*prediction;
   if (store) block[0] = (int16_t)*prediction;
-  CONSUME(entry);
+  pn_consume(&at, (uint8_t)(entry));
   for (;;) {
     do {
-      REFILL();
+      pn_refill(&at);
       LOOK_UP_AND_TAKE();
       if (k >= LAST) break;
       LOOK_UP_AND_TAKE();
@@ -165,19 +150,17 @@ static inline __attribute__((always_inline)) int decode_coefficients(pn_bits *re
     if (k == LAST || (k >= END_OF_BLOCK && k < END_OF_BLOCK + LAST)) break;
     /* The entry was incomplete, or went beyond the block's last coefficient: go back and take one code alone. */
     k -= last_advance(entry);
-    count += (uint8_t)entry;
-    int ahead = (count + 7) >> 3, shift = 8 * ahead - count;
-    next -= ahead;
-    bits = pn_load64(next) << shift;
-    next += 7;
-    count = 56 - shift;
-    entry = decode_long_code(ac, bits, LOOK_UP(ac->fast));
+    at.count += (uint8_t)entry;
+    int ahead = (at.count + 7) >> 3, shift = 8 * ahead - at.count;
+    at.next -= ahead;
+    at.bits = pn_load64(at.next) << shift;
+    at.next += 7;
+    at.count = 56 - shift;
+    entry = decode_long_code(ac, at.bits, LOOK_UP(ac->fast));
     TAKE(entry);
     if (k >= LAST) break;
   }
-  reader->bits = bits;
-  reader->count = count;
-  reader->next = next;
+  pn_close(at, reader);
   if (bad) return -1;
   return k == LAST ? LAST : k < END_OF_BLOCK ? -1 : k - END_OF_BLOCK;
 }

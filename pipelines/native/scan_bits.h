@@ -52,3 +52,33 @@ static inline uint64_t pn_load64(const uint8_t *at) {
 #endif
   return value;
 }
+
+#define PN_INLINE static inline __attribute__((always_inline))
+#define PN_REFILLED 56 /* bits available at least after a refill */
+
+/* The part of a pn_bits that changes with each symbol: opened, it stays in registers until it is closed. */
+typedef struct {
+  uint64_t bits;
+  int32_t count;
+  const uint8_t *next;
+} pn_cursor;
+
+PN_INLINE pn_cursor pn_open(const pn_bits *bits) { return (pn_cursor){bits->bits, bits->count, bits->next}; }
+
+PN_INLINE void pn_close(pn_cursor at, pn_bits *bits) {
+  bits->bits = at.bits;
+  bits->count = at.count;
+  bits->next = at.next;
+}
+
+PN_INLINE void pn_refill(pn_cursor *at) {
+  at->bits |= pn_load64(at->next) >> at->count;
+  at->next += (63 - at->count) >> 3;
+  at->count |= PN_REFILLED;
+}
+
+/* Pass over at most 63 bits. */
+PN_INLINE void pn_consume(pn_cursor *at, int32_t count) {
+  at->bits <<= count & 63;
+  at->count -= count;
+}

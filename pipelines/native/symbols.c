@@ -38,7 +38,7 @@ static uint32_t single_entry(const pn_symbol_table *table, uint32_t symbol, uint
 }
 
 /* Return the first symbol of an entry with its value bits; `bits` begins with its code. */
-static inline __attribute__((always_inline)) pn_symbol first_symbol(uint64_t entry, uint64_t bits) {
+PN_INLINE pn_symbol first_symbol(uint64_t entry, uint64_t bits) {
   uint32_t rest = entry_rest(entry);
   uint64_t value = bits << (entry_bits(entry) - rest) >> 1 >> (63 - rest);
   return (pn_symbol)(entry >> 20 & SYMBOL_MASK) | (pn_symbol)(value << PN_SYMBOL_BITS);
@@ -85,48 +85,35 @@ static uint32_t find_long_code(const pn_symbol_table *table, uint64_t bits) {
   return length == 0 ? incomplete : single_entry(table, (uint32_t)symbol, (uint32_t)length);
 }
 
-#define REFILL()                      \
-  do {                                \
-    bits |= pn_load64(next) >> count; \
-    next += (63 - count) >> 3;        \
-    count |= 56;                      \
-  } while (0)
-#define CONSUME(entry)                   \
-  do {                                   \
-    bits <<= entry_bits(entry);          \
-    count -= (int32_t)entry_bits(entry); \
-  } while (0)
-#define TAKE_ONE_OR_TWO()                             \
-  do {                                                \
-    entry = ac->pairs[bits >> (64 - PN_LOOKUP_BITS)]; \
-    before = bits;                                    \
-    to[0] = (pn_symbol)(entry >> 20) & SYMBOL_MASK;   \
-    to[1] = (pn_symbol)(entry >> 42);                 \
-    to += entry_count(entry);                         \
-    k += entry_advance(entry);                        \
-    CONSUME(entry);                                   \
+#define TAKE_ONE_OR_TWO()                                \
+  do {                                                   \
+    entry = ac->pairs[at.bits >> (64 - PN_LOOKUP_BITS)]; \
+    before = at.bits;                                    \
+    to[0] = (pn_symbol)(entry >> 20) & SYMBOL_MASK;      \
+    to[1] = (pn_symbol)(entry >> 42);                    \
+    to += entry_count(entry);                            \
+    k += entry_advance(entry);                           \
+    pn_consume(&at, (int32_t)entry_bits(entry));         \
   } while (0)
 
 /* Look up one symbol; for `read_block`, whose variables it shares. */
-#define ENTRY_OF_ONE(table)                                                               \
-  do {                                                                                    \
-    entry = (table)->singles[bits >> (64 - PN_LOOKUP_BITS)];                              \
-    if (__builtin_expect(entry_bits(entry) == 0, 0)) entry = find_long_code(table, bits); \
-    if (entry_bits(entry) == 0) return NULL;                                              \
+#define ENTRY_OF_ONE(table)                                                                  \
+  do {                                                                                       \
+    entry = (table)->singles[at.bits >> (64 - PN_LOOKUP_BITS)];                              \
+    if (__builtin_expect(entry_bits(entry) == 0, 0)) entry = find_long_code(table, at.bits); \
+    if (entry_bits(entry) == 0) return NULL;                                                 \
   } while (0)
 
-static inline __attribute__((always_inline))
-pn_symbol *read_block(pn_bits *reader, const pn_symbol_table *dc, const pn_symbol_table *ac,
-                      pn_predictions *predictions, pn_symbol *to) {
-  uint64_t bits = reader->bits, entry, before;
-  int32_t count = reader->count;
-  const uint8_t *next = reader->next;
-  REFILL();
+PN_INLINE pn_symbol *read_block(pn_bits *reader, const pn_symbol_table *dc, const pn_symbol_table *ac,
+                                pn_predictions *predictions, pn_symbol *to) {
+  pn_cursor at = pn_open(reader);
+  uint64_t entry, before;
+  pn_refill(&at);
   ENTRY_OF_ONE(dc);
   uint32_t extra = entry_rest(entry);
-  int32_t value = (int32_t)(first_symbol(entry, bits) >> PN_SYMBOL_BITS);
+  int32_t value = (int32_t)(first_symbol(entry, at.bits) >> PN_SYMBOL_BITS);
   if (extra > 0 && value >> (extra - 1) == 0) value += 1 - (1 << extra); /* T.81 F.2.2.1, EXTEND */
-  CONSUME(entry);
+  pn_consume(&at, (int32_t)entry_bits(entry));
   predictions->read += value;
   if (predictions->read != (int16_t)predictions->read) return NULL;
   int32_t difference = predictions->read - predictions->written;
@@ -137,7 +124,7 @@ pn_symbol *read_block(pn_bits *reader, const pn_symbol_table *dc, const pn_symbo
   *to++ = raw << PN_SYMBOL_BITS | dc->number | extra;
   for (int k = 0;;) {
     do {
-      REFILL();
+      pn_refill(&at);
       TAKE_ONE_OR_TWO();
       if (k >= LAST) break;
       TAKE_ONE_OR_TWO();
@@ -150,20 +137,18 @@ pn_symbol *read_block(pn_bits *reader, const pn_symbol_table *dc, const pn_symbo
     /* The entry was incomplete, or went beyond the block's last coefficient: go back and take one symbol alone. */
     k -= entry_advance(entry);
     to -= entry_count(entry);
-    count += (int32_t)entry_bits(entry);
-    bits = before;
-    REFILL();
+    at.count += (int32_t)entry_bits(entry);
+    at.bits = before;
+    pn_refill(&at);
     ENTRY_OF_ONE(ac);
-    *to++ = first_symbol(entry, bits);
+    *to++ = first_symbol(entry, at.bits);
     k += entry_advance(entry);
-    CONSUME(entry);
+    pn_consume(&at, (int32_t)entry_bits(entry));
     if (k < LAST) continue;
     if (k > LAST && k < END_OF_BLOCK) return NULL;
     break;
   }
-  reader->bits = bits;
-  reader->count = count;
-  reader->next = next;
+  pn_close(at, reader);
   return to;
 }
 

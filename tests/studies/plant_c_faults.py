@@ -62,7 +62,7 @@ FAULTS = (
     ("exif.c", "if (offset > file.size || bytes > file.size - offset) return 0;", "if (offset > file.size) return 0;"),
     ("exif.c", "found >= 1 && found <= 8", "found >= 1 && found <= 9"),
     ("huffman.c", "run == 0 ? END_OF_BLOCK : BAD_CODE", "END_OF_BLOCK"),
-    ("huffman.c", "int ahead = (count + 7) >> 3", "int ahead = count >> 3"),
+    ("huffman.c", "int ahead = (at.count + 7) >> 3", "int ahead = at.count >> 3"),
     ("huffman.c", "? LAST : k < END_OF_BLOCK ? -1", "? LAST : k < END_OF_BLOCK ? LAST"),
     ("huffman.h", "if (code >= order->ends[length]) continue;", "if (code > order->ends[length]) continue;"),
     ("huffman_write.c", " | (0xFFu >> count));", ");"),
