@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import random
-from functools import cache
 
 import jpeg_parts as jp
 import numpy as np
 import pytest
 import simplejpeg
 from jpeg_samples import SAMPLINGS, unstoppable
-from native_windows import check_windows, file_window, info, variant
-from odd_images import jpeg, luma, textured
+from native_windows import check_windows, file_window, info, scene
 from progressive_jpegs import GREY_SCRIPTS, SCRIPTS, Scan, crafted_scans, scripted, taken_apart, transcoded
 
 KINDS = (*SAMPLINGS, "grey")
@@ -20,22 +18,6 @@ SIZES = (
     *((n, n) for n in (1, 2, 7, 8, 9, 15, 16, 17, 31, 33)),
     *((1, 40), (40, 1), (3, 65), (65, 3), (61, 83), (130, 40), (64, 96)),
 )
-
-
-@pytest.fixture(params=[True, False], ids=["avx2", "plain"])
-def library(native: ctypes.CDLL, request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
-    """The library, once with AVX2 and once without."""
-    with variant(native, request.param):
-        yield native
-
-
-@cache
-def scene(kind: str, height: int, width: int, quality: int = 85) -> bytes:
-    """A baseline file of this sampling."""
-    pixels = np.ascontiguousarray(textured(max(height, 48), max(width, 48))[:height, :width])
-    if kind == "grey":
-        return jpeg(luma(pixels)[..., 0], quality=quality)
-    return simplejpeg.encode_jpeg(pixels, quality, "RGB", kind)
 
 
 def is_taken(native: ctypes.CDLL, data: bytes) -> bool:

@@ -28,13 +28,6 @@ def by_torch(pixels: Pixels, size: tuple[int, int], flip: bool = False) -> Pixel
     return slot[0].permute(1, 2, 0).numpy()
 
 
-@pytest.fixture(params=["generic", "avx2"])
-def library(native: ctypes.CDLL, request: pytest.FixtureRequest) -> Iterator[ctypes.CDLL]:
-    native.pn_use_avx2(int(request.param == "avx2"))
-    yield native
-    native.pn_use_avx2(1)
-
-
 @pytest.fixture
 def resize(library: ctypes.CDLL) -> Iterator[Resize]:
     """Resize in memory that ends where the pixels end; nothing is written outside the result."""

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import simplejpeg
 from jpeg_samples import SAMPLINGS
-from native_windows import Scan, strips_window, variant
-from odd_images import jpeg, luma, textured
+from native_windows import Scan, scene, strips_window, variant
 from progressive_jpegs import transcoded
 
 from penstock.pipelines.errors import LoaderError
@@ -31,10 +30,7 @@ class Strips:
     """A JPEG with a restart marker after every `mcus` MCUs, and where its segments end."""
 
     def __init__(self, kind: str, height: int, width: int, mcus: int) -> None:
-        pixels = np.ascontiguousarray(textured(max(height, 48), max(width, 48))[:height, :width])
-        grey = jpeg(luma(pixels)[..., 0], quality=85)
-        data = grey if kind == "grey" else simplejpeg.encode_jpeg(pixels, 85, "RGB", kind)
-        data = transcoded(data, "-restart", f"{mcus}B")
+        data = transcoded(scene(kind, height, width), "-restart", f"{mcus}B")
         header = parse_header(data)
         self.header, self.scan = data[: header.scan_offset], data[header.scan_offset : -2]
         self.geometry = StripGeometry(width, height, *mcu_size(header), mcus)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from functools import cache
 
 import jpeg_parts as jp
 import numpy as np
@@ -12,8 +11,8 @@ import pytest
 import simplejpeg
 from jpeg_parts import Component
 from jpeg_samples import stoppable
-from native_windows import check_windows, file_window, variant
-from odd_images import JFIF, jpeg, luma, textured
+from native_windows import check_windows, file_window, scene
+from odd_images import JFIF, textured
 
 KINDS = ("444", "422", "420", "440", "411", "grey")
 SIZES = (
@@ -22,22 +21,6 @@ SIZES = (
     *((n, n) for n in range(1, 19)),
     *((1, 3000), (3000, 1), (2, 3000), (3000, 2), (65, 129), (129, 65)),
 )
-
-
-@pytest.fixture(params=[True, False], ids=["avx2", "plain"])
-def library(native: ctypes.CDLL, request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
-    """The library, once with AVX2 and once without."""
-    with variant(native, request.param):
-        yield native
-
-
-@cache
-def scene(kind: str, height: int, width: int, quality: int = 90) -> bytes:
-    """A file of this sampling."""
-    pixels = np.ascontiguousarray(textured(max(height, 48), max(width, 48))[:height, :width])
-    if kind == "grey":
-        return jpeg(luma(pixels)[..., 0], quality=quality)
-    return simplejpeg.encode_jpeg(pixels, quality, "RGB", kind)
 
 
 def contents() -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
+from odd_images import jpeg, luma, textured
 
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, ROW, NativeStage
@@ -53,6 +54,15 @@ def info(native: ctypes.CDLL, data: bytes) -> Info | None:
     """The header of a JPEG."""
     found = _INFO()
     return Info(*found) if _taken(native.pn_jpeg_info(data, ctypes.c_size_t(len(data)), found)) else None
+
+
+@cache
+def scene(kind: str, height: int, width: int, quality: int = 85) -> bytes:
+    """A baseline file of a sampling or of grey."""
+    pixels = np.ascontiguousarray(textured(max(height, 48), max(width, 48))[:height, :width])
+    if kind == "grey":
+        return jpeg(luma(pixels)[..., 0], quality=quality)
+    return simplejpeg.encode_jpeg(pixels, quality, "RGB", kind)
 
 
 @cache
