@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.stream.permutation import Index, Permutation
+from penstock.loaders.system.kept_results import keep_results
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
 
@@ -50,7 +51,8 @@ class Bucketed:
         buckets = np.searchsorted(self.starts, places, "right") - 1
         for bucket in np.unique(buckets).tolist() if self.shuffled else ():
             some, first = np.flatnonzero(buckets == bucket), int(self.starts[bucket])
-            places[some] = first + _shuffle(self, epoch, bucket)(places[some] - first)
+            count = int(self.starts[bucket + 1]) - first
+            places[some] = first + _shuffle(count, self.seed, epoch, bucket)(places[some] - first)
         found: Index = self.members.array[places].astype(np.int64)
         return found
 
@@ -167,9 +169,8 @@ class BucketSteps:
 
 
 @lru_cache(maxsize=1024)
-def _shuffle(order: Bucketed, epoch: int, bucket: int) -> Permutation:
-    count = int(order.starts[bucket + 1] - order.starts[bucket])
-    return Permutation.of_epoch(count, order.seed, epoch, _FIRST_BUCKET + bucket)
+def _shuffle(count: int, seed: int, epoch: int, bucket: int) -> Permutation:
+    return Permutation.of_epoch(count, seed, epoch, _FIRST_BUCKET + bucket)
 
 
 @lru_cache(maxsize=16)
@@ -180,7 +181,7 @@ def _buckets(steps: BucketSteps, part: int) -> Index:
     return np.searchsorted(steps.ends, batches, "right")
 
 
-@lru_cache(maxsize=8)
+@keep_results(8)
 def _lay_out(order: Bucketed, epoch: int, global_batch: int, drop_last: bool) -> BucketSteps:
     held = np.diff(order.starts)
     counts = held // global_batch if drop_last else -(-held // global_batch)

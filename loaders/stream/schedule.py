@@ -6,7 +6,7 @@ import math
 import warnings
 from bisect import bisect_right
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.epoch_steps import EpochSteps, EqualSteps, Rounds, RoundSteps, count_steps
 from penstock.loaders.stream.order import InOrder, Order, Shuffled
 from penstock.loaders.stream.permutation import Index
+from penstock.loaders.system.kept_results import keep_results
 from penstock.pipelines.checked import checked_bool, set_checked
 from penstock.pipelines.errors import LoaderError, count_text
 
@@ -321,7 +322,7 @@ class Schedule:
         return positions[(positions >= begin) & (positions < min(end, self.n))]
 
 
-@lru_cache(maxsize=16)
+@keep_results(16)
 def _batches(schedule: Schedule, epoch: int, first: int, steps: int) -> Index:
     """Return the sample indices, int64 [steps, batch_size], of several steps from `first` on, as Schedule.batch."""
     if schedule.buckets is None:
@@ -336,12 +337,12 @@ def _batches(schedule: Schedule, epoch: int, first: int, steps: int) -> Index:
     return indices
 
 
-@lru_cache(maxsize=64)
+@keep_results(64)
 def _in_phase(schedule: Schedule, batch_size: int, phases: tuple[Phase, ...]) -> Schedule:
     return replace(schedule, batch_size=batch_size, phases=phases, rounds=None)
 
 
-@lru_cache(maxsize=64)
+@keep_results(64)
 def _lay_out(schedule: Schedule, epoch: int) -> EpochSteps:
     """Return the steps of an epoch, of a schedule without buckets."""
     n, drop_last, rounds = schedule.n, schedule.drop_last, schedule.rounds
@@ -355,7 +356,7 @@ def _lay_out(schedule: Schedule, epoch: int) -> EpochSteps:
     return EqualSteps(n, drop_last, tuple(starts), tuple(batches))
 
 
-@lru_cache(maxsize=16)
+@keep_results(16)
 def _begins(schedule: Schedule) -> list[Cursor]:
     places = [Cursor(0, 0)]
     for phase, following in pairwise(schedule.phases):
