@@ -217,7 +217,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     if views[0].augment.mixes:
         _check_mixing(schedule, named)
     if transform is not None and (phases or bucket_sizes):
-        raise ValueError("transform needs one size for all batches: leave sizes and buckets out")
+        raise ValueError("transform needs one size for all batches: leave out sizes, buckets and a changing batch_size")
     transforms = () if transform is None else checked_transforms(transform, image_layout(views, 1).images)
     make_stage = partial(
         _make_stage, BatchStage if rounds is None else PatchStage, dtype, target, len(named.classes), memory_format

@@ -25,7 +25,7 @@ def keep_results(most: int) -> Callable[[Function[Owner, Given, Result]], Functi
         kept: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
         @functools.wraps(function)
-        def keeping(owner: Owner, *arguments: Given.args, **named: Given.kwargs) -> Result:
+        def keeping(owner: Owner, /, *arguments: Given.args, **named: Given.kwargs) -> Result:
             key = (arguments, *named.items())
             own = kept.get(owner)
             if own is None:
