@@ -8,10 +8,14 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from processes import note_leftovers
+
+if TYPE_CHECKING:
+    from forked_commands import Commands
 
 # Several processes run tests at a time: torch's threads, which wait for each other in a loop, would take the processors
 # from those that have work. Torch reads it when it is imported.
@@ -101,6 +105,16 @@ def own_user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
             del os.environ[name]
         else:
             os.environ[name] = value
+
+
+@pytest.fixture(scope="session")
+def commands(own_user_folders: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """Run `penstock` in processes that have imported everything, and have a /dev/shm of their own."""
+    from command_line import own_shm  # imports what a GPU machine may lack
+    from forked_commands import Commands
+
+    with Commands(tmp_path_factory.mktemp("commands"), own_shm()) as server:
+        yield server
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from command_line import COMMAND, Running, penstock_here
+from forked_commands import Command, Commands
 from photo_folder import write_folder
 from processes import CONTRACT_S, eventually, in_time
 
@@ -84,14 +86,11 @@ def test_a_validation_folder_is_named_in_one_line_of_ascii(photos: Path, tmp_pat
 
 
 IMPORT_S = 15.0  # of torch, in a process of its own
-MOMENTS = {
-    # the fork server imports torch; no worker yet
-    "server starts": lambda running: eventually(lambda: len(running.fork_servers()) == 1, 30),
-    "workers start": lambda running: eventually(lambda: len(running.fork_servers()) > 1, 30),
-    "mid-batch": lambda running: eventually(lambda: len(running.fork_servers()) == 3, 30) and not time.sleep(0.3),
-    "threads": lambda running: (
-        eventually(lambda: len(os.listdir(f"/proc/{running.process.pid}/task")) > 3, 30) and not time.sleep(0.3)
-    ),
+MOMENTS: dict[str, Callable[[Command], object]] = {
+    "server starts": lambda command: "server" in command.roles().values(),  # it imports torch; no worker yet
+    "workers start": Command.workers,
+    "mid-batch": lambda command: command.output,
+    "threads": lambda command: command.output,
 }
 
 
@@ -111,13 +110,13 @@ MOMENTS = {
     ids=lambda value: ("group" if value else "process") if isinstance(value, bool) else getattr(value, "name", value),
 )
 def test_a_signal_leaves_one_line_and_nothing_else(
-    photos: Path, number: signal.Signals, group: bool, moment: str
+    photos: Path, commands: Commands, number: signal.Signals, group: bool, moment: str
 ) -> None:
     threads = moment == "threads"
     if threads and native_library() is None:
         pytest.skip("the native library was not built here")
-    with Running(*endless(photos, "native" if threads else "simplejpeg")) as running:
-        assert MOMENTS[moment](running)
+    with commands.running(*endless(photos, "native" if threads else "simplejpeg")) as running:
+        assert eventually(lambda: bool(MOMENTS[moment](running)), 30), running.errors
         started = time.monotonic()
         code, errors = running.end(number, group=group)
         # a fork server that nobody could tell sees that it is alone when it, or a worker, has imported torch
@@ -155,12 +154,13 @@ def test_a_signal_ends_a_command_whose_output_nobody_takes(photos: Path) -> None
         assert running.process.stderr.read() == "penstock: stopped by SIGTERM\n"
 
 
-def test_a_signal_may_reach_the_workers_first(photos: Path) -> None:
+def test_a_signal_may_reach_the_workers_first(photos: Path, commands: Commands) -> None:
     """As from a batch system, which ends a job's processes one by one: no worker is blamed."""
-    with Running(*endless(photos)) as running:
-        assert MOMENTS["mid-batch"](running)
-        for pid in running.fork_servers():
-            os.kill(pid, signal.SIGTERM)
+    with commands.running(*endless(photos)) as running:
+        assert eventually(lambda: bool(running.output), 30), running.errors
+        for pid, role in running.roles().items():
+            if role in ("server", "worker"):
+                os.kill(pid, signal.SIGTERM)
         time.sleep(0.1)
         assert running.end(signal.SIGTERM, group=False) == (143, "penstock: stopped by SIGTERM\n")
         assert running.leaves_nothing(), running.left_behind()

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from broken_scans import KINDS, undecodable
-from command_line import Running, penstock_here
+from command_line import penstock_here
+from forked_commands import Commands
 from photo_folder import write_folder
+from processes import eventually
 
 from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.run import benchmark as module
@@ -55,15 +57,12 @@ def test_broken_image_is_replaced_or_named(tmp_path: Path, monkeypatch: pytest.M
     assert "class1/0031.jpg" in told[0]
 
 
-def test_broken_off_it_has_told_what_was_measured(photos: Path) -> None:
-    with Running("bench", photos, *QUICK) as running:
-        assert running.process.stderr is not None
-        lines: list[str] = []
-        while not any("images/s" in line for line in lines):
-            lines.append(running.process.stderr.readline())
-            assert lines[-1], lines  # it ended by itself
-        code, rest = running.end(signal.SIGINT, group=True)
+def test_broken_off_it_has_told_what_was_measured(photos: Path, commands: Commands) -> None:
+    with commands.running("bench", photos, *QUICK) as running:
+        assert eventually(lambda: "images/s" in running.errors, within_s=60), running.errors
+        code, told = running.end(signal.SIGINT, group=True)
         assert running.leaves_nothing(), running.left_behind()
-    assert lines[-1].startswith("search  torch of the files")
-    assert (code, rest.splitlines()[-1]) == (130, "penstock: stopped by SIGINT")
-    assert "Traceback" not in rest
+    rates = [line for line in told.splitlines() if "images/s" in line]
+    assert rates[0].startswith("search  torch of the files")
+    assert (code, told.splitlines()[-1]) == (130, "penstock: stopped by SIGINT")
+    assert "Traceback" not in told

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import Running, penstock, penstock_here
+from command_line import penstock, penstock_here
+from forked_commands import Commands
 from photo_folder import photo, write_folder
 from processes import eventually
 
@@ -148,11 +149,11 @@ def test_exit_codes(photos: Path, tmp_path: Path, arguments: tuple[str, ...], co
 
 @pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)])
 def test_a_signal_leaves_what_the_next_build_goes_on_with(
-    many: Path, tmp_path: Path, number: signal.Signals, group: bool
+    many: Path, tmp_path: Path, commands: Commands, number: signal.Signals, group: bool
 ) -> None:
     path = tmp_path / "out" / "x.h5"
     path.parent.mkdir()
-    with Running("cache", "build", many, path, "--workers", 2) as running:
+    with commands.running("cache", "build", many, path, "--workers", 2) as running:
         assert eventually(lambda: any(_journal_bytes(path.parent) > 4000 for _ in "x"), within_s=60)
         code, errors = running.end(number, group=group)
         assert running.leaves_nothing()

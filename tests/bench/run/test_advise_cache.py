@@ -9,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from command_line import Running, penstock_here
+from command_line import penstock_here
+from forked_commands import Commands
 from photo_folder import photo, write_folder
 from processes import eventually
 
@@ -110,12 +111,12 @@ def test_the_command_prints_a_table_and_writes_the_record(photos: Path, tmp_path
         assert line.endswith("lossless" if offer["lossless"] else f"{offer['psnr_db']:.1f} dB")
 
 
-def test_a_signal_removes_what_was_built(tmp_path: Path) -> None:
+def test_a_signal_removes_what_was_built(tmp_path: Path, commands: Commands) -> None:
     root = tmp_path / "many"
     root.mkdir()
     for number in range(60):
         (root / f"{number:04d}.jpg").write_bytes(photo(number % 20, large=True))
-    with Running("cache", "advise", root, "--workers", 2) as running:
+    with commands.running("cache", "advise", root, "--workers", 2) as running:
         assert eventually(lambda: list(running.temporary.glob("penstock-advise-*/0.h5")) != [], within_s=60)
         code, errors = running.end(signal.SIGTERM, group=False)
         assert running.leaves_nothing(), running.left_behind()

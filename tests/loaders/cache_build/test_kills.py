@@ -7,13 +7,11 @@ import random
 import re
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cache_kills import build, next_build, state_of, stored_images, whole_cache
-from command_line import own_shm
 from folder_trees import settle
 from forked_commands import Commands
 from interrupts import Interruption
@@ -32,12 +30,6 @@ from penstock.loaders.sources.image_folder import ImageFolder
 NUM_PHOTOS, TRIALS = 8, 40
 # (workers, room for this share of the file): the last has room for all that HDF5 may need around it.
 LIMITS = ((0, 0.05), (2, 0.5), (0, 0.99), (0, 7))
-
-
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    with Commands(tmp_path_factory.mktemp("commands"), own_shm()) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from processes import CONTRACT_S, eventually, segments_of_nobody
 
 _LONGEST_S = 120.0  # for one command, on a machine that is busy with others
 
@@ -48,10 +50,11 @@ def _line(pid: int) -> bytes:
 
 
 class Command:
-    """One `penstock`, the first process of a session of its own."""
+    """One `penstock`, the first process of a session of its own; `temporary`: its TMPDIR, if that is its own."""
 
-    def __init__(self, server: Commands, pid: int, log: Path) -> None:
-        self.pid, self._server, self._log = pid, server, log
+    def __init__(self, server: Commands, pid: int, log: Path, temporary: Path | None = None) -> None:
+        self.pid, self.temporary, self._server, self._log = pid, temporary, server, log
+        self._segments = server.segments()
 
     def running(self) -> bool:
         """Whether it has not ended."""
@@ -105,6 +108,21 @@ class Command:
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(self.pid, signal.SIGKILL)
 
+    def end(self, number: signal.Signals, *, group: bool) -> tuple[int, str]:
+        """Send the signal to it, or to all of its group as a terminal does; exit code and standard error."""
+        (os.killpg if group else os.kill)(self.pid, number)
+        return self.wait(), self.errors
+
+    def left_behind(self) -> list[str]:
+        """Processes, temporary files and segments that are still there."""
+        lines = [_line(pid).decode(errors="replace") for pid in self.processes()]
+        files = [] if self.temporary is None else map(str, self.temporary.rglob("*"))
+        return [*lines, *files, *self._server.segments() - self._segments]
+
+    def leaves_nothing(self, within_s: float = CONTRACT_S) -> bool:
+        """Whether all is gone in time, by default within the contract's seconds."""
+        return eventually(lambda: not self.left_behind(), within_s)
+
     @property
     def output(self) -> str:
         """What it has written to standard output so far."""
@@ -136,6 +154,7 @@ class Commands:
         hold: bool = False,
         script: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        temporary: Path | None = None,
         **conditions: Any,
     ) -> Command:
         """Run `penstock`, or `script`, with `arguments`. hold: it waits for release(). conditions: see _impose."""
@@ -146,11 +165,24 @@ class Commands:
             log=str(log),
             hold=str(self._hold) if hold else "",
             script=str(script or ""),
-            environment=dict(environment or {}),
+            environment={**(environment or {}), **({} if temporary is None else {"TMPDIR": str(temporary)})},
             conditions=conditions,
         )
-        self._started.append(command := Command(self, answer["pid"], log))
+        self._started.append(command := Command(self, answer["pid"], log, temporary))
         return command
+
+    @contextlib.contextmanager
+    def running(self, *arguments: object) -> Iterator[Command]:
+        """Run `penstock` with a temporary folder of its own; what is left of its processes is killed in the end."""
+        # Not in a test's own folder: sockets are made in it, whose paths are of 107 bytes at most.
+        with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as folder:
+            command = self.start(*arguments, temporary=Path(folder))
+            try:
+                yield command
+            finally:
+                for pid in command.processes():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
 
     def run(self, *arguments: object, **conditions: Any) -> tuple[int, Command]:
         """(exit code, the command) once it has ended."""
@@ -181,9 +213,14 @@ class Commands:
 
     def shared_segments(self) -> list[str]:
         """What is in the /dev/shm of the commands, if they have one of their own."""
-        if os.stat(self.seen("/dev/shm")).st_dev == os.stat("/dev/shm").st_dev:
-            return []
-        return os.listdir(self.seen("/dev/shm"))
+        return os.listdir(self.seen("/dev/shm")) if self._has_own_shm() else []
+
+    def segments(self) -> set[str]:
+        """What is in the /dev/shm of the commands; of one that they share with other programs, what nobody uses."""
+        return set(self.shared_segments()) if self._has_own_shm() else segments_of_nobody()
+
+    def _has_own_shm(self) -> bool:
+        return os.stat(self.seen("/dev/shm")).st_dev != os.stat("/dev/shm").st_dev
 
     def __enter__(self) -> Commands:
         return self
