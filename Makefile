@@ -116,6 +116,8 @@ lint: setup ## ruff: rules and format; clang-format
 typecheck: setup link ## mypy, strict
 	MYPYPATH=$(LINKED) $(BIN)/python -m mypy -p penstock.pipelines -p penstock.loaders -p penstock.bench
 
+# What Python has compiled is kept for the processes that tests start, whatever the environment says.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: lint typecheck ## the gate: lint, typecheck, every test that needs no GPU
 	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0
 

@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _stderr = os.dup(2)  # before what tests print is captured
     faulthandler.register(signal.SIGUSR2, file=_stderr)  # of forked workers, too
     is_controller = bool(getattr(config.option, "dist", "no") != "no") and not hasattr(config, "workerinput")
+    config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
     _limit_s = (getattr(config, "_env_timeout", None) or 0.0) * (1.2 if is_controller else 1.1)
     # A forked child would wait for the limit's thread, which it does not have, when it takes the limit away or exits.
     os.register_at_fork(before=faulthandler.cancel_dump_traceback_later, after_in_parent=_end_unless_something_happens)
@@ -55,6 +57,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     files = [collection_path] if collection_path.is_file() else collection_path.rglob("test_*.py")
     return None if any("mark.gpu" in file.read_text("utf-8") for file in files) else True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have xdist begin with files of slow tests, then with those of many: at the end, processes wait for the last."""
+    if hasattr(config, "workerinput"):
+        num_tests = Counter(item.path for item in items)
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: (item.path not in slow, -num_tests[item.path]))
 
 
 def pytest_runtest_logstart() -> None:

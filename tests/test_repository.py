@@ -346,6 +346,7 @@ def test_the_wheel_needs_no_setup() -> None:
 LIBRARY = "penstock/pipelines/native/libpenstock.so"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", [None, "/bin/false"])
 def test_wheel_holds_the_package_and_nothing_bare(tmp_path: Path, compiler: str | None) -> None:
     wheel = build_wheel(tmp_path / "tree", tmp_path / "out", compiler)

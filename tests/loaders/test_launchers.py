@@ -109,6 +109,7 @@ def assert_halves(results: list[Any], stream: list[tuple[int, list[int]]]) -> No
     assert judged_second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_two_ranks_share_the_stream(photos: Path, stream: list[Any], tmp_path: Path, name: str) -> None:
     script, strategy = RUNS[name]

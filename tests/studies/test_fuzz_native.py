@@ -10,6 +10,7 @@ import native_tests
 import pytest
 
 
+@pytest.mark.slow
 def test_a_short_corpus_is_survived(tmp_path: Path) -> None:
     """Fails, and is not skipped, where a compiler has no sanitizers: gcc brings them."""
     native_tests.native()  # skips where there is no C compiler

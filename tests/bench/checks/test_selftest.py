@@ -34,6 +34,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return selftest.write_images(tmp_path_factory.mktemp("selftest"))
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_it_works_with_a_read_only_root_an_arbitrary_user_and_no_home(tmp_path: Path) -> None:
     """As under `docker run --read-only --tmpfs /tmp --user 12345:12345`, with 128 files and one processor."""

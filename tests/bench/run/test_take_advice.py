@@ -142,6 +142,7 @@ def test_meter_serves_one_sample_from_files_and_cache(photos: Path, monkeypatch:
     assert meter.rate(trained, quantity=BOTH, amp="bf16") > 0
 
 
+@pytest.mark.slow
 def test_a_run_takes_its_own_advice_and_the_record_tells(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Candidate] = []
     monkeypatch.setattr(AdviceMeter, "rate", lambda _, candidate, **__: (asked.append(candidate), 5.0)[1])

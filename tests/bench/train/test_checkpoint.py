@@ -491,6 +491,7 @@ def ranks(tmp_path_factory):
     return two, one, [*ledgers, of_one]
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_rank_stops_all_at_the_same_update(ranks):
     two, _, _ = ranks
     notes = [rank[1] for rank in two]

@@ -48,6 +48,7 @@ def free_port() -> str:
         return str(found.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_answer_is_told_in_one_line(tmp_path: Path) -> None:
     first, second = run_ranks(SCRIPT, tmp_path, 2, free_port())
     told = [{"rank": 0, "words": "", "none": []}, {"rank": 1, "words": "x" * 100, "none": []}]

@@ -8,6 +8,7 @@ import sys
 import uuid
 from pathlib import Path
 
+import pytest
 from photo_folder import write_folder
 from processes import eventually, processes_with
 
@@ -52,6 +53,7 @@ MARK = "PENSTOCK_TEST_RUN"
 TORCHRUN = (sys.executable, "-m", "penstock.bench.train.rank_launcher", "--standalone", "--nproc-per-node", "2")
 
 
+@pytest.mark.slow
 def test_sigterm_to_a_whole_job_saves_it_and_is_its_exit_code(tmp_path):
     """That it goes on to the same bits is shown by test_checkpoint.py."""
     photos, file, mark = write_folder(tmp_path / "photos", 40), tmp_path / "run.pt", uuid.uuid4().hex

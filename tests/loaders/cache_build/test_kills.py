@@ -64,6 +64,7 @@ def check_not_locked(dest: bytes) -> None:
     assert not os.path.exists(dest + b".lock")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="check points are found as Python 3.11 has them")
 # Ctrl-C between open() and its owner leaves a file to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
