@@ -9,14 +9,12 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from forked_commands import Commands
+from mounts import own_shm
 from processes import note_leftovers
-
-if TYPE_CHECKING:
-    from forked_commands import Commands
 
 # Several processes run tests at a time: torch's threads, which wait for each other in a loop, would take the processors
 # from those that have work. Torch reads it when it is imported.
@@ -120,9 +118,6 @@ def own_user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 @pytest.fixture(scope="session")
 def commands(own_user_folders: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     """Run `penstock` in processes that have imported everything, and have a /dev/shm of their own."""
-    from command_line import own_shm  # imports what a GPU machine may lack
-    from forked_commands import Commands
-
     with Commands(tmp_path_factory.mktemp("commands"), own_shm()) as server:
         yield server
 

@@ -25,8 +25,8 @@ from typing import Annotated, Any
 sys.path.extend(str(folder) for folder in (Path(__file__).resolve().parents[1] / "support").iterdir())  # as a script
 
 import typer
-from command_line import own_shm
 from forked_commands import Command, Commands
+from mounts import own_shm
 from photo_folder import write_folder
 
 PROCESSOR_S = 5.0  # of a program that ends, all of its processes together

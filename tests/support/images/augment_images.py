@@ -80,7 +80,7 @@ def _turned(image: Image.Image, turn: float) -> Image.Image:
     return Image.merge("HSV", (Image.fromarray(shifted), saturation, value)).convert("RGB")
 
 
-_PILLOW: dict[Op, Callable[[Image.Image, float], Image.Image]] = {
+PILLOW: dict[Op, Callable[[Image.Image, float], Image.Image]] = {
     Op.IDENTITY: lambda image, _: image,
     Op.BRIGHTNESS: lambda image, v: ImageEnhance.Brightness(image).enhance(v),
     Op.COLOR: lambda image, v: ImageEnhance.Color(image).enhance(v),
@@ -113,7 +113,7 @@ def move_by_pillow(op: Op, image: Image.Image, value: float, fill: Any = (0, 0, 
 
 def by_pillow(op: Op, images: Images, values: npt.NDArray[np.float64]) -> Images:
     """One operation on each image, by Pillow: uint8 [n, height, width, 3]."""
-    apply = partial(move_by_pillow, op) if plain_move(op) in _MOVES else _PILLOW[op]
+    apply = partial(move_by_pillow, op) if plain_move(op) in _MOVES else PILLOW[op]
     done = (apply(Image.fromarray(a), float(v)) for a, v in zip(images, values, strict=True))
     return np.stack([np.asarray(image) for image in done])
 

@@ -31,7 +31,6 @@ def crafted(
         before[component] = block.get(0, 0)
     used = [sorted({symbol for table, symbol, _ in symbols if table == wanted}) for wanted in (0, 1)]
     text = "".join(f"{used[table].index(symbol):0{code_bits}b}{bits}" for table, symbol, bits in symbols)
-    text += "1" * (-len(text) % 8)
     counts = [bytes(len(part) if bits == code_bits else 0 for bits in range(1, 17)) for part in used]
     ids, factor = (b"\1\2\3", 2) if mcu_blocks == 6 else (b"\1", 1)
     frame = b"".join(bytes([ident, factor << 4 | factor if ident == 1 else 0x11, 0]) for ident in ids)
@@ -43,8 +42,7 @@ def crafted(
         *(jp.segment(jp.DHT, bytes([table << 4]) + counts[table] + bytes(used[table])) for table in (0, 1)),
         jp.segment(jp.SOS, bytes([len(ids)]) + b"".join(bytes([ident, 0]) for ident in ids) + b"\0\x3f\0"),
     ]
-    coded = int(text, 2).to_bytes(len(text) // 8, "big").replace(b"\xff", b"\xff\0")
-    return b"".join([jp.SOI, *parts, coded, jp.EOI])
+    return b"".join([jp.SOI, *parts, jp.coded(text), jp.EOI])
 
 
 def _symbols(block: Block, before: int, end: int) -> list[tuple[int, int, str]]:

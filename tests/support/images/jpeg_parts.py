@@ -162,12 +162,16 @@ def _entropy_coded(mcus: list[list[tuple[int, np.ndarray]]], restart: int) -> by
             for index, block in mcu:
                 bits.append(_block_bits(block, previous[index]))
                 previous[index] = int(block[0])
-        text = "".join(bits)
-        text += "1" * (-len(text) % 8)
         if number:
             out.append(bytes([0xFF, 0xD0 + (number - 1) % 8]))
-        out.append(int(text, 2).to_bytes(len(text) // 8, "big").replace(b"\xff", b"\xff\0"))
+        out.append(coded("".join(bits)))
     return b"".join(out)
+
+
+def coded(bits: str) -> bytes:
+    """Digits of ones and zeros as a segment of entropy-coded data: filled up with ones, 0xFF followed by 0."""
+    bits += "1" * (-len(bits) % 8)
+    return int(bits or "0", 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
 
 
 def segments(data: bytes) -> Iterator[tuple[int, int, int]]:

@@ -117,8 +117,7 @@ def crafted_scans(scans: Sequence[Scan], *, blocks: int, rows: int = 1, restart:
                 symbol, bits = item
                 text += ("" if symbol is None else f"{used.index(symbol):0{code_bits}b}") + bits
                 continue
-            text += "1" * (-len(text) % 8)
-            parts.append(int(text or "0", 2).to_bytes(len(text) // 8, "big").replace(b"\xff", b"\xff\0"))
+            parts.append(jp.coded(text))
             parts.append(bytes([0xFF, 0xD0 + restarts % 8]))
             text, restarts = "", restarts + 1
         parts.pop()  # the marker after the last segment

@@ -9,8 +9,10 @@ import itertools
 import math
 from collections.abc import Callable
 
-import numpy as np
-from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from augment_images import PILLOW
+from PIL import Image, ImageOps
+
+from penstock.pipelines.plan.augmentations import Op
 
 Draw = Callable[[str], float]
 Steps = list[tuple[str, float]]
@@ -26,6 +28,9 @@ INCREASING = (
     *("AutoContrast", "Equalize", "Invert", "Rotate", "PosterizeIncreasing", "SolarizeIncreasing", "SolarizeAdd"),
     *("Color", "Contrast", "Brightness", "Sharpness", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel"),
 )
+# What a step is called as an operation, where the name is another one.
+OPERATIONS = {"Saturation": "COLOR", "AutoContrast": "AUTO_CONTRAST", "SolarizeAdd": "SOLARIZE_ADD"}
+OPERATIONS |= {"Grey": "GRAYSCALE", "PosterizeIncreasing": "POSTERIZE", "SolarizeIncreasing": "SOLARIZE"}
 _MOVES = ("Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
 
 
@@ -108,20 +113,6 @@ def apply_step(image: Image.Image, name: str, value: float, fill: tuple[int, int
             "TranslateYRel": (1, 0, 0, 0, 1, value * image.height),
         }[kind]
         return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=resample, fillcolor=fill)
-    if kind in ("Color", "Saturation", "Contrast", "Brightness", "Sharpness"):
-        return getattr(ImageEnhance, "Color" if kind == "Saturation" else kind)(image).enhance(value)  # type: ignore[no-any-return]
-    if kind == "Hue":
-        hue, saturation, brightness = image.convert("HSV").split()
-        turned = np.asarray(hue) + np.int64(value * 255).astype(np.uint8)
-        return Image.merge("HSV", (Image.fromarray(turned), saturation, brightness)).convert("RGB")
-    if kind == "SolarizeAdd":
-        return image.point([min(255, level + int(value)) if level < 128 else level for level in range(256)] * 3)
-    return {
-        "AutoContrast": ImageOps.autocontrast,
-        "Equalize": ImageOps.equalize,
-        "Invert": ImageOps.invert,
-        "PosterizeIncreasing": lambda image: ImageOps.posterize(image, int(value)),
-        "SolarizeIncreasing": lambda image: ImageOps.solarize(image, int(value)),
-        "Grey": lambda image: image.convert("L").convert("RGB"),
-        "Blur": lambda image: image.filter(ImageFilter.GaussianBlur(value)),
-    }[kind](image)
+    if kind == "Invert":
+        return ImageOps.invert(image)
+    return PILLOW[Op[OPERATIONS.get(kind, kind.upper())]](image, value)

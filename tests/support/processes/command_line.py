@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import os
@@ -12,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from unittest import mock
 
+from mounts import own_shm
 from processes import CONTRACT_S, eventually, processes_with, segments_of_nobody
 
 from penstock.bench import cli
@@ -76,16 +76,14 @@ class Running:
         self.temporary, self._mark = Path(tempfile.mkdtemp(prefix="run-")), uuid.uuid4().hex
         self._segments = segments_of_nobody()
         self._shm: int | None = None
-        with _heeded_signals():
-            self.process = subprocess.Popen(
-                [*own_shm(), *command, *map(str, arguments)],
-                env={**os.environ, _TAG: self._mark, "TMPDIR": str(self.temporary)},
-                stdout=stdout,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-
+        self.process = subprocess.Popen(
+            [*own_shm(), *command, *map(str, arguments)],
+            env={**os.environ, _TAG: self._mark, "TMPDIR": str(self.temporary)},
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         self._look_into_shm()
 
     def _look_into_shm(self) -> None:
@@ -135,27 +133,3 @@ class Running:
         if self._shm is not None:
             os.close(self._shm)
         shutil.rmtree(self.temporary, ignore_errors=True)
-
-
-@functools.cache
-def own_shm() -> tuple[str, ...]:
-    """What gives a command a /dev/shm of its own, where other programs do not come and go; nothing if not allowed."""
-    prefix = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
-    try:
-        allowed = subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
-    except OSError:
-        allowed = False
-    return prefix if allowed else ()
-
-
-@contextmanager
-def _heeded_signals() -> Iterator[None]:
-    """A process started here heeds Ctrl-C, even if these tests run in the background of a shell, which ignores it."""
-    ignored = [n for n in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM) if signal.getsignal(n) is signal.SIG_IGN]
-    try:
-        for number in ignored:
-            signal.signal(number, signal.SIG_DFL)
-        yield
-    finally:
-        for number in ignored:
-            signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Whether tests may mount file systems of their own, and the mark of those that must."""
+"""Whether tests may mount file systems of their own, the mark of those that must, and a /dev/shm of their own."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ def may_mount() -> bool:
         return False
     command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs /dev/shm"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def own_shm() -> tuple[str, ...]:
+    """What gives a command a /dev/shm of its own, where other programs do not come and go; nothing if not allowed."""
+    prefix = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
+    return prefix if may_mount() else ()
 
 
 needs_mounts = pytest.mark.skipif(not may_mount(), reason="mounts need root (unshare -m is not permitted)")
