@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.bench.ceilings.remote_data import count_remote, fetched_apart, find_remote, plan_requests
 from penstock.bench.measure.clock import Rate, Stopwatch
-from penstock.bench.measure.network_time import StoreTime
+from penstock.bench.measure.loader_time import StoreTime
 from penstock.loaders.choose_order import choose_order
 from penstock.loaders.remote.fetcher import read_joined
 from penstock.loaders.remote.remote_source import Request

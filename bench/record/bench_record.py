@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 import torch
 
-from penstock.bench.measure.network_time import StoreTime, Traffic
+from penstock.bench.measure.loader_time import StoreTime, Traffic, WorkerTime
 from penstock.bench.measure.resources import Resources
-from penstock.bench.measure.worker_time import WorkerTime
 from penstock.bench.record.advice import Advice, Verdict
 from penstock.bench.record.cache_advice import CacheAdvice
 from penstock.loaders.system.json_file import decode_json

@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.bench.measure.clock import Rate, StepTimes
-from penstock.bench.measure.network_time import Traffic
+from penstock.bench.measure.loader_time import Span, Traffic, WorkerTime
 from penstock.bench.measure.resources import Resources, ResourceWatch
-from penstock.bench.measure.worker_time import Span, WorkerTime
 from penstock.bench.record.bench_record import BenchSettings, Measured
 from penstock.bench.run.rounds import Key
 from penstock.bench.search.candidate import Candidate, LoaderOpener

@@ -17,7 +17,7 @@ from penstock.bench.ceilings.replay import ReplayedBatches, host_batches
 from penstock.bench.data.wrapped_sources import sample_of
 from penstock.bench.measure.clock import Rate, StepTimes
 from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.measure.network_time import StoreTime
+from penstock.bench.measure.loader_time import StoreTime
 from penstock.bench.record.bench_record import (
     COPY,
     COPY_AND_NORMALISE,

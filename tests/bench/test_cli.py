@@ -97,15 +97,14 @@ MOMENTS: dict[str, Callable[[Command], object]] = {
 @pytest.mark.parametrize(
     ("number", "group", "moment"),
     [
-        (signal.SIGINT, True, "server starts"),
         (signal.SIGINT, True, "workers start"),
         (signal.SIGINT, True, "mid-batch"),
-        (signal.SIGTERM, False, "workers start"),
+        (signal.SIGTERM, False, "server starts"),
         (signal.SIGHUP, True, "mid-batch"),
         (signal.SIGKILL, False, "server starts"),
         (signal.SIGKILL, False, "workers start"),
         (signal.SIGKILL, False, "mid-batch"),
-        *((number, False, "threads") for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)),
+        *((number, False, "threads") for number in (signal.SIGINT, signal.SIGKILL)),
     ],
     ids=lambda value: ("group" if value else "process") if isinstance(value, bool) else getattr(value, "name", value),
 )
@@ -129,7 +128,7 @@ def test_a_signal_leaves_one_line_and_nothing_else(
         assert (code, errors) == (128 + number, f"penstock: stopped by {number.name}\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_while_python_exits_says_nothing(tmp_path: Path, number: signal.Signals) -> None:
     program = (
         "import atexit, os, sys; from penstock.bench.cli import main; "

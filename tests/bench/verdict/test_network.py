@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from bench_records import of_cpu, record, tried
 
-from penstock.bench.measure.network_time import StoreTime
-from penstock.bench.measure.worker_time import WorkerTime
+from penstock.bench.measure.loader_time import StoreTime, WorkerTime
 from penstock.bench.record.advice import Advice, Change, Verdict
 from penstock.bench.record.bench_record import BenchRecord, read_record
 from penstock.bench.report.sections_measured import step_lanes

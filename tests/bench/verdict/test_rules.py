@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from bench_records import of_cpu, record
 
-from penstock.bench.measure.worker_time import WorkerTime
+from penstock.bench.measure.loader_time import WorkerTime
 from penstock.bench.record.advice import BOTH, LOADER, Advice, Change, Verdict
 from penstock.bench.verdict.judge import judge
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.bench.measure.network_time import StoreTime, Traffic
+from penstock.bench.measure.loader_time import StoreTime, Traffic, WorkerTime
 from penstock.bench.measure.resources import Resources
-from penstock.bench.measure.worker_time import WorkerTime
 from penstock.bench.record.bench_record import (
     COPY,
     DECODE,

@@ -11,7 +11,7 @@ from faulty_source import FaultySource
 from photo_folder import write_folder
 from processes import eventually
 
-from penstock.bench.measure.worker_time import Span, WorkerTime
+from penstock.bench.measure.loader_time import Span, WorkerTime
 from penstock.loaders import create_loader
 from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.sources.contract import Source
