@@ -36,7 +36,7 @@ from penstock.bench.record.bench_record import (
     fetch_name,
     replayed_model_name,
 )
-from penstock.bench.run.dali_pipeline import DALI_PIPELINE, PIPELINE_OPTIONS, DaliPipeline, DaliPipelineSettings
+from penstock.bench.run.dali_pipeline import DALI_PIPELINE, PIPELINE_OPTIONS, DaliPipeline
 from penstock.bench.run.loader_turns import LoaderTurns
 from penstock.bench.run.pillow_loader import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
 from penstock.bench.run.rounds import Key, Prepared, Probe
@@ -256,18 +256,11 @@ class RunProbes:
     def _dali_pipeline(self) -> Probe:
         """Return what measures DALI's own pipeline with our loader's options. Raises LoaderError if it cannot serve."""
         subject, wanted = self._subject, self._settings
-        settings = DaliPipelineSettings(
-            pipeline=subject.data.pipeline,
-            batch_size=wanted.batch_size,
-            device=wanted.device,
-            dtype=DTYPES[wanted.dtype],
-            seed=wanted.seed,
-            largest=next(iter(subject.decoders.values())).largest,
-        )
+        largest = next(iter(subject.decoders.values())).largest
         options = {name: value for name, value in subject.chosen.options.items() if name in PIPELINE_OPTIONS}
-        batches = DaliPipeline(subject.data.source, subject.data.plain, settings, options)
+        batches = DaliPipeline(subject.data.source, subject.data.plain, wanted, options, largest)
         self._stack.enter_context(closing(batches))
-        self.how[DALI_PIPELINE] = settings.describe(options)
+        self.how[DALI_PIPELINE] = batches.about
         return partial(self._rate, batches)
 
     # ---- models ----
