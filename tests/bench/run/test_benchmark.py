@@ -16,6 +16,7 @@ import torch
 from command_line import penstock_here
 from one_thread import one_thread  # noqa: F401  (an autouse fixture)
 from photo_folder import write_folder
+from torch import nn
 
 from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
 from penstock.bench.ceilings.replay import NUM_BATCHES
@@ -60,7 +61,8 @@ def run(data: Path, settings: BenchSettings, begin: OnBegin = lambda done, total
     return run_benchmark(BenchData(data, settings), str(data), settings, display=Display(begin=begin))
 
 
-def test_a_run_measures_every_part_in_every_round(photos: Path) -> None:
+def test_a_run_measures_every_part_in_every_round(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_probes, "build_model", lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)))
     settings = BenchSettings(backend="torch", batch_size=8, size=32, workers=0, seconds=0.1, rounds=2, baseline=True)
     asked: list[tuple[int, int]] = []
     record = run(photos, settings, lambda done, total, what: asked.append((done, total)))
