@@ -305,23 +305,18 @@ def stop_below(data: bytes, header: JpegHeader, rows: int) -> bytes:
     return b"".join((data[:at], rows.to_bytes(2, "big"), data[at + 2 :]))
 
 
-def strip_metadata(data: bytes, header: JpegHeader) -> bytes:
+def strip_metadata(data: bytes, header: JpegHeader, *, colour: bool = True) -> bytes:
     """Return the file without EXIF, ICC profile and comments, but with the JFIF and Adobe markers (the colour space).
 
-    Incomplete JFIF and Adobe markers are removed too: libjpeg ignores them, Pillow's own parser fails on them.
+    Incomplete JFIF and Adobe markers are removed too: libjpeg ignores them, Pillow's own parser fails on them. Without
+    `colour` all of them are: then libjpeg can only warn about image data.
     """
-    whole = {_APP0: 4 + 14, _APP14: 4 + 12}
+    whole = {_APP0: 4 + 14, _APP14: 4 + 12} if colour else {}
     keep = [
         data[start:end]
         for marker, start, end in header.segments
         if not _is_metadata(marker) or end - start >= whole.get(marker, 1 << 20)
     ]
-    return b"".join((SOI, *keep, data[header.scan_offset :]))
-
-
-def keep_scans_only(data: bytes, header: JpegHeader) -> bytes:
-    """Return the file without APP0 to APP15 and comments: then libjpeg can only warn about image data."""
-    keep = [data[start:end] for marker, start, end in header.segments if not _is_metadata(marker)]
     return b"".join((SOI, *keep, data[header.scan_offset :]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,12 +44,7 @@ class FileTables:
 
     def locate(self, indices: Indices, rows: Rows, max_bytes: int) -> bool:
         """Fill `rows` (ROW [n], zeroed) for files `indices`; False where the library cannot: numpy must do it."""
-        library = native_library()
-        if library is None:
-            return False
-        which = _checked(indices, rows)
-        tables, to = ctypes.byref(self._files), rows.ctypes.data
-        return bool(library.pn_locate_files(tables, max_bytes, which.ctypes.data, to, len(rows)))
+        return _locate("pn_locate_files", (ctypes.byref(self._files), max_bytes), indices, rows)
 
 
 def locate_stored(records: int, num_records: int, payload: tuple[int, int], indices: Indices, rows: Rows) -> bool:
@@ -56,15 +52,14 @@ def locate_stored(records: int, num_records: int, payload: tuple[int, int], indi
 
     records: address of RECORD [num_records]; payload: the file's descriptor, and where the payload begins in it.
     """
+    return _locate("pn_locate_stored", (records, num_records, *payload), indices, rows)
+
+
+def _locate(function: str, tables: tuple[Any, ...], indices: Indices, rows: Rows) -> bool:
     library = native_library()
     if library is None:
         return False
-    which = _checked(indices, rows)
-    to = rows.ctypes.data
-    return bool(library.pn_locate_stored(records, num_records, *payload, which.ctypes.data, to, len(rows)))
-
-
-def _checked(indices: Indices, rows: Rows) -> Indices:
     assert (rows.dtype, len(rows)) == (ROW, len(indices))
     assert rows.flags.c_contiguous
-    return np.ascontiguousarray(indices, np.int64)
+    which = np.ascontiguousarray(indices, np.int64)
+    return bool(getattr(library, function)(*tables, which.ctypes.data, rows.ctypes.data, len(rows)))

@@ -275,8 +275,8 @@ class ImageDecoder:
     @staticmethod
     def _missing_end_error(data: bytes, header: jpeg.JpegHeader) -> LoaderError:
         # If the file decodes without a warning once the marker is put back, nothing else is missing.
-        strict = importlib.import_module("penstock.pipelines.sample.decode_simplejpeg").decodes_without_warning
-        if header.ordinary and strict(data + jpeg.EOI):
+        decoder = importlib.import_module("penstock.pipelines.sample.decode_simplejpeg")
+        if header.ordinary and decoder.find_first_message(data + jpeg.EOI) == "":
             return LoaderError("E-EOI", "all rows are there but the end-of-image marker is missing")
         return LoaderError("E-TRUNC", "the JPEG has no end-of-image marker: it was truncated")
 
@@ -304,7 +304,7 @@ def _find_first_message(data: bytes, header: jpeg.JpegHeader, rows: int) -> str 
     except LoaderError:
         return None
     part = end_at_restart(jpeg.stop_below(data, header, rows), header, rows)
-    message: str = decoder.find_first_message(jpeg.keep_scans_only(part, header))
+    message: str = decoder.find_first_message(jpeg.strip_metadata(part, header, colour=False))
     return message
 
 

@@ -55,12 +55,3 @@ def find_first_message(data: bytes) -> str:
     except ValueError as error:
         return str(error)
     return ""
-
-
-def decodes_without_warning(data: bytes) -> bool:
-    """Return whether an ordinary JPEG decodes without an error or a warning."""
-    try:
-        simplejpeg.decode_jpeg(data, "RGB", strict=True)
-    except ValueError:
-        return False
-    return True
