@@ -135,14 +135,6 @@ def test_the_size_of_pieces_changes_nothing(
     assert torch.equal(augment(images, plan), expected)
 
 
-def test_a_sample_is_the_same_in_any_batch() -> None:
-    images = torch.from_numpy(images_of(30, (19, 23)))
-    whole = augment(images, plan_augmentations(EVERYTHING, (19, 23), BatchKey(3, 1, np.arange(30))))
-    rows = np.random.default_rng(1).permutation(30)[:7]
-    part = augment(images[torch.from_numpy(rows)], plan_augmentations(EVERYTHING, (19, 23), BatchKey(3, 1, rows)))
-    assert torch.equal(part, whole[torch.from_numpy(rows)])
-
-
 def test_a_batch_with_gaps_and_an_empty_one() -> None:
     images = torch.from_numpy(images_of(10, (9, 8)))
     plan = plan_augmentations(EVERYTHING, (9, 8), BatchKey(0, 0, np.arange(5)))
