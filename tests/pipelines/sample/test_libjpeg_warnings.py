@@ -41,7 +41,7 @@ REPAIRED = {
     "progressive data labelled arithmetic": jp.with_frame(PROGRESSIVE, marker=0xCA),
     "CMYK, cut": cut(next(odd.data for odd in corpus() if odd.name == "jpeg_cmyk_pillow"), 0.4),
     "with an Adobe marker that libjpeg warns of, cut": cut(
-        jp.inserted(WHOLE, jp.segment(jp.APP14, b"Adobe\0\x64\0\0\0\0\7")), 0.5
+        jp.inserted(jp.without(WHOLE, jp.APP0), jp.segment(jp.APP14, b"Adobe\0\x64\0\0\0\0\7")), 0.5
     ),
     **{f"progressive, bytes of other values, {seed}": repairable(PROGRESSIVE, seed) for seed in range(2)},
     **{f"restarts, bytes of other values, {seed}": repairable(RESTART, seed) for seed in range(2)},
