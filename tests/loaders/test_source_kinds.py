@@ -93,8 +93,8 @@ def as_s3(photos: Photos, name: str) -> Made:
         photos.bucket = photos.servers.enter_context(serve_s3()).client
         photos.bucket.create_bucket(Bucket="photos")
         make_tars(photos)
-        for name in ("train-0000.json", "val-0000.tar", "images/train-0001.tar"):  # which the pattern does not match
-            photos.bucket.put_object(Bucket="photos", Key=name, Body=b"another")
+        for other in ("train-0000.json", "val-0000.tar", "more/train-0001.tar"):  # which the pattern does not match
+            photos.bucket.put_object(Bucket="photos", Key=other, Body=b"another")
         for path in (*photos.scratch.glob("train-*.tar"), *photos.folder.rglob("*.jpg")):
             key = f"images/{path.relative_to(photos.folder)}" if path.suffix == ".jpg" else path.name
             photos.bucket.upload_file(str(path), "photos", key)
