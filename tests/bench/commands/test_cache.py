@@ -147,7 +147,7 @@ def test_exit_codes(photos: Path, tmp_path: Path, arguments: tuple[str, ...], co
     assert not list(photos.rglob("*.h5*"))
 
 
-@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)])
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_a_signal_leaves_what_the_next_build_goes_on_with(
     many: Path, tmp_path: Path, commands: Commands, number: signal.Signals, group: bool
 ) -> None:

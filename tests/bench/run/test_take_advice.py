@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench_records import record as whole_record
 from command_line import penstock_here
 from one_thread import one_thread  # noqa: F401  (an autouse fixture)
 from torch import nn
 
 from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.bench_record import BenchRecord, BenchSettings, Measured, TriedAdvice
+from penstock.bench.run import benchmark
 from penstock.bench.run import take_advice as applied
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.take_advice import AdviceMeter, apply_change, take_advice
@@ -173,3 +175,14 @@ def test_the_verdict_is_computed_once_for_every_output(
     assert judged == [told["limit"]]
     assert "'DATA'" in told["call"]
     assert str(photos) not in files[0].read_text()
+
+
+def test_advice_is_tried_for_as_long_as_the_run_was_measured(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget may have shortened that, and the time kept for the advice is computed from it."""
+    settings = BenchSettings(backend="torch", batch_size=8, size=32, workers=0, seconds=4.0, model=None, apply=True)
+    shortened = replace(whole_record(loader=1000.0, decode=1050.0), settings=replace(settings, seconds=0.5))
+    tried: list[float] = []
+    monkeypatch.setattr(benchmark, "measure_all", lambda *_: shortened)
+    monkeypatch.setattr(benchmark, "take_advice", lambda _, __, ___, meter, *_rest: tried.append(meter.seconds) or ())
+    run_benchmark(BenchData(photos, settings), "photos", settings)
+    assert tried == [0.5]
