@@ -269,9 +269,7 @@ class RunProbes:
         wanted = self._settings
         patience = math.inf if self._subject.budget.seconds is None else _PATIENCE
         num_classes = max(2, len(self._subject.data.source.classes))
-        settings = TrainSettings(
-            model=name, device=wanted.device, amp=wanted.amp, compile=wanted.compile, seed=wanted.seed
-        )
+        settings = training_settings(wanted)
         model = build_model(settings, num_classes)
         if again is None or wanted.dtype == "uint8":  # which no model takes
             again = self._replay(replace(wanted, dtype="float32"))
@@ -293,6 +291,12 @@ class RunProbes:
         probes[key] = self._watch(key, lambda batches: train(loader=batches, seconds=wanted.seconds))
         probes["ceiling", replayed_model_name(name)] = partial(train, loader=again, seconds=wanted.seconds / 2)
         return probes
+
+
+def training_settings(wanted: BenchSettings, amp: str | None = None) -> TrainSettings:
+    """Return how a run trains its model, or how it would with another `amp`."""
+    about = {"device": wanted.device, "amp": amp or wanted.amp, "compile": wanted.compile, "seed": wanted.seed}
+    return TrainSettings(model=str(wanted.model), **about)  # type: ignore[arg-type]
 
 
 @contextmanager

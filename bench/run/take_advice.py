@@ -14,12 +14,11 @@ from penstock.bench.data.wrapped_sources import RepeatedSource
 from penstock.bench.measure.loader_rate import loader_rate
 from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.bench_record import BenchRecord, BenchSettings, TriedAdvice
-from penstock.bench.run.run_probes import cached_sample
+from penstock.bench.run.run_probes import cached_sample, training_settings
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.candidate import Candidate, LoaderOpener
 from penstock.bench.step.models import build_model
 from penstock.bench.step.rates import training_times
-from penstock.bench.step.settings import TrainSettings
 from penstock.bench.verdict.rules import WORTH
 from penstock.pipelines.errors import LoaderError
 
@@ -40,9 +39,7 @@ class AdviceMeter:
 
     @cached_property
     def _model(self) -> Any:
-        wanted = self.opener.settings
-        settings = TrainSettings(model=str(wanted.model), seed=wanted.seed)
-        return build_model(settings, max(2, len(self.opener.classes)))
+        return build_model(training_settings(self.opener.settings), max(2, len(self.opener.classes)))
 
     def rate(self, candidate: Candidate, *, quantity: str, amp: str) -> float:
         """Return images/s of the loader, or of loader + model for quantity "both"."""
@@ -50,7 +47,7 @@ class AdviceMeter:
         with self.opener.open(candidate) as loader:
             if quantity != BOTH:
                 return loader_rate(loader, seconds=seconds, device=wanted.device).median
-            settings = TrainSettings(model=str(wanted.model), device=wanted.device, amp=amp, seed=wanted.seed)  # type: ignore[arg-type]
+            settings = training_settings(wanted, amp)
             rate = training_times(self._model, settings, loader=loader, seconds=seconds).images_per_s
             return rate.median if rate is not None else 0.0
 

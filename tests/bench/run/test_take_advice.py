@@ -14,6 +14,7 @@ from command_line import penstock_here
 from one_thread import one_thread  # noqa: F401  (an autouse fixture)
 from torch import nn
 
+from penstock.bench.measure.clock import StepTimes
 from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.bench_record import BenchRecord, BenchSettings, Measured, TriedAdvice
 from penstock.bench.run import benchmark
@@ -22,6 +23,7 @@ from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.take_advice import AdviceMeter, apply_change, take_advice
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.search.candidate import BenchData, Candidate, LoaderOpener
+from penstock.bench.step.settings import TrainSettings
 from penstock.loaders import open_source
 from penstock.pipelines import LoaderError, imagenet_train
 
@@ -125,6 +127,21 @@ def test_every_field_of_a_change_reaches_the_candidate() -> None:
         backend="hdf5", decoder="pillow", dtype="uint8", cached=True, options={"workers": 1, "prefetch": 3}
     )
     assert apply_change(PRESENT, Change(amp="bf16")) == PRESENT
+
+
+def test_model_is_trained_as_in_the_run(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[tuple[str, str]] = []
+
+    def train(model: nn.Module, settings: TrainSettings, **_: object) -> StepTimes:
+        used.append((settings.compile, settings.amp))
+        return StepTimes(images_per_s=None, wait_share=0.0, steps=0)
+
+    monkeypatch.setattr(applied, "build_model", lambda *_: nn.Identity())
+    monkeypatch.setattr(applied, "training_times", train)
+    settings = BenchSettings(batch_size=8, size=32, workers=0, model="resnet18", compile="default")
+    meter = AdviceMeter(LoaderOpener(settings, imagenet_train(32), open_source(photos), None), seconds=0.05)
+    meter.rate(replace(PRESENT, options={"workers": 0}), quantity=BOTH, amp="bf16")
+    assert used == [("default", "bf16")]
 
 
 def test_meter_serves_one_sample_from_files_and_cache(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
