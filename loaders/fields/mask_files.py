@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from penstock.loaders.fields.columns import ArrayColumn, BytesColumn
 from penstock.loaders.sources.contract import Source, sample_name
+from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES
 from penstock.loaders.system.file_read import mtime_ns, read_error
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
@@ -136,18 +137,23 @@ def _stat(path: bytes) -> tuple[int, int]:
 
 
 def _find_in_folder(source: Source, folder: str) -> Iterable[bytes]:
+    """Yield the path of each sample's mask: of files of one name that which may be one, and not its photo or JSON."""
     names: dict[str, str] = {}
     for parent, _, files in os.walk(folder, followlinks=True):
-        for file in sorted(files, reverse=True):
+        for file in sorted(sorted(files, reverse=True), key=_may_be_mask):
             name = os.path.relpath(os.path.join(parent, file), folder)
             names[os.path.splitext(name)[0]] = name
     for index, name in enumerate(sample_names(source)):
         found = names.get(os.path.splitext(name)[0])
         if found is None:
-            raise ValueError(
-                f"no mask for sample {index} ({printable(name)}) in {printable(folder)}: it must have its name"
-            )
+            why = "it must have its name" if os.path.isdir(folder) else "there is no such folder"
+            raise ValueError(f"no mask for sample {index} ({printable(name)}) in {printable(folder)}: {why}")
         yield os.fsencode(os.path.join(folder, found))
+
+
+def _may_be_mask(file: str) -> bool:
+    suffix = os.path.splitext(file)[1].lower()
+    return suffix in IMAGE_SUFFIXES and not suffix.startswith(".jp")  # a JPEG changes values
 
 
 def match_source(source: Source, masks: Source) -> MaskSource:

@@ -82,6 +82,20 @@ def test_masks_from_anywhere(photos: Path, tmp_path: Path) -> None:
     assert served[0].unique().numel() > 50
 
 
+def test_masks_may_lie_next_to_photos_and_annotations_of_their_names(photos: Path, tmp_path: Path) -> None:
+    for number in range(NUM_PHOTOS):
+        (tmp_path / f"p{number}.png").write_bytes(png(MASKS[number]))
+        (tmp_path / f"p{number}.jpg").write_bytes(photo(number))
+        (tmp_path / f"p{number}.json").write_bytes(b"{}")
+    expected = serve(with_fields(photos, mask=photos.parent / "masks"))["mask"]
+    assert torch.equal(serve(with_fields(photos, mask=tmp_path))["mask"], expected)
+
+
+def test_a_folder_of_masks_that_is_not_there_is_named(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"in '{tmp_path}/nothing': there is no such folder"):
+        with_fields(photos, mask=tmp_path / "nothing")
+
+
 def test_masks_of_arrays() -> None:
     images = np.zeros((NUM_PHOTOS, 32, 32, 3), np.uint8)
     masks = np.random.default_rng(0).integers(0, 70_000, (NUM_PHOTOS, 32, 32))
