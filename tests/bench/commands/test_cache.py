@@ -6,8 +6,7 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
+import socket
 from pathlib import Path
 
 import pytest
@@ -173,14 +172,21 @@ def _journal_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.tmp.*/journal"))
 
 
-def test_ranks_of_torchrun_build_a_set(photos: Path, tmp_path: Path) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    command = [*launcher, "-m", "penstock.bench.cli", "cache", "build", str(photos), str(tmp_path / "set")]
-    run = subprocess.run([*command, "--shards", "3"], capture_output=True, text=True, timeout=600, check=False)
-    assert run.returncode == 0, run.stderr
-    assert len(os.listdir(tmp_path / "set")) == 4
-    assert json.loads(penstock_here("cache", "info", tmp_path / "set", "--json").stdout)["samples"] == COUNT
-    assert penstock_here("cache", "verify", tmp_path / "set", "--source", photos, "--deep").returncode == 0
+def test_ranks_with_the_variables_of_torchrun_build_a_set(photos: Path, tmp_path: Path, commands: Commands) -> None:
+    """The first one, which writes the manifest, waits for the other."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
+    folder = tmp_path / "set"
+    build = ("cache", "build", photos, folder, "--shards", 2, "--workers", 0)
+    first = commands.start(*build, environment={**job, "RANK": "0"})
+    second = commands.start(*build, environment={**job, "RANK": "1"}, stop_after=COUNT // 2)
+    assert eventually(second.stopped, within_s=60), (first.errors, second.errors)
+    assert eventually(lambda: list(folder.glob("*.h5")) != [], within_s=60), first.errors
+    os.kill(second.pid, signal.SIGCONT)
+    assert (first.wait(), second.wait()) == (0, 0), (first.errors, second.errors)
+    assert len(os.listdir(folder)) == 3
+    assert json.loads(penstock_here("cache", "info", folder, "--json").stdout)["samples"] == COUNT
+    assert penstock_here("cache", "verify", folder, "--source", photos, "--deep").returncode == 0
 
 
 def test_tasks_of_a_slurm_array_build_a_set(photos: Path, tmp_path: Path) -> None:
