@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from penstock.loaders.stream.order import InOrder, Order, Shuffled
 from penstock.loaders.stream.weighted_order import make_weighted
 from penstock.pipelines.checked import checked_bool, checked_int, shown
 from penstock.pipelines.errors import printable
+from penstock.pipelines.user_warnings import warn_user
 
 BLOCK_SAMPLES, BLOCK_GROUP = 64, 256  # of Blocks
 _PAIRS = 1024  # pairs of neighbours whose labels are compared
@@ -117,10 +117,9 @@ def _warn_of_sorted_labels(source: Source) -> None:
     n = len(source)
     some = np.unique(np.linspace(0, max(0, n - 2), _PAIRS).astype(np.int64))
     if n > _PAIRS and np.mean(source.labels(some) == source.labels(some + 1)) > _SORTED and len(source.classes) > 1:
-        warnings.warn(
+        warn_user(
             "neighbouring samples are of the same class, so batches of a shuffle by blocks hold few classes and train "
             "badly: use shuffle=True, or write the data in another order",
-            stacklevel=4,
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -37,6 +36,7 @@ from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.checked import checked_int
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
+from penstock.pipelines.user_warnings import warn_user
 
 CACHE_BYTES = 512 << 20
 _FEW_PER_GROUP = 4  # samples read per decoded group, below which the order counts as random
@@ -227,11 +227,10 @@ class ParquetSource(IndexedImages):
             return
         self._has_warned = True
         estimate = len(self) * cache.loads // self._reads
-        warnings.warn(
+        warn_user(
             f"in this order an epoch decodes about {estimate:,} row groups, {num_groups:,} in the order of the files: "
             "pass shuffle='blocks', with Blocks(group=...) or cache_bytes so that what is mixed is kept, or build a "
             "cache (penstock cache build)",
-            stacklevel=3,
         )
 
     def block_sizes(self) -> npt.NDArray[np.int64]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
@@ -17,6 +16,7 @@ from penstock.loaders.sources.view import View
 from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, printable, size_text
+from penstock.pipelines.user_warnings import warn_user
 
 SOURCE_OPTIONS = ("cache", "encoding")  # that prepare_source takes in addition to the source
 
@@ -71,7 +71,7 @@ def _refuse_stale(there: Hdf5Cache, source: Source, encoding: Encoding | None) -
         remove_dead_builds(file.path)
     if encoding is None and coded != Encoding():
         # The caller of create_loader, which calls prepare_whole, which calls prepare_source, which calls this.
-        warnings.warn(_describe_kind(there), UserWarning, stacklevel=5)
+        warn_user(_describe_kind(there))
 
 
 def _describe_kind(cache: Hdf5Cache) -> str:

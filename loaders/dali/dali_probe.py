@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from penstock.pipelines.errors import EXIT_DATA, EXIT_OK, EXIT_RESOURCE, LoaderE
 from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSettings
 from penstock.pipelines.sample.dali_reference import DaliReference, Distance, distance
 from penstock.pipelines.spec import ImagePipeline
+from penstock.pipelines.user_warnings import warn_user
 
 # What an image is decoded by: DALI decodes the window alone, or all of the image; or Penstock does, on the CPU.
 REGIONS, WHOLE, OURS = "regions", "whole", "ours"
@@ -205,7 +205,7 @@ def describe_verdict(verdict: Verdict) -> tuple[str, str]:
 def warn_of_edges() -> None:
     """Warn where regions are asked for and this nvJPEG decodes their edges wrongly."""
     if not has_right_edges():
-        warnings.warn(f"{versions()}: {_WRONG_EDGES}; {_NEWER_NVJPEG}", RuntimeWarning, stacklevel=2)
+        warn_user(f"{versions()}: {_WRONG_EDGES}; {_NEWER_NVJPEG}", RuntimeWarning)
 
 
 _warned: set[Verdict] = set()
@@ -216,7 +216,7 @@ def chosen_way(device: torch.device) -> str:
     verdict = working_way(device)
     if verdict.why and verdict not in _warned:
         _warned.add(verdict)
-        warnings.warn("; ".join(describe_verdict(verdict)), RuntimeWarning, stacklevel=2)
+        warn_user("; ".join(describe_verdict(verdict)), RuntimeWarning)
     return verdict.way
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.sample.dali_graph import CropTask
 from penstock.pipelines.sample.dali_reference import ON_CPU, ON_GPU, DaliReference, distance
+from penstock.pipelines.user_warnings import warn_user
 
 _WAITING = 64  # samples that may wait to be compared; a batch that comes later is not looked at closely
 _UNWRITTEN = 8  # rows of a batch that are looked at because they seem never to have been written
@@ -155,7 +155,7 @@ class Verifier:
             text = (
                 f"{versions()} is further from libjpeg than stated, and the limit was never measured on a GPU: {doubt}"
             )
-            warnings.warn(f"{text}; describe()['doubtful'] counts such samples", RuntimeWarning, stacklevel=2)
+            warn_user(f"{text}; describe()['doubtful'] counts such samples", RuntimeWarning)
         found = tuple(self._wrong.popleft() for _ in range(len(self._wrong)))
         if found and len(self.moved) >= _MAX_MISREAD:
             cause = f"{len(self.moved)} of {self.compared:,} samples that were compared are wrong, the latest: "
@@ -177,7 +177,7 @@ class Verifier:
         """Warn of what was found after the last batch, with which it would have been reported."""
         for entry in self._wrong:
             text = f"sample {entry.sample} ({printable(entry.path)}): {entry.cause}"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            warn_user(text, RuntimeWarning)
         self._wrong.clear()
 
 

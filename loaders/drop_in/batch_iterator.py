@@ -8,7 +8,6 @@ import math
 import multiprocessing
 import queue
 import reprlib
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from penstock.loaders.workers.watch import WatchedIterator
 from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S, Watchdog
 from penstock.loaders.workers.worker_progress import BUSY, PID, SAMPLE, WorkerProgress
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.user_warnings import warn_user
 
 _EXIT_S = 5.0  # at most; a process closes its sockets some time before its exit is visible
 _BACKEND = "torch"
@@ -305,7 +305,7 @@ class BatchIterator(WatchedIterator, CountingIterator):
         self._said_silent = True
         doing = "" if worker is None else self._describe_task(worker)[0]
         text = f"worker process {pid} of the DataLoader{doing} has made no progress for {self._watchdog.silent_s:.0f} s"
-        warnings.warn(f"{text}; watchdog_s= makes this an error", RuntimeWarning, stacklevel=2)
+        warn_user(f"{text}; watchdog_s= makes this an error", RuntimeWarning)
 
 
 def get_start_method(loader: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -40,6 +39,7 @@ from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, check_watchdog
 from penstock.pipelines.checked import checked_bool, checked_int, shown
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.foreign_names import refuse_unknown
+from penstock.pipelines.user_warnings import warn_user
 
 T_co = TypeVar("T_co", covariant=True)
 Given = ParamSpec("Given")
@@ -326,7 +326,7 @@ def _name_order(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any, ge
         return SAMPLER
     if seed is not None:
         what = "shuffle=True without your own sampler, batch_sampler or generator"
-        warnings.warn(f"seed={seed} has no effect: it only orders {what}", UserWarning, stacklevel=4)
+        warn_user(f"seed={seed} has no effect: it only orders {what}")
     if isinstance(dataset, IterableDataset):
         return _ITERABLE
     if batch_sampler is not None or sampler is not None:

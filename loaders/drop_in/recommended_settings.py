@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import warnings
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch.utils.data import IterableDataset
 
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.user_warnings import warn_user
 
 AUTO = "auto"
 # Simulated with 32 workers, a fifth of them to spare, and batch times that vary by half: with torch's 2 the consumer
@@ -36,7 +36,7 @@ def recommend_settings(
     differs = "random transforms draw from each worker's own generator, and the data set is copied to each worker"
     asked = "tuned=True" if isinstance(num_workers, int) else f"num_workers={num_workers!r}"
     text += f": {differs}" if workers else ""
-    warnings.warn(f"DataLoader({asked}) uses {text}", UserWarning, stacklevel=4)
+    warn_user(f"DataLoader({asked}) uses {text}")
     return workers, pin_memory, prefetch_factor
 
 

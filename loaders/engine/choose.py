@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 
 from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions, process_needs
@@ -15,6 +13,7 @@ from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.engine_contract import Engine
 from penstock.loaders.workers.needs import Needs
+from penstock.pipelines.user_warnings import warn_user
 
 _LOOKED_AT = 16  # images, spread over the data set
 _NEARLY_ALL = 0.75  # of them the native library must take: the others hold the interpreter lock now and then
@@ -42,10 +41,9 @@ def suits_threads(settings: ProducerSettings, options: ProcessOptions) -> bool:
         if not any(transform.needs_main for transform in own):
             return False
         if any(transform.uses_global_state for transform in own):
-            warnings.warn(
+            warn_user(
                 "transform draws from the global random state, so that one thread at a time may call it: define it in "
                 "a module, for worker processes, or let it draw from a parameter named generator",
-                stacklevel=2,
             )
     native = native_rows(source, settings.pipeline, settings.decoder)
     if native is not None:

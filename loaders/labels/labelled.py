@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from penstock.loaders.sources.view import View
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
 from penstock.pipelines.targets import Targets
+from penstock.pipelines.user_warnings import warn_user
 
 
 class Labelled(View):
@@ -65,20 +65,18 @@ def serve_labels(source: Source, index: LabelIndex | None) -> Source:
 def warn_of_lost_labels(source: Source) -> None:
     """Warn of a cache whose labels are of other kinds than class numbers, which only its source has."""
     if source.classes == (NOT_CLASSES,) and not has_targets(source):
-        warnings.warn(
+        warn_user(
             "the labels of this data are no class numbers, and a cache does not hold them: pass what it was built from "
             "with cache=..., or with_labels(cache, labels)",
-            stacklevel=3,
         )
 
 
 def warn_of_no_labels(source: Source) -> None:
     """Warn of data without labels, whose images are all of one class."""
     if source.classes == (ONE_CLASS,) and not has_targets(source):
-        warnings.warn(
+        warn_user(
             "the data has no labels, so all of them are 0: pass (path, label) for each image, name the place of labels "
             "with label=, or use with_labels(source, labels)",
-            stacklevel=3,
         )
 
 

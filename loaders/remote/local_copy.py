@@ -7,7 +7,6 @@ import functools
 import mmap
 import os
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from penstock.loaders.cache.format import crc32
 from penstock.loaders.sources.range_index import Ranges
 from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.user_warnings import warn_user
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of fallocate(2)
 _PAGE = mmap.PAGESIZE
@@ -119,7 +119,7 @@ class LocalCopy:
                 self._table["crc"][sample] = crc
                 self._table["present"][sample] = 1
                 return
-        warnings.warn(reason, stacklevel=2)
+        warn_user(reason)
 
     @property
     def num_bytes(self) -> int:

@@ -8,7 +8,6 @@ import random
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.plan.philox import STREAM_TRANSFORM, random_words, view_stream
 from penstock.pipelines.spec import ImagePipeline
 from penstock.pipelines.user_functions import describe_exception, takes_generator
+from penstock.pipelines.user_warnings import warn_user
 
 WORDS = 4  # random words for each call
 _TRIAL_S = 0.05  # of calls in one thread, before as many in each of two
@@ -68,10 +68,9 @@ class OwnTransform:
         first, second = self._try(words), self._try(words)
         self.part = Part(first.shape, first.dtype.str)
         if first.shape == second.shape and first.tobytes() != second.tobytes():
-            warnings.warn(
+            warn_user(
                 "transform returns different results for the same image and random state: the stream cannot be "
                 "repeated. Draw from the generator that it gets as a second parameter",
-                stacklevel=5,
             )
 
     def _try(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:

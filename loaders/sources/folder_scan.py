@@ -34,7 +34,7 @@ LOST_TO_IMAGE_FOLDER = (
     KNOWN_FOLDER,
     BROKEN_LINK,
 )  # what ImageFolder accepts, below class folders
-UNREADABLE, VANISHED, BESIDE_CLASSES = "unreadable", "vanished", "image beside class folders"
+UNREADABLE, VANISHED, BESIDE_CLASSES = "unreadable", "vanished", "next to class folders"
 
 # Some file systems keep time this coarsely: a folder that changed just now may change again within the same stamp.
 _SETTLING_NS = 2_000_000_000

@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import json
 import os
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.ranks import is_joined
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.user_warnings import warn_user
 
 _SHOWN = 40  # characters of a value that an error still shows
 _LEFT = "the place left before"
@@ -164,10 +164,9 @@ class RankAgreement:
         _unaccompanied.discard(self)
         if self._num_ranks(store) == 1:
             self._warned = True
-            warnings.warn(
+            warn_user(
                 f"rank {dist.get_rank()} alone iterates over the loader made at {self.line}, and it serves this rank's "
                 f"share of the samples only: {_LONE_FIX}",
-                stacklevel=2,
             )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import warnings
 
 import torch.distributed as dist
 
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.user_warnings import warn_user
 
 _PLACE_FIX = (
     "set RANK and WORLD_SIZE, start torch.distributed before the first batch, or pass rank and world_size; "
@@ -103,14 +103,12 @@ def _warn_if_one_of_several() -> None:
     """Warn where this process is to serve everything, although others may train together with it."""
     tasks = _srun_tasks()
     if tasks > 1:
-        warnings.warn(
+        warn_user(
             f"SLURM runs {tasks} tasks, and this one has no rank, so it takes all of the data: if they train together, "
             "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS; if not, pass rank=0, world_size=1",
-            stacklevel=2,
         )
     elif _group_size > 1:
-        warnings.warn(
+        warn_user(
             f"torch.distributed, which had {_group_size} ranks, has ended, so this process takes all of the data: if "
             "the others go on, too, pass rank and world_size; if this one is alone, pass rank=0, world_size=1",
-            stacklevel=2,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from bisect import bisect_right
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -20,6 +19,7 @@ from penstock.loaders.stream.permutation import Index
 from penstock.loaders.system.kept_results import keep_results
 from penstock.pipelines.checked import checked_bool, set_checked
 from penstock.pipelines.errors import LoaderError, count_text
+from penstock.pipelines.user_warnings import warn_user
 
 _AT_ONCE = 1024  # samples whose order is computed at once: for fewer, numpy's calls take longer than their work
 
@@ -230,10 +230,9 @@ class Schedule:
         settled, left = self.settle(cursor), self.n - cursor.position
         if settled != cursor and self.drop_last and left and isinstance(self._steps(cursor.epoch), EqualSteps):
             size = self.at(cursor).global_batch
-            warnings.warn(
+            warn_user(
                 f"the last {left} samples of epoch {cursor.epoch} are left out, as a step takes {size}: "
                 "to serve them, resume with the batch_size and ranks of the state, or with drop_last=False",
-                stacklevel=4,
             )
         return settled
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 import weakref
 from typing import Any
 
 import numpy.typing as npt
 import torch
+
+from penstock.pipelines.user_warnings import warn_user
 
 _PORTABLE = 1  # cudaHostRegisterPortable: every device of this process may read it
 
@@ -32,7 +33,7 @@ def page_lock(memory: npt.NDArray[Any], device: str) -> bool:
         why = str(error)
     if why:
         text = f"batch slots cannot be page-locked ({why}): each batch is copied once more on the host"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        warn_user(text, RuntimeWarning)
         return False
     # No copy out of it is running by then: each copy holds a view until it is done.
     weakref.finalize(memory, _unlock, memory.ctypes.data, device, os.getpid()).atexit = False

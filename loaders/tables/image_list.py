@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from penstock.loaders.tables.file_stats import MISSING, stat_files
 from penstock.loaders.tables.list_index import ListIndexWriter
 from penstock.loaders.tables.row_packer import NO_LABEL, RowPacker
 from penstock.pipelines.errors import printable
+from penstock.pipelines.user_warnings import warn_user
 
 NUM_SAMPLED_FILES = 256
 _CHUNK = 1024  # files that are looked up at once
@@ -84,7 +84,7 @@ class ImageList(ImageFiles):
         if len(missing):
             first = printable(self.path(int(missing[0])))
             text = f"{len(missing):,} of {len(self):,} files are not there, the first is {first}"
-            warnings.warn(f"{text}; reading them raises E-MISSING, or as on_bad_sample says", stacklevel=3)
+            warn_user(f"{text}; reading them raises E-MISSING, or as on_bad_sample says")
 
 
 class RemoteImageList(FetchedRanges, ImageList):

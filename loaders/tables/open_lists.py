@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice, repeat
 from types import MappingProxyType
@@ -26,6 +25,7 @@ from penstock.loaders.tables.row_packer import NO_LABEL, RowPacker
 from penstock.loaders.tables.table_columns import choose_columns
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
+from penstock.pipelines.user_warnings import warn_user
 
 Path = str | bytes | os.PathLike[Any]
 Classes = Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]]
@@ -99,7 +99,7 @@ def open_samples(data: Any, *, max_file_bytes: int = MAX_FILE_BYTES) -> Source:
     if getattr(data, "target_transform", None) is not None:
         raise ValueError("target_transform must be None: pass a list of (path, label) with the labels that it returns")
     if getattr(data, "transform", None) is not None:
-        warnings.warn("the data set's transform is not applied: pass pipeline= instead", stacklevel=2)
+        warn_user("the data set's transform is not applied: pass pipeline= instead")
     classes = [name if isinstance(name, str) else ", ".join(name) for name in data.classes]
     return _open_rows(data.samples, None, classes, max_file_bytes=max_file_bytes)
 

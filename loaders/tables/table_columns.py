@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from penstock.loaders.labels.label_columns import name_columns
 from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES
 from penstock.pipelines.errors import printable
+from penstock.pipelines.user_warnings import warn_user
 
 # In the order in which they are looked for, in any case. file_name is that of Hugging Face's metadata.csv.
 IMAGE_COLUMNS = ("image", "path", "file", "file_name", "filename", "filepath", "img", "image_path")
@@ -34,7 +34,7 @@ def choose_columns(columns: Sequence[Any], image: Any, label: Any, where: str) -
     labels = _choose("label", label, LABEL_COLUMNS, others if label is None else columns, where)
     if labels is None and others:
         text = f"no column of {where} is known to hold labels, so its images are of one class"
-        warnings.warn(f"{text}: {_suggest('label', LABEL_COLUMNS, others)}", stacklevel=2)
+        warn_user(f"{text}: {_suggest('label', LABEL_COLUMNS, others)}")
     return paths, labels
 
 

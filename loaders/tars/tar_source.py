@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from penstock.loaders.tars.tar_index import IndexSettings, make_table
 from penstock.loaders.tars.tar_labels import open_table
 from penstock.pipelines.checked import checked_bool, shown
 from penstock.pipelines.errors import printable
+from penstock.pipelines.user_warnings import warn_user
 
 SUFFIX = ".tar"
 _ENDS = {
@@ -96,7 +96,7 @@ def _warn_of_ends(skipped: Mapping[str, int], paths: Sequence[bytes]) -> None:
     for reason, meaning in _ENDS.items():
         if reason in skipped:
             where = printable(paths[0]) if len(paths) == 1 else f"{skipped[reason]:,} of {len(paths):,} tars"
-            warnings.warn(f"{where}: {reason}: {meaning}", stacklevel=3)
+            warn_user(f"{where}: {reason}: {meaning}")
 
 
 def is_tar_folder(path: bytes) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from penstock.loaders.views.subset_spec import SubsetSpec, is_slice, parse_subse
 from penstock.pipelines.checked import checked_int
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.plan.philox import STREAM_CLASS_LIMIT, random_words
+from penstock.pipelines.user_warnings import warn_user
 
 NextUse = Callable[[npt.NDArray[np.int64], bool], npt.NDArray[np.int64]]  # as FetchingSource.set_future takes it
 PART_OPTIONS = ("subset", "max_per_class")  # of open_source, whatever the kind of data
@@ -126,9 +126,8 @@ def _warn_of_classes(source: Source, indices: npt.NDArray[np.int64]) -> None:
         return
     whole, part = len(np.unique(labels)), len(np.unique(labels[indices]))
     if part < whole:
-        warnings.warn(
+        warn_user(
             f"this subset leaves out {whole - part:,} of {whole:,} classes, because the samples are sorted by class: "
             "split(source, 0.9, by_class=True) cuts within each class",
             UserWarning,
-            stacklevel=4,  # the caller of open_source, which calls take_part, which calls this
         )

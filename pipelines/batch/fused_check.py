@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from functools import cache
 from importlib.util import find_spec
 
@@ -16,6 +15,7 @@ from penstock.pipelines.batch.erase_and_mix import erase, mix
 from penstock.pipelines.batch.fused import DTYPES, OPS, FusedStage
 from penstock.pipelines.errors import one_line
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Mixing, Op
+from penstock.pipelines.user_warnings import warn_user
 
 SWITCH = "PENSTOCK_TRITON"  # 0 switches the kernels off
 _SIZE = (71, 90)  # several programs per image, and two blocks of a histogram; a multiple of neither
@@ -39,7 +39,7 @@ def choose_fused_stage(levels: torch.Tensor, device: torch.device, *, augments: 
     if why := _find_fault(device, levels.dtype, augments):
         problem = f"the fused kernels of the batch stage are not used on {device} ({why})"
         instead = "torch's take more time, with the same pixels; penstock doctor reports what is missing"
-        warnings.warn(f"{problem}: {instead}, {SWITCH}=0 skips the check", RuntimeWarning, stacklevel=3)
+        warn_user(f"{problem}: {instead}, {SWITCH}=0 skips the check", RuntimeWarning)
         return None
     return FusedStage(levels, device)
 

@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -31,6 +30,7 @@ from penstock.pipelines.native.library import CURE, native_library
 from penstock.pipelines.sample.formats import bytes_per_pixel, check_end, has_16_bits, read_format
 from penstock.pipelines.sample.orientation import stored_window, swaps_sides, upright
 from penstock.pipelines.spec import ImagePipeline
+from penstock.pipelines.user_warnings import warn_user
 
 
 class JpegDecoder(Protocol):
@@ -188,7 +188,7 @@ class ImageDecoder:
             return False
         if self._dtype != np.uint16 and not self._has_warned:
             self._has_warned = True
-            warnings.warn("16-bit images become 8-bit ones: ImagePipeline(depth=16) keeps all bits", stacklevel=3)
+            warn_user("16-bit images become 8-bit ones: ImagePipeline(depth=16) keeps all bits")
         return self._dtype == np.uint16
 
     def _decode_ordinary(self, data: bytes, header: jpeg.JpegHeader, rows: int, sound: bool) -> Pixels:

@@ -47,7 +47,7 @@ def test_a_folder_by_url_is_the_folder(server: RangeServer) -> None:
         names = [local.path(index).removeprefix(local.root + b"/") for index in range(4)]
         assert [source.name(index) for index in range(4)] == names
         assert [source.read(index) for index in range(4)] == names
-        assert source.skipped == {"hidden": 2, "other suffix": 1, "image beside class folders": 1}
+        assert source.skipped == {"hidden": 2, "other suffix": 1, "next to class folders": 1}
     assert server.requests["all"] == 2 * (4 + 1 + 1 + 2 + 4)  # four names, two looks at the top, classes, images
 
 

@@ -163,7 +163,7 @@ def test_images_beside_the_folders_are_counted(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "x.tar", files)
     assert labels(path) == ([0, 1], ["a", "b"])
     source = open_source(path)
-    assert source.skipped == {"image beside class folders": 1}
+    assert source.skipped == {"next to class folders": 1}
     assert [(source.path(i)[-7:], source.read(i)) for i in (0, 1)] == [(b"a/0.jpg", photo(0)), (b"b/2.jpg", photo(2))]
 
 
