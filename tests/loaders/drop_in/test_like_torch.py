@@ -335,8 +335,8 @@ class Refuses(Numbered):
 
 
 def test_an_error_of_ours_stays_one_on_its_way_from_a_worker() -> None:
-    with pytest.raises(LoaderError) as caught:
-        list(DataLoader(Refuses(4), 2, num_workers=1))
+    with DataLoader(Refuses(4), 2, num_workers=1) as loader, pytest.raises(LoaderError) as caught:
+        list(loader)
     error = caught.value
     assert (error.code, error.sample, error.exit_code) == ("E-CORRUPT", 0, 3)
     assert error.path == "it's \udcff.jpg"
