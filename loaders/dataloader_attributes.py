@@ -115,6 +115,9 @@ class DataLoaderAttributes(ABC):
     @abstractmethod
     def _iterate_from(self, cursor: Cursor) -> Iterator[Any]: ...
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._source.describe()}; batch_size={self.batch_size}>"
+
     @property
     def batch_size(self) -> int:
         """The samples of a full batch on each rank."""
@@ -134,12 +137,13 @@ class DataLoaderAttributes(ABC):
     def paths(self, index: Any) -> list[str]:
         """Return the path of each sample in a tensor, array or list of indices, as with_index=True serves them.
 
-        Padding (-1) is skipped. Paths are those of the data that was passed, on every backend: files can be opened by
-        them; of tars and other containers it is the file's path, a colon, and the sample's name there.
+        It is "" where a row has no sample (-1): padding and, in an evaluation, the row of a bad sample. Paths are those
+        of the data that was passed, on every backend: files can be opened by them; of tars and other containers it is
+        the file's path, a colon, and the sample's name there.
         """
         source = self._source if self.named_source is None else self.named_source
         places = np.asarray(index.cpu() if hasattr(index, "cpu") else index).ravel().tolist()
-        return [os.fsdecode(source.path(place)) for place in places if place >= 0]
+        return [os.fsdecode(source.path(place)) if place >= 0 else "" for place in places]
 
     @property
     def dataset(self) -> ServedData:

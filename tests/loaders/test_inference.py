@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 from itertools import product
 from pathlib import Path
@@ -68,12 +69,34 @@ def test_ranks_without_padding_share_all_samples(flat: Path) -> None:
     assert {label for _, labels, _ in parts for label in labels} == {0}
 
 
+def test_each_row_has_a_path_or_none_where_a_sample_is_bad(flat: Path, tmp_path: Path) -> None:
+    """On several ranks a bad sample keeps its row, in the middle of a batch."""
+    files = [Path(name) for name in names(flat)]
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"no image")
+    source = [*files[:2], bad, *files[2:]]
+    served: list[tuple[str, int]] = []
+    for rank in range(2):
+        with open_loader(source, rank=rank, world_size=2, on_bad_sample="replace", pad=True) as loader:
+            for _, _, index in loader:
+                served += zip(loader.paths(index), index.tolist(), strict=True)
+    assert {(path, place) for path, place in served if path} == {
+        (str(path), place) for place, path in enumerate(source) if path != bad
+    }
+    assert ("", -1) in served
+
+
+def test_a_loader_shows_its_data_and_batch_size(flat: Path) -> None:
+    with open_loader(flat) as loader:
+        assert re.fullmatch(rf"<Loader of {NUM_PHOTOS} images, .*; batch_size=3>", repr(loader))
+
+
 def test_padding_has_no_path(flat: Path) -> None:
     with open_loader(flat, pad=True) as loader:
         *_, (_, labels, index) = loader
         assert labels.tolist() == [0, -1, -1]
         for form in (index, index.numpy(), index.tolist()):
-            assert loader.paths(form) == names(flat)[-1:]
+            assert loader.paths(form) == [names(flat)[-1], "", ""]
         with pytest.raises(IndexError):
             loader.paths([NUM_PHOTOS])
 

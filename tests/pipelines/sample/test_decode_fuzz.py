@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import image_fuzz
+import pytest
 from forked_child import ForkedChild
 
 from penstock.pipelines.errors import ERROR_CODES
@@ -24,6 +25,7 @@ def decode(numbers: range, progress: Path) -> dict[str, Any]:
         return image_fuzz.run(image_fuzz.sequence(numbers.start, numbers.stop), numbers.start, progress)
 
 
+@pytest.mark.slow
 def test_damaged_images_are_accepted_or_refused_alike(tmp_path: Path) -> None:
     share, children = NUM_INPUTS // NUM_CHILDREN, []
     for first in range(0, NUM_INPUTS, share):
