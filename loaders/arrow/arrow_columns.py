@@ -70,13 +70,15 @@ def choose_columns(schema: Any, features: Features, image: str | None, label: La
     column = _choose_image(schema, features, image, paths)
     if column is None:
         wanted = "encoded images (binary, or struct with bytes)" + " or paths of image files" * paths
-        raise ValueError(f"image must be a column of {wanted}, got {shown(image)}; {_list_columns(schema)}")
+        given = f"got {shown(image)}" if image is not None else "and no single column could be meant"
+        raise ValueError(f"image must be a column of {wanted}, {given}; {_list_columns(schema)}")
     named = {} if label is None else name_columns(label) or {"": label}
     labels = {name: _choose_label(schema, features, wanted) for name, wanted in named.items()}
     if None in labels.values():
         wanted = "a column of class numbers, names, floats or lists of these, or None for images of one class"
         missing = next(named[name] for name, found in labels.items() if found is None)
-        raise ValueError(f"label must be {wanted}, got {shown(missing)}; {_list_columns(schema)}")
+        given = f"got {shown(missing)}" if missing != AUTO else "and no column has a usual name of one"
+        raise ValueError(f"label must be {wanted}, {given}; {_list_columns(schema)}")
     found = {name: column for name, column in labels.items() if column is not None}
     declared = {name: _class_names(features.get(column)) for name, column in found.items()}
     return Chosen(column, found, {name: names for name, names in declared.items() if names is not None})

@@ -58,10 +58,20 @@ def test_options_win() -> None:
 @pytest.mark.parametrize(
     ("columns", "image", "label", "text"),
     [
-        ({"a": BYTES, "b": BYTES}, None, None, "image must be .*got None; the columns are a .binary., b .binary."),
+        (
+            {"a": BYTES, "b": BYTES},
+            None,
+            None,
+            "image must be .*no single column could be meant; the columns are a .binary., b .binary.",
+        ),
         ({"image": PIXELS}, None, None, r"image must be .*image \(list<item: list<item: uint8>>\)"),
         ({"image": BYTES}, "img", None, "image must be .*got 'img'"),
-        ({"image": BYTES, "score": pa.float32()}, None, AUTO, "label must be .*got 'auto'.*score .float.*"),
+        (
+            {"image": BYTES, "score": pa.float32()},
+            None,
+            AUTO,
+            "label must be .*no column has a usual name.*score",
+        ),
         ({"image": BYTES, "when": pa.date32()}, None, "when", "label must be .*got 'when'"),
         ({"image": BYTES, "a": NUMBER, "b": NUMBER}, None, AUTO, "label must be"),
     ],
@@ -73,7 +83,7 @@ def test_what_cannot_be_chosen_lists_the_columns(columns: dict[str, Any], image:
 
 def test_paths_are_refused_where_they_will_not_do() -> None:
     assert choose({"image": TEXT}, label=None).image == "image"
-    with pytest.raises(ValueError, match=r"encoded images \(binary, or struct with bytes\), got None"):
+    with pytest.raises(ValueError, match=r"encoded images \(binary, or struct with bytes\), and no"):
         choose({"image": TEXT}, label=None, paths=False)
 
 

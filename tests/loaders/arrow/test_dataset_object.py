@@ -124,7 +124,7 @@ def test_columns_without_encoded_images_are_listed(dataset: Any) -> None:
     )
     with pytest.raises(ValueError, match=r"image must be .*the columns are image \(extension.*label \(int64\)"):
         open_source(pixels)
-    with pytest.raises(ValueError, match=r"label must be .*got 'auto'"):
+    with pytest.raises(ValueError, match=r"label must be .*no column has a usual name"):
         open_source(dataset.remove_columns("label"))
     assert open_source(dataset.remove_columns("label"), label=None).classes == (b".",)
 
