@@ -47,7 +47,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def scanned(root: Path) -> ImageFolder:
-    return ImageFolder(root, rescan=True, progress=lambda count: None)
+    return ImageFolder(root, rescan=True)
 
 
 def built(source: Source, path: Path, encoding: Encoding) -> Hdf5Cache:

@@ -128,8 +128,8 @@ def test_raise_names_the_first_in_order(folder: Path, engine: str) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The size of each file that libjpeg is asked about once more."""
     sizes: list[int] = []
-    ask = decode.find_first_message
-    monkeypatch.setattr(decode, "find_first_message", lambda *given: sizes.append(len(given[0])) or ask(*given))
+    ask = decode._find_first_message
+    monkeypatch.setattr(decode, "_find_first_message", lambda *given: sizes.append(len(given[0])) or ask(*given))
     return sizes
 
 
