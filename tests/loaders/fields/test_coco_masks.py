@@ -101,8 +101,8 @@ def test_run_lengths_are_drawn_exactly(tmp_path: Path) -> None:
 def test_polygons_are_drawn_to_within_a_pixel_of_their_edge(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     polygons = []
-    for _ in range(100):  # a star around its centre: no edge crosses another one
-        angles = np.sort(rng.uniform(0, 2 * np.pi, rng.integers(5, 12)))
+    for number in range(100):  # a triangle, then stars around their centre: no edge crosses another one
+        angles = np.sort(rng.uniform(0, 2 * np.pi, rng.integers(5, 12) if number else 3))
         radius = rng.uniform(4, 25, len(angles))
         points = np.stack((28 + radius * np.cos(angles), 20 + radius * np.sin(angles)), 1).clip(0, (WIDTH, HEIGHT))
         polygons.append(points.round(2).reshape(-1).tolist())
