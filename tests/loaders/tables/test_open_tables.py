@@ -124,6 +124,15 @@ def test_other_options_have_an_index_of_their_own(tree: Path, reads: list[str], 
     assert len(reads) == len(list(own_cache.iterdir())) == 3  # that root is the table's own folder
 
 
+def test_another_folder_of_images_or_table_has_an_index_of_its_own(tree: Path, tmp_path: Path) -> None:
+    """plant() writes the path of each file into it."""
+    plant(tmp_path / "other", [name for name, _ in ROWS])
+    (tmp_path / "other" / ROWS[0][0]).write_text("of the other folder")
+    settle(tmp_path / "other")
+    assert rows_of(open_source(tree / "t.csv", root=tree))[0] == ROWS[0]
+    assert rows_of(open_source(tree / "t.csv", root=tmp_path / "other"))[0] == ("of the other folder", 2)
+
+
 def test_a_table_that_changed_just_now_is_read_again(tree: Path, reads: list[str], own_cache: Path) -> None:
     write_csv(tree / "t.csv")
     for _ in range(2):
