@@ -293,10 +293,11 @@ class RunProbes:
         return probes
 
 
-def training_settings(wanted: BenchSettings, amp: str | None = None) -> TrainSettings:
-    """Return how a run trains its model, or how it would with another `amp`."""
-    about = {"device": wanted.device, "amp": amp or wanted.amp, "compile": wanted.compile, "seed": wanted.seed}
-    return TrainSettings(model=str(wanted.model), **about)  # type: ignore[arg-type]
+def training_settings(wanted: BenchSettings) -> TrainSettings:
+    """Return how a run trains its model."""
+    return TrainSettings(
+        model=str(wanted.model), device=wanted.device, amp=wanted.amp, compile=wanted.compile, seed=wanted.seed
+    )
 
 
 @contextmanager

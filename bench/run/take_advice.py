@@ -47,7 +47,7 @@ class AdviceMeter:
         with self.opener.open(candidate) as loader:
             if quantity != BOTH:
                 return loader_rate(loader, seconds=seconds, device=wanted.device).median
-            settings = training_settings(wanted, amp)
+            settings = replace(training_settings(wanted), amp=amp)  # type: ignore[arg-type]
             rate = training_times(self._model, settings, loader=loader, seconds=seconds).images_per_s
             return rate.median if rate is not None else 0.0
 

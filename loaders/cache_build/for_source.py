@@ -70,7 +70,6 @@ def _refuse_stale(there: Hdf5Cache, source: Source, encoding: Encoding | None) -
             raise LoaderError("E-STALE", reason, path=file.path)
         remove_dead_builds(file.path)
     if encoding is None and coded != Encoding():
-        # The caller of create_loader, which calls prepare_whole, which calls prepare_source, which calls this.
         warn_user(_describe_kind(there))
 
 
