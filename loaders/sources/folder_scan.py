@@ -7,12 +7,13 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import BinaryIO
 
 from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileTable, FolderIndexBuilder
 from penstock.loaders.system.file_read import mtime_ns, read_error, with_retries
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, count_text, printable
+from penstock.pipelines.user_warnings import warn_user
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Images that torchvision.datasets.ImageFolder accepts, but this package does not decode.
@@ -252,6 +253,13 @@ def refuse_strays(root: bytes, num_images: int, unread: int) -> None:
         cause = f"the class folders hold {unread:,} images of formats not read (PPM, PGM, TIFF), and {beside}"
         fix = "convert them to PNG or JPEG, or move away the images next to the class folders"
         raise LoaderError("E-NODATA", cause, fix=fix, path=root)
+
+
+def warn_of_strays(skipped: Mapping[str, int], where: bytes, instead: str = "pass a list of (path, label)") -> None:
+    """Warn of the images that are left out because they are in no class folder."""
+    if strays := skipped.get(BESIDE_CLASSES, 0):
+        fix = f"move them into the folder of their class, or {instead}"
+        warn_user(f"{printable(where)}: left out: {count_text(strays, 'image')} {BESIDE_CLASSES}; {fix}")
 
 
 def empty_classes_error(path: bytes, num_empty: int, fix: str | None = None) -> LoaderError:

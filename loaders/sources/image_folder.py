@@ -10,20 +10,20 @@ import numpy as np
 
 from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.folder_scan import (
-    BESIDE_CLASSES,
     LOST_TO_IMAGE_FOLDER,
     FolderScan,
     empty_classes_error,
     find_unnumbered_classes,
     root_error,
     skipped_text,
+    warn_of_strays,
 )
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, ImageFiles
 from penstock.loaders.system.file_read import mtime_ns
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.system.saved_columns import load_saved, save_index
 from penstock.pipelines.checked import checked_bool, checked_int
-from penstock.pipelines.errors import LoaderError, count_text, printable
+from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.user_warnings import warn_user
 
 SHOW_SCAN_AFTER_S = 1.0  # what takes less is not shown on the terminal
@@ -81,9 +81,10 @@ class ImageFolder(ImageFiles):
 
     def _warn_of_labels(self) -> None:
         if not self._index.header.flat:
-            for text in (self._describe_left_out_classes(), self._describe_left_out_images(), self._describe_strays()):
+            for text in (self._describe_left_out_classes(), self._describe_left_out_images()):
                 if text:
                     warn_user(f"{printable(self.root)}: {text}")
+        warn_of_strays(self.skipped, self.root)
         if len(self.classes) > 1 and _SPLITS.issuperset(self.classes):
             names = " and ".join(map(printable, self.classes))
             fix = "pass the folder of one of them, if these are parts of the data"
@@ -114,16 +115,6 @@ class ImageFolder(ImageFiles):
         if not lost:
             return ""
         return f"left out of its class folders{skipped_text(lost)}; torchvision.datasets.ImageFolder would accept them"
-
-    def _describe_strays(self) -> str:
-        """Describe the images that are in no class folder."""
-        strays = self.skipped.get(BESIDE_CLASSES, 0)
-        if not strays:
-            return ""
-        return (
-            f"left out: {count_text(strays, 'image')} {BESIDE_CLASSES}; move them into the folder of their class, or "
-            "pass a list of (path, label)"
-        )
 
     def _refuse_empty_classes(self) -> None:
         empty = np.flatnonzero(self._index.class_counts == 0)

@@ -23,6 +23,7 @@ from penstock.loaders.sources.folder_scan import (
     is_walked,
     refuse_strays,
     skipped_text,
+    warn_of_strays,
 )
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
 from penstock.loaders.sources.reopening import Reopening
@@ -50,6 +51,7 @@ def open_url_folder(url: bytes, *, max_file_bytes: int = MAX_FILE_BYTES, **remot
     reopen = Reopening(partial(open_url_folder, url, max_file_bytes=max_file_bytes, **remote_options))
     root = url.rstrip(b"/")
     index = save_in_memory(UrlFolderScan(root).write, FolderIndex)
+    warn_of_strays(index.header.skipped, root)
     return UrlFolder(index, max_file_bytes, reopen, root, remote=remote)
 
 

@@ -183,7 +183,7 @@ def test_files_beyond_the_sample_are_checked_when_they_are_read(large: Path, sca
     source = ImageFolder(large)
     assert len(scans) == 1
     assert source.read(0) == b"12345"
-    with pytest.raises(LoaderError, match=r"start again.*scanned again") as caught:
+    with pytest.raises(LoaderError, match=r"start again.*indexed again") as caught:
         source.read(1)
     assert (caught.value.code, caught.value.sample) == ("E-CHANGED", 1)
     again = ImageFolder(large)  # which is what the error says

@@ -158,11 +158,13 @@ def test_folders_are_numbered_as_an_image_folder_numbers_them(tmp_path: Path) ->
     assert labels(path)[0] == [labels(path)[1].index(name) for name in names]
 
 
-def test_images_beside_the_folders_are_counted(tmp_path: Path) -> None:
+def test_images_next_to_the_folders_are_counted_and_warned_of(tmp_path: Path) -> None:
     files = [(name, photo(number)) for number, name in enumerate(["a/0.jpg", "1.jpg", "b/2.jpg"])]
     path = write_tar(tmp_path / "x.tar", files)
-    assert labels(path) == ([0, 1], ["a", "b"])
-    source = open_source(path)
+    with pytest.warns(UserWarning, match=r"x.tar': left out: 1 image next to class folders; move them .* label="):
+        assert labels(path) == ([0, 1], ["a", "b"])
+    with pytest.warns(UserWarning, match="left out"):
+        source = open_source(path)
     assert source.skipped == {"next to class folders": 1}
     assert [(source.path(i)[-7:], source.read(i)) for i in (0, 1)] == [(b"a/0.jpg", photo(0)), (b"b/2.jpg", photo(2))]
 
