@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch.distributed as dist
+from memory_source import MemorySource
+from photo_folder import photo
 
+from penstock.loaders import create_loader
 from penstock.loaders.stream import ranks
 from penstock.loaders.stream.agreement import refuse_disagreement
 from penstock.loaders.stream.ranks import distributed_place
+from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError
 
 VARIABLES = (
@@ -116,3 +120,21 @@ def test_ranks_that_differ_are_named_with_what_differs(monkeypatch: pytest.Monke
     assert "ranks 2, 3 and rank 0" in caught.value.cause
     assert "seed (2 and 1), fingerprint" in caught.value.cause
     assert "aaa" not in caught.value.cause
+
+
+def test_a_state_of_one_process_goes_on_at_the_place_of_a_rank(
+    place_in: Callable[..., Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 samples of the epoch are left, and a step of the two ranks takes 8: they begin the next epoch."""
+    source = MemorySource([photo(k) for k in range(40)])
+    place_in("", certain=False)
+    with create_loader(source, pipeline=imagenet_train(16), batch_size=4, workers=0) as alone:
+        for _ in zip(range(9), alone, strict=False):
+            pass
+        state = alone.state_dict()
+    with create_loader(source, pipeline=imagenet_train(16), batch_size=4, workers=0) as loader:
+        loader.load_state_dict(state)
+        place_in("RANK=1 WORLD_SIZE=2")
+        with pytest.warns(UserWarning, match="the last 4 samples of epoch 0 are left out, as a step takes 8"):
+            epochs = [batch.epoch for batch in loader.batches()]
+    assert epochs == [1] * 5
