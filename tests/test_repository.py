@@ -162,16 +162,14 @@ def softened(text: str) -> list[str]:
     ]
 
 
-def build_wheel(tree: Path, out: Path, compiler: str | None = None) -> Path:
-    """Build a wheel from a copy of the repository with a C compiler (None: the machine's) and return its path."""
+def build_wheel(tree: Path, out: Path, compiler: str) -> Path:
+    """Build a wheel from a copy of the repository with a C compiler and return its path."""
     for path in repository_files():
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / path, tree / path)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
-    env = {**os.environ, **({} if compiler is None else {"CC": compiler})}
-    built = subprocess.run(
-        [*command, "--wheel-dir", str(out), str(tree)], env=env, capture_output=True, text=True, check=False
-    )
+    command += ["--wheel-dir", str(out), str(tree)]
+    built = subprocess.run(command, env={**os.environ, "CC": compiler}, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     (wheel,) = out.glob("*.whl")
     return wheel
@@ -347,9 +345,12 @@ LIBRARY = "penstock/pipelines/native/libpenstock.so"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiler", [None, "/bin/false"])
-def test_wheel_holds_the_package_and_nothing_bare(tmp_path: Path, compiler: str | None) -> None:
-    wheel = build_wheel(tmp_path / "tree", tmp_path / "out", compiler)
+@pytest.mark.parametrize("works", [True, False])
+def test_wheel_holds_the_package_and_nothing_bare(tmp_path: Path, works: bool) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\n{"cc" if works else "false"} "$@" -O0\n')  # optimising takes ten seconds
+    compiler.chmod(0o755)
+    wheel = build_wheel(tmp_path / "tree", tmp_path / "out", str(compiler))
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         archive.extractall(tmp_path / "installed")
@@ -359,7 +360,7 @@ def test_wheel_holds_the_package_and_nothing_bare(tmp_path: Path, compiler: str 
     sources = [path for path in repository_files() if path.partition("/")[0] in PACKAGES]
     modules = {f"penstock/{path}" for path in sources if path.endswith((".py", ".jinja", ".c", ".h"))}
     markers = {f"penstock/{package}/py.typed" for package in PACKAGES}
-    built = {LIBRARY} if compiler is None and any(map(shutil.which, ("cc", "gcc", "clang"))) else set()
+    built = {LIBRARY} if works and shutil.which("cc") else set()
     assert {name for name in names if name.startswith("penstock/")} == modules | markers | built
     assert f"{info}/licenses/LICENSE" in names
     # One wheel for every Python 3 of this platform; without the library, of every platform.
