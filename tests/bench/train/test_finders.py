@@ -7,7 +7,7 @@ from itertools import cycle
 
 import pytest
 import torch
-from command_line import penstock, penstock_here
+from command_line import penstock_here
 from learnable_batch import learnable_batch
 from one_thread import one_thread  # noqa: F401
 from photo_folder import write_folder
@@ -156,7 +156,7 @@ def test_a_base_that_cannot_run_is_an_error():
 
 def test_run_in_a_child_process_reports_rate_and_memory():
     settings = dataclasses.replace(SETTINGS, accumulate=2)
-    found = measure_in_child(dataclasses.replace(BASE, settings=settings, batch_size=64, size=64))
+    found = measure_in_child(dataclasses.replace(BASE, settings=settings, batch_size=4))
     assert found.images_per_s > 0
     weights = sum(p.numel() * 4 for p in build_model(SETTINGS, 4).parameters())
     assert found.peak_bytes > 3 * weights  # weights, gradients, momentum; then activations
@@ -190,7 +190,7 @@ def test_the_command_stops_and_goes_on(photos, tmp_path):
     command = ("train", photos, "--size", 32, "--batch-size", 8, "--workers", 0, "--epochs", 2, "--device", "cpu")
     techniques = ("--accumulate", 2, "--clip-norm", 1, "--no-inplace", "--schedule", "onecycle", "--optimizer", "lamb")
     file = tmp_path / "run.pt"
-    stopped = penstock(*command, *techniques, "--checkpoint", file, "--stop-after", 3)
+    stopped = penstock_here(*command, *techniques, "--checkpoint", file, "--stop-after", 3)
     assert (stopped.returncode, stopped.stderr) == (0, "")
     assert stopped.stdout.splitlines()[-1] == f"stopped after 3 updates; saved to {file}"
     report = tmp_path / "report.json"
