@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_commands import Commands
 from gloo_ranks import run_ranks
 from photo_folder import write_folder
 
@@ -192,10 +193,10 @@ os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def tasks(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def tasks(photos: Path, tmp_path_factory: pytest.TempPathFactory, commands: Commands) -> list[Any]:
     """What two tasks of srun found: WORLD_SIZE without RANK, then torch.distributed, then loaders that differ."""
     write_folder(photos.with_name("other"), NUM_PHOTOS, classes=2)
-    return run_ranks(SRUN, tmp_path_factory.mktemp("tasks"), 2, str(photos))
+    return run_ranks(commands, SRUN, tmp_path_factory.mktemp("tasks"), 2, str(photos))
 
 
 def test_tasks_of_srun_share_the_stream_once_torch_distributed_is_there(tasks: list[Any], stream: list[Any]) -> None:

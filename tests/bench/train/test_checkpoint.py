@@ -461,17 +461,17 @@ os._exit(0)  # gloo's threads may abort the interpreter's shutdown: see test_dis
 """
 
 
-def run_on(folder, photos, world, runs):
+def run_on(commands, folder, photos, world, runs):
     """`runs` one after the other on gloo ranks: what they report, and the ledgers of those that reach their end.
 
     Each is (checkpoint, batch size, accumulate, batch at which SIGTERM comes, checkpoint to begin with).
     """
-    found = run_ranks(RANKS, folder, world, str(photos), json.dumps(runs))
+    found = run_ranks(commands, RANKS, folder, world, str(photos), json.dumps(runs))
     return [results for results, _ in found], [ledgers for _, ledgers in found]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(tmp_path_factory, commands):
     """Two ranks: an uninterrupted run, one whose second rank gets SIGTERM in the epoch's fourth step. Then one rank.
 
     Between them one that would go on from a file that the first rank alone sees, and one on both ranks that does go on.
@@ -486,8 +486,8 @@ def ranks(tmp_path_factory):
     )
     (folder / "file.0").symlink_to("stopped")
     runs = [(whole, 4, 1, 0, ""), (stopped, 4, 1, 4, ""), (of_rank, 4, 1, 0, ""), (again, 4, 1, 0, stopped)]
-    two, ledgers = run_on(folder, photos, 2, runs)
-    [one], [of_one] = run_on(folder, photos, 1, [(copy, 8, 1, 0, stopped), (stopped, 4, 2, 0, "")])
+    two, ledgers = run_on(commands, folder, photos, 2, runs)
+    [one], [of_one] = run_on(commands, folder, photos, 1, [(copy, 8, 1, 0, stopped), (stopped, 4, 2, 0, "")])
     return two, one, [*ledgers, of_one]
 
 

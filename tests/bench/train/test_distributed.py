@@ -79,9 +79,9 @@ os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, commands):
     folder = tmp_path_factory.mktemp("ranks")
-    return run_ranks(SCRIPT, folder, 1)[0], run_ranks(SCRIPT, folder, 2)
+    return run_ranks(commands, SCRIPT, folder, 1)[0], run_ranks(commands, SCRIPT, folder, 2)
 
 
 def test_two_ranks_train_as_one_with_the_same_global_batch(runs):

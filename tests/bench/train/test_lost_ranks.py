@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from forked_commands import Commands
 from gloo_ranks import run_ranks
 
 from penstock.bench.train.rank_group import join_process_group
@@ -49,8 +50,8 @@ def free_port() -> str:
 
 
 @pytest.mark.slow
-def test_a_rank_that_does_not_answer_is_told_in_one_line(tmp_path: Path) -> None:
-    first, second = run_ranks(SCRIPT, tmp_path, 2, free_port())
+def test_a_rank_that_does_not_answer_is_told_in_one_line(commands: Commands, tmp_path: Path) -> None:
+    first, second = run_ranks(commands, SCRIPT, tmp_path, 2, free_port())
     told = [{"rank": 0, "words": "", "none": []}, {"rank": 1, "words": "x" * 100, "none": []}]
     assert first[:2] == second[:2] == told
     assert first[2].startswith("LoaderError[E-WORKER] rank=0 cause=another rank has ended, or does not answer (")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from forked_commands import Commands
 from gloo_ranks import run_ranks
 from photo_folder import write_folder
 
@@ -123,9 +124,9 @@ os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def results(tmp_path_factory: pytest.TempPathFactory, commands: Commands) -> list[dict[str, Any]]:
     photos = write_folder(tmp_path_factory.mktemp("photos"), PHOTOS)
-    return run_ranks(SCRIPT, tmp_path_factory.mktemp("ranks"), 2, str(photos))
+    return run_ranks(commands, SCRIPT, tmp_path_factory.mktemp("ranks"), 2, str(photos))
 
 
 @pytest.mark.parametrize(

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from forked_commands import Commands
 
-def run_ranks(script: str, folder: Path, world: int, *more: str) -> list[Any]:
+
+def run_ranks(commands: Commands, script: str, folder: Path, world: int, *more: str) -> list[Any]:
     """What `script` wrote as JSON to OUT.RANK.json on each of `world` ranks.
 
-    It is started with the arguments RANK WORLD STORE OUT and `more`; STORE is a file for the ranks to meet at.
+    It is started with the arguments RANK WORLD STORE OUT and `more`; STORE is a file for the ranks to meet at. Warnings
+    are errors.
     """
-    out = folder / f"world{world}"
-    arguments = [str(world), f"{out}.store", str(out), *more]
-    command = [sys.executable, "-W", "error", "-c", script]
-    ranks = [subprocess.Popen([*command, str(rank), *arguments], stderr=subprocess.PIPE) for rank in range(world)]
-    try:
-        errors = [rank.communicate(timeout=700)[1].decode() for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * world, errors
+    out, file = folder / f"world{world}", folder / "rank.py"
+    file.write_text(f"import warnings\nwarnings.simplefilter('error')\n{script}")
+    ranks = [commands.start(rank, world, f"{out}.store", out, *more, script=file) for rank in range(world)]
+    assert [rank.wait() for rank in ranks] == [0] * world, [rank.errors for rank in ranks]
     return [json.loads(out.with_name(f"{out.name}.{rank}.json").read_text()) for rank in range(world)]
