@@ -19,6 +19,8 @@ from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.jpeg.header import parse_header
 from penstock.pipelines.sample.dali_graph import DaliGraph, dali_can_decode
 
+IN_THE_PROCESS, THREADS = WORKERS
+
 
 @pytest.fixture(scope="module")
 def odd_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -39,18 +41,20 @@ def odd_cache(odd_folder: Path) -> Path:
         return path
 
 
-@pytest.mark.parametrize("exif", ["ignore", "apply"])
-@pytest.mark.parametrize("cached", [False, True], ids=["files", "lossless cache"])
+@pytest.mark.parametrize(
+    ("exif", "cached", "options"),
+    [("ignore", False, THREADS), ("apply", False, IN_THE_PROCESS), ("apply", True, THREADS)],
+    ids=["as stored", "turned", "turned, of a lossless cache"],
+)
 def test_odd_images_are_served_as_on_the_torch_backend(
-    odd_folder: Path, odd_cache: Path, exif: str, cached: bool
+    odd_folder: Path, odd_cache: Path, exif: str, cached: bool, options: dict[str, Any]
 ) -> None:
     settings = {"pipeline": imagenet_train(32, exif=exif), "batch_size": 20, "on_bad_sample": "replace"}
     settings["drop_last"] = False
-    ours = stream(odd_folder, epochs=2, backend="torch", **settings)
+    ours = stream(odd_folder, backend="torch", **settings)
     assert len({entry[1] for entry in ours.bad}) >= 7
-    for options in WORKERS:
-        cache = {"cache": odd_cache} if cached else {}
-        assert_taken(stream(odd_folder, epochs=2, **settings, **cache, **options), ours)
+    cache = {"cache": odd_cache} if cached else {}
+    assert_taken(stream(odd_folder, **settings, **cache, **options), ours)
 
 
 def test_pixels_in_memory_are_served_as_on_the_torch_backend() -> None:
@@ -113,36 +117,28 @@ def test_it_says_what_runs(photos: Path) -> None:
 
 # ---- bad samples: whoever of decoder and DALI refuses them ----
 
-LAYOUTS: dict[str, list[int]] = {
-    "a whole batch": list(range(8, 16)),
-    "in the first batch": [0, 7],
-    "in the last batch": [38, 39],
-    "in two batches running": [9, 17, 22],
-    "the substitute too": [3, 4, 5, 31, 32],
-    "every other one": list(range(0, 40, 2)),
-    "all but one": list(range(1, 40)),
+CASES: dict[str, tuple[list[int], dict[str, Any], dict[str, Any]]] = {
+    "a whole batch": (list(range(8, 16)), THREADS, {}),
+    "in the first batch": ([0, 7], THREADS, {}),
+    "in the last batch": ([38, 39], THREADS, {"batch_size": 12, "drop_last": False}),
+    "in two batches running": ([9, 17, 22], THREADS, {}),
+    "the substitute too": ([3, 4, 5, 31, 32], IN_THE_PROCESS, {"batch_size": 12, "pipeline": imagenet_eval(32)}),
+    "batches of one": ([3, 4, 5, 31, 32], THREADS, {"batch_size": 1}),
+    "every other one": (list(range(0, 40, 2)), IN_THE_PROCESS, {}),
+    "all but one": (list(range(1, 40)), THREADS, {}),
 }
 
 
-@pytest.mark.parametrize("options", WORKERS, ids=IDS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_bad_samples_anywhere_leave_the_stream_of_the_torch_backend(layout: str, options: dict[str, Any]) -> None:
-    places = LAYOUTS[layout]
+@pytest.mark.parametrize("case", CASES)
+def test_bad_samples_anywhere_leave_the_stream_of_the_torch_backend(case: str) -> None:
+    places, options, changed = CASES[case]
     items = [undecodable(photo(k), KINDS[k % len(KINDS)]) if k in places else photo(k) for k in range(40)]
     assert all(dali_can_decode(parse_header(items[place]), items[place]) for place in places)
-    cases: list[dict[str, Any]] = [
-        {"batch_size": 8, "shuffle": False},
-        {"batch_size": 1, "shuffle": False},
-        {"batch_size": 12, "shuffle": False, "drop_last": False},
-        {"batch_size": 12, "pipeline": imagenet_eval(32)},
-    ]
-    for case in cases:
-        settings = {"on_bad_sample": "replace", **case}
-        ours = stream(MemorySource(items), backend="torch", **settings)
-        dali = stream(MemorySource(items), **settings, **options)
-        assert_near(dali, ours)
-        assert sorted(sample for sample, *_ in dali.bad) == places
-        assert_refused(dali, len({place // case["batch_size"] for place in places}), options)
+    settings = {"batch_size": 8, "shuffle": False, "on_bad_sample": "replace", **changed}
+    dali = stream(MemorySource(items), **settings, **options)
+    assert_near(dali, stream(MemorySource(items), backend="torch", **settings))
+    assert sorted(sample for sample, *_ in dali.bad) == places
+    assert_refused(dali, len({place // settings["batch_size"] for place in places}), options)
 
 
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)

@@ -14,49 +14,50 @@ from old_nvjpeg import build_nvjpeg
 from penstock.loaders.dali import dali_versions
 from penstock.loaders.dali.dali_versions import driver_version, has_right_edges, versions
 
-ASK = "from penstock.loaders.dali.dali_versions import nvjpeg_version as ask; print(ask())"
+# Each case has a process of its own: a fork of one that has imported DALI, which has loaded no nvJPEG yet.
+PROGRAM = """
+import ctypes, os, shutil, sys
+from penstock.loaders.dali.dali_versions import nvjpeg_version
+from penstock.pipelines.sample.dali_graph import import_dali
+
+import_dali()
+path = os.environ["LD_LIBRARY_PATH"]
+for action, library in zip(*[iter(sys.argv[1:])] * 2):
+    if action == "put on the path":
+        shutil.copy(library, path)
+    if os.fork() == 0:
+        if action == "load":
+            ctypes.CDLL(library)
+        print(nvjpeg_version(), flush=True)
+        os._exit(0)
+    os.wait()
+"""
 
 
-def told(first: str = "", **environment: str) -> str:
-    """What a new process takes for the version of DALI's nvJPEG after it ran `first`."""
+def test_it_is_the_nvjpeg_that_the_linker_gives_to_dali(tmp_path: Path) -> None:
+    """One of another name is not: wheels of other packages bundle it so. DALI does not use one that does not tell."""
+    path = tmp_path / "path"
+    path.mkdir()
+    other = build_nvjpeg(tmp_path / "other", (13, 0, 4), soname="libnvjpeg-02b6d700.so.13")
+    loaded = build_nvjpeg(tmp_path / "loaded", (13, 0, 4))
+    older = build_nvjpeg(tmp_path / "older", (13, 1, 0))
+    silent = build_nvjpeg(tmp_path / "silent", (13, 1, 0), status=1)
+    installed = str(tuple(int(part) for part in version("nvidia-nvjpeg").split(".")[:3]))
+    cases = [
+        ("nothing", "", installed),
+        ("load", other, installed),
+        ("load", loaded, "(13, 0, 4)"),
+        ("put on the path", older, "(13, 1, 0)"),
+        ("put on the path", silent, "None"),
+    ]
     run = subprocess.run(
-        [sys.executable, "-c", f"{first}\n{ASK}"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
+        [sys.executable, "-c", PROGRAM, *(str(word) for case in cases for word in case[:2])],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "LD_LIBRARY_PATH": str(path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    return run.stdout.strip()
-
-
-def installed() -> str:
-    return str(tuple(int(part) for part in version("nvidia-nvjpeg").split(".")[:3]))
-
-
-def test_it_is_the_nvjpeg_of_the_wheel() -> None:
-    assert told() == installed()
-
-
-def test_an_older_toolkit_on_the_librarys_path_is_noticed(tmp_path: Path) -> None:
-    build_nvjpeg(tmp_path, (13, 1, 0))
-    assert told(LD_LIBRARY_PATH=str(tmp_path)) == "(13, 1, 0)"
-
-
-def test_one_that_is_loaded_already_is_dalis_too(tmp_path: Path) -> None:
-    library = build_nvjpeg(tmp_path, (13, 0, 4))
-    assert told(f"import ctypes; ctypes.CDLL({str(library)!r})") == "(13, 0, 4)"
-
-
-def test_another_packages_own_copy_is_not_dalis(tmp_path: Path) -> None:
-    """As wheels bundle it: under a name of its own, which the linker does not give to DALI."""
-    library = build_nvjpeg(tmp_path, (13, 0, 4), soname="libnvjpeg-02b6d700.so.13")
-    assert told(f"import ctypes; ctypes.CDLL({str(library)!r})") == installed()
-
-
-def test_one_that_does_not_tell_is_none(tmp_path: Path) -> None:
-    """nvImageCodec does not use it either; DALI decodes on the CPU then."""
-    build_nvjpeg(tmp_path, (13, 1, 0), status=1)
-    assert told(LD_LIBRARY_PATH=str(tmp_path)) == "None"
+    assert run.stdout.splitlines() == [expected for *_, expected in cases]
 
 
 @pytest.mark.parametrize(
