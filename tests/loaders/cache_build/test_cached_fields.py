@@ -45,16 +45,14 @@ def test_a_cache_serves_its_fields_without_their_files(data: PhotoFields, tmp_pa
     build_cache(data.source(), tmp_path / "one.h5", encoding, workers=0)
     build_cache(data.source(), tmp_path / "set", encoding, workers=0, shards=3)
     shutil.rmtree(data.root)
-    first = None
-    for cache in ("one.h5", "set"):
-        for settings in ENGINES.values():
-            found = batches(str(tmp_path / cache), **settings)
-            for batch in found:
-                data.check(batch)
-            first = first or found
-            for batch, other in zip(found, first, strict=True):
-                assert batch.index.tolist() == other.index.tolist()
-                assert torch.equal(batch.fields["mask"], other.fields["mask"])
+    first = batches(str(tmp_path / "one.h5"), backend="hdf5", workers=0)
+    for settings in ENGINES.values():
+        found = batches(str(tmp_path / "set"), **settings)
+        for batch, other in zip(found, first, strict=True):
+            data.check(batch)
+            data.check(other)
+            assert batch.index.tolist() == other.index.tolist()
+            assert torch.equal(batch.fields["mask"], other.fields["mask"])
     assert verify_cache(open_cache(tmp_path / "set")).sound
 
 

@@ -132,7 +132,7 @@ def cut_builds(
             recorder.end()
         whole = (recorded / "x.h5").read_bytes()
         assert len(recorder.moments) > 25
-        for number in range(count or 3 * len(recorder.moments)):
+        for number in range(count or len(recorder.moments)):
             dest, before = folder / "cut" / "x.h5", earlier if number % 2 else b""
             dest.parent.mkdir()
             if before:
