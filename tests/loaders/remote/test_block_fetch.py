@@ -158,7 +158,7 @@ def asked_of(loader: Loader, source: Any, num_batches: int) -> np.ndarray:
 def test_a_view_tells_its_source_when_samples_are_needed(
     server: RangeServer, photos: ImageFolder, tmp_path: Path, view: str, shuffle: Any
 ) -> None:
-    source = open_remote(server, photos, local_cache=tmp_path / "copy", local_bytes=photos.num_bytes // 8)
+    source = open_remote(server, photos, local_cache=tmp_path / "copy")
     indices = np.arange(5, NUM_PHOTOS, 3)[:: -1 if view == "unsorted subset" else 1]
     served = concat([photos, source]) if view == "concat" else open_source(source, subset=indices)
     number_of = {sample: NUM_PHOTOS + sample for sample in range(NUM_PHOTOS)}

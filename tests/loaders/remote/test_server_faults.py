@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from forked_commands import Commands
 from range_server import CUT, HANG, TRICKLE, USUAL, WHOLE, RangeServer, serve_ranges
 from remote_photos import PARTS, open_loader, open_remote, write_containers
 from served_rows import Row, serve
@@ -81,7 +80,7 @@ def test_a_server_that_stays_away_is_one_line(
 
 @pytest.fixture
 def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "SAMPLE_TIMEOUT_S", 4.0)
+    monkeypatch.setattr(object_store, "SAMPLE_TIMEOUT_S", 2.0)
 
 
 @pytest.mark.usefixtures("short_deadline")
@@ -262,20 +261,22 @@ def test_what_is_forgotten_does_not_begin(server: RangeServer) -> None:
     assert fetcher.has_room
 
 
-def test_a_program_does_not_fetch_the_rest_when_it_ends(server: RangeServer) -> None:
+def test_a_program_does_not_fetch_the_rest_when_it_ends(
+    commands: Commands, server: RangeServer, tmp_path: Path
+) -> None:
     server.delay_s = 0.1
-    text = (
-        "import sys\n"
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import __main__, sys\n"
         "from penstock.loaders.remote.fetcher import Fetcher, Range\n"
         "from penstock.loaders.remote.object_store import ObjectStore\n"
         "store, url = ObjectStore(), sys.argv[1]\n"
         "version, fetcher = store.stat(url).version, Fetcher(store, 2, 1 << 20)\n"
+        "__main__.fetcher = fetcher\n"
         "for at in range(100):\n"
         "    fetcher.announce([Range(at, url, at, 10, version)])\n"
         "fetcher.take(Range(0, url, 0, 10, version))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", text, f"{server.url}/0.bin"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    code, command = commands.run(f"{server.url}/0.bin", script=program)
+    assert (code, command.errors) == (0, "")
     assert 2 <= server.requests["all"] < 50
