@@ -62,26 +62,25 @@ def cached(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ---- bits
 
 
-def test_the_caches_hold_every_kind(odd_images: Path, tmp_path: Path) -> None:
+def test_the_caches_hold_every_kind(request: pytest.FixtureRequest, sound: Path) -> None:
     """Or the rest would prove little."""
-    for name, kinds in (("jpeg", {STRIPS, FILE}), ("raw", {PIXELS, FILE}), ("lossy", {STRIPS, FILE})):
-        records = open_cache(build_odd_cache(odd_images, tmp_path / f"{name}.h5", ENCODINGS[name])).records
-        assert set(records["kind"].tolist()) == kinds
-        whole = records[records["kind"] == STRIPS]
-        sampled = set(zip(whole["mcu_width"].tolist(), whole["mcu_height"].tolist(), strict=True))
-        assert sampled >= ({(8, 8), (16, 8), (16, 16), (8, 16), (32, 8)} if name == "jpeg" else set())
+    name, records = request.node.callspec.params["sound"], open_cache(sound).records
+    assert set(records["kind"].tolist()) == {PIXELS if name == "raw" else STRIPS, FILE}
+    whole = records[records["kind"] == STRIPS]
+    sampled = set(zip(whole["mcu_width"].tolist(), whole["mcu_height"].tolist(), strict=True))
+    assert sampled >= ({(8, 8), (16, 8), (16, 16), (8, 16), (32, 8)} if name == "jpeg" else set())
 
 
 def test_flips_in_the_images(flipper: Flipper) -> None:
-    outcomes = flipper.payload_flips(300, random.Random(1))
-    assert outcomes == {REPORTED: 300}
+    outcomes = flipper.payload_flips(100, random.Random(1))
+    assert outcomes == {REPORTED: 100}
     assert flipper.outcome() == SAME
 
 
 def test_flips_in_the_tables(flipper: Flipper) -> None:
-    outcomes = flipper.table_flips(100, random.Random(2))
+    outcomes = flipper.table_flips(60, random.Random(2))
     assert set(outcomes) == {REPORTED, SAME}
-    assert outcomes[REPORTED] > 50
+    assert outcomes[REPORTED] > 30
     assert flipper.outcome() == SAME
 
 
@@ -99,7 +98,7 @@ def test_a_loader_names_the_damaged_image_or_puts_another_in_its_place(cached: P
     flipper = Flipper(Path(shutil.copy(cached / "x.h5", tmp_path)))
     settings = {"pipeline": imagenet_eval(32), "batch_size": 4, "dtype": torch.uint8, "workers": 0}
     draw = random.Random(8)
-    for index in range(len(flipper.records)):
+    for index in range(0, len(flipper.records), 3):
         record = flipper.records[index]
         at = flipper.payload.start + record.offset + draw.randrange(record.head)  # which every crop needs
         with flipper.flipped(at, draw.randrange(8)):
@@ -119,15 +118,15 @@ def test_a_loader_names_the_damaged_image_or_puts_another_in_its_place(cached: P
 def damages(size: int) -> Iterator[tuple[set[str], Callable[[bytearray], object]]]:
     """What may become of a file of so many bytes by larger damage, and that damage."""
     draw = random.Random(4)
-    for cut in (0, 1, 8, PAGE - 1, PAGE, size - 1, size - 32, *(draw.randrange(size) for _ in range(15))):
+    for cut in (0, 1, 8, PAGE - 1, PAGE, size - 1, size - 32, *(draw.randrange(size) for _ in range(6))):
         yield {REPORTED}, lambda content, cut=cut: content.__delitem__(slice(cut, None))
-    for at in (draw.randrange(size - 600) for _ in range(10)):
+    for at in (draw.randrange(size - 600) for _ in range(5)):
         yield {REPORTED}, lambda content, at=at: content.__delitem__(slice(at, at + 512))
         yield {REPORTED}, lambda content, at=at: content.insert(at, 0)
     for more in (b"\0", b"x", bytes(PAGE)):
         yield {SAME, REPORTED}, lambda content, more=more: content.extend(more)
     starts = list(range(0, size, PAGE))
-    for start in draw.sample(starts, min(40, len(starts))) + starts[:2] + starts[-6:]:
+    for start in draw.sample(starts, min(15, len(starts))) + starts[:2] + starts[-6:]:
         end = min(start + PAGE, size)  # what a file system gives for a block that it has lost
         yield (
             {SAME, REPORTED},
@@ -144,7 +143,7 @@ def test_cuts_gaps_insertions_and_lost_pages(flipper: Flipper, tmp_path: Path) -
         other.chmod(0o600)
         outcomes.append(outcome_of(other, flipper.everything))
         assert outcomes[-1] in expected
-    assert outcomes.count(REPORTED) > 60
+    assert outcomes.count(REPORTED) > 30
 
 
 def test_images_that_have_changed_places(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ import errno
 import os
 import re
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faulty_source import FaultySource, run_out_of_memory
+from forked_commands import Commands
 from processes import child_pids, eventually, fork_server_pid
 
 from penstock.loaders.cache.format import PIXELS, Encoding
@@ -81,18 +80,21 @@ def test_closing_it_ends_the_workers() -> None:
     assert eventually(lambda: not child_pids())
 
 
-def test_a_program_that_leaves_a_build_open_ends() -> None:
-    program = textwrap.dedent("""
+def test_a_program_that_leaves_a_build_open_ends(commands: Commands, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    text = textwrap.dedent("""
+        import __main__
         import numpy as np
         from penstock.loaders.cache.format import Encoding
         from penstock.loaders.cache_encode.chunks import encode_in_order
         from penstock.loaders.sources.arrays import ArraySource
 
         source = ArraySource(np.zeros((3000, 32, 32, 3), np.uint8), np.zeros(3000, int))
-        chunks = encode_in_order(source, Encoding(kind="raw"), 0, 3000, 2)
+        chunks = __main__.chunks = encode_in_order(source, Encoding(kind="raw"), 0, 3000, 2)
         next(chunks)
     """)
-    assert subprocess.run([sys.executable, "-c", program], timeout=600, check=False).returncode == 0
+    program.write_text(text)
+    assert commands.run(script=program)[0] == 0
 
 
 def leaves_ctrl_c_to_its_parent(pid: int) -> bool:
@@ -100,14 +102,14 @@ def leaves_ctrl_c_to_its_parent(pid: int) -> bool:
     return bool(ignored and int(ignored[1], 16) >> (signal.SIGINT - 1) & 1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_to_a_whole_job_are_the_builders_affair(number: signal.Signals) -> None:
+def test_signals_to_a_whole_job_are_the_builders_affair() -> None:
     """A worker that heeded them, or let jpegtran do so, would store images as what they are not."""
     chunks = encode_in_order(FaultySource(400, {}, delay_s=0.002), Encoding(), 0, 400, 2)
     kept = dict(next(chunks).kept)
     assert eventually(lambda: all(map(leaves_ctrl_c_to_its_parent, child_pids())))  # the second one starts still
     for pid in [fork_server_pid(), *child_pids()]:
-        os.kill(pid, number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(pid, number)
     for chunk in chunks:
         kept.update(chunk.kept)
     assert kept == {}
