@@ -45,8 +45,9 @@ def test_blocks_come_whole_and_once(server: RangeServer, photos: ImageFolder, tm
     source = open_remote(server, photos, **options)
     before = source.store.requests
     assert serve_epochs(source, 2) == expected
-    # Of two epochs or one, with those of the first batches, and of what is announced of a third.
-    assert source.store.requests - before <= FEWEST * (1 if copied else 3) + 2 * 6 + 2 * PARTS
+    # Of two epochs or one, with those of the first batches and of others that a busy machine needs before their block
+    # is there, and of what is announced of a third.
+    assert source.store.requests - before <= (2 * FEWEST if copied else 3 * FEWEST + 2 * 6 + 2 * PARTS)
     single = open_remote(server, photos, **({**options, "local_cache": tmp_path / "single"} if copied else {}))
     before = single.store.requests
     serve_epochs(single, 1, shuffle=True)
