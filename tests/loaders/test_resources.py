@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
-from command_line import lines_of, penstock
+from command_line import lines_of
+from forked_commands import Command, Commands
 from mounts import needs_mounts
 from processes import child_pids, eventually, worker_pids
 
@@ -22,24 +21,35 @@ from penstock.loaders.loader import Loader
 from penstock.loaders.system import machine
 from penstock.pipelines import imagenet_train
 
-SMALL = ("--size", 32, "--batch-size", 12)
-
 
 def open_loader(source: Any, **settings: Any) -> Loader:
     defaults = {"pipeline": imagenet_train(32), "batch_size": 12, "dtype": torch.uint8, "seed": 7, "workers": 2}
     return create_loader(source, **{**defaults, "workers_are": "processes", **settings})
 
 
+def iterate(commands: Commands, tmp_path: Path, limit: str, *arguments: object) -> tuple[int, Command]:
+    """Run `penstock iterate` with batches of 12 under a limit, a line of Python; (exit code, the command).
+
+    Python decodes: workers are processes then.
+    """
+    script = tmp_path / "limited.py"
+    lines = ("import ctypes, psutil, resource, subprocess", "from penstock.bench import cli", limit, "cli.main()")
+    script.write_text("if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in lines))
+    return commands.run("iterate", *arguments, "--batch-size", 12, "--decoder", "simplejpeg", script=script)
+
+
 # ---- memory for workers ----
 
 
 @needs_mounts
-def test_a_small_dev_shm_is_enough(photos: Path) -> None:
+def test_a_small_dev_shm_is_enough(photos: Path, commands: Commands, tmp_path: Path) -> None:
     """Docker's is 64 MB, and torch's own workers fail there; this one is 8 MB, for 58 MB of slots."""
-    prefix = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=8m tmpfs /dev/shm && exec "$@"', "sh")
-    done = penstock("iterate", photos, "--size", 448, "--batch-size", 12, "--workers", 2, prefix=prefix)
-    assert (done.returncode, done.stderr) == (0, "epoch 0: planned=48 delivered=48 replaced=0\n")
-    assert len(lines_of(done.stdout)) == 4
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", "/dev/shm"]
+    own_mounts = "assert ctypes.CDLL(None).unshare(0x20000) == 0"  # CLONE_NEWNS
+    limit = f"{own_mounts}; subprocess.run({mount}, check=True)"
+    code, done = iterate(commands, tmp_path, limit, photos, "--size", 448, "--workers", 2)
+    assert (code, done.errors) == (0, "epoch 0: planned=48 delivered=48 replaced=0\n")
+    assert len(lines_of(done.output)) == 4
 
 
 @pytest.mark.parametrize(("workers", "code"), [(0, "E-MEM"), (2, "E-SHM")])
@@ -62,38 +72,33 @@ def test_slots_beyond_the_memory_that_is_left_are_refused(
         (2, 64, 20),  # enough for the slots, not for the threads that talk to workers
     ],
 )
-def test_a_limit_of_address_space_is_a_code_and_no_hang(photos: Path, workers: int, size: int, extra_mb: int) -> None:
+def test_a_limit_of_address_space_is_a_code_and_no_hang(
+    photos: Path, commands: Commands, tmp_path: Path, workers: int, size: int, extra_mb: int
+) -> None:
     """As `ulimit -v` and some batch systems set it, above what the imports take."""
-    script = (
-        "import resource, sys, psutil, torch\n"
-        "from penstock.bench import cli; from penstock.bench.commands import iterate as command_iterate\n"
-        "import penstock.loaders.engine.process_engine\n"
-        f"limit = psutil.Process().memory_info().vms + ({extra_mb} << 20)\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
-        f"sys.argv = ['penstock', 'iterate', {str(photos)!r}, '--size', '{size}', '--batch-size', '12',\n"
-        f"            '--workers', '{workers}', '--dump', '/dev/null']\n"
-        "cli.main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode in ((7,) if size == 2000 else (0, 5, 7)), done.stderr
-    if done.returncode:
+    limit = f"resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + ({extra_mb} << 20),) * 2)"
+    code, done = iterate(commands, tmp_path, limit, photos, "--size", size, "--workers", workers, "--dump", os.devnull)
+    assert code in ((7,) if size == 2000 else (0, 5, 7)), done.errors
+    if code:
         codes = ("LoaderError[E-MEM]", "LoaderError[E-SHM]", "LoaderError[E-WORKER]")
-        assert done.stderr.splitlines()[-1].startswith(codes)
+        assert done.errors.splitlines()[-1].startswith(codes)
 
 
 # ---- descriptors ----
 
 
 @pytest.mark.parametrize(("workers", "code"), [(2, 0), (8, 7)])
-def test_few_descriptors_are_enough_or_an_error(photos: Path, workers: int, code: int) -> None:
-    prefix = ("sh", "-c", 'ulimit -n 128 && exec "$@"', "sh")
-    done = penstock("iterate", photos, *SMALL, "--workers", workers, "--decoder", "simplejpeg", prefix=prefix)
-    assert done.returncode == code, done.stderr
+def test_few_descriptors_are_enough_or_an_error(
+    photos: Path, commands: Commands, tmp_path: Path, workers: int, code: int
+) -> None:
+    limit = "resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))"
+    left, done = iterate(commands, tmp_path, limit, photos, "--size", 32, "--workers", workers)
+    assert left == code, done.errors
     if code:
-        assert done.stderr.startswith("LoaderError[E-FD]")
-        assert done.stderr.count("\n") == 1
+        assert done.errors.startswith("LoaderError[E-FD]")
+        assert done.errors.count("\n") == 1
     else:
-        assert len(lines_of(done.stdout)) == 4
+        assert len(lines_of(done.output)) == 4
 
 
 def test_the_soft_limit_of_descriptors_is_raised_by_itself(photos: Path) -> None:

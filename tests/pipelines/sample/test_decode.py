@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import resource
 import sys
@@ -231,6 +232,7 @@ def test_bombs_are_refused_before_memory_is_allocated(name: str) -> None:
 
 
 def rss_kib() -> int:
+    ctypes.CDLL(None).malloc_trim(0)  # free memory would hide what is lost
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize() // 1024
 
 
@@ -245,14 +247,14 @@ def test_memory_does_not_grow_with_images_or_errors(name: str) -> None:
     ]
     images = decoder(name, "apply")
     sizes = []
-    for i in range(2400):
+    for i in range(1000):
         pool = bad if i % 3 else good
         data = pool[i % len(pool)]
         assert isinstance(outcome(lambda d=data: images.full(d)), str) == (pool is bad)
-        if i in (399, 2399):
+        if i in (299, 999):
             gc.collect()
             sizes.append(rss_kib())
-    assert sizes[1] - sizes[0] < 2048
+    assert sizes[1] - sizes[0] < 512
 
 
 def png_file() -> bytes:

@@ -1,4 +1,4 @@
-"""Twenty thousand damaged images: no crash, no hang, no other exception, one verdict from all decoders."""
+"""Thousands of damaged images: no crash, no hang, no other exception, one verdict from all decoders."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import image_fuzz
-import pytest
 from forked_child import ForkedChild
 
 from penstock.pipelines.errors import ERROR_CODES
 
-NUM_INPUTS = 22_000  # a tenth is neither JPEG nor PNG
+NUM_INPUTS = 5_000  # a tenth is neither JPEG nor PNG
 NUM_CHILDREN = 2
 
 
@@ -25,7 +24,6 @@ def decode(numbers: range, progress: Path) -> dict[str, Any]:
         return image_fuzz.run(image_fuzz.sequence(numbers.start, numbers.stop), numbers.start, progress)
 
 
-@pytest.mark.slow
 def test_damaged_images_are_accepted_or_refused_alike(tmp_path: Path) -> None:
     share, children = NUM_INPUTS // NUM_CHILDREN, []
     for first in range(0, NUM_INPUTS, share):
@@ -42,5 +40,5 @@ def test_damaged_images_are_accepted_or_refused_alike(tmp_path: Path) -> None:
     assert verdicts.total() == NUM_INPUTS
     assert set(verdicts) - {"accepted"} <= set(ERROR_CODES)
     for verdict in ("accepted", "E-CORRUPT", "E-TRUNC", "E-UNSUPPORTED", "E-BOMB", "E-FORMAT"):
-        assert verdicts[verdict] > 10, verdicts
+        assert verdicts[verdict] > 3, verdicts
     assert 0.2 < verdicts["accepted"] / NUM_INPUTS < 0.8
