@@ -52,6 +52,8 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 VIEWS = [imagenet_train(32), imagenet_train(32), imagenet_train((16, 24), scale=(0.05, 0.3)), imagenet_eval(20)]
 TRANSFORMS = {"jitter": jitter, "global state": from_global_state}
+# All crops are drawn, and made of pixels, by the same code in threads and in processes, on any rank.
+OF_EACH_CROP = ("threads", "hdf5", "hdf5, python", "dali")
 ALONE = {"roll": roll, "mean": mean, "module": Module(), "by name": ByName()}
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"pipeline": ImagePipeline(**crop)} for name, crop in CROPS.items()},
@@ -94,7 +96,8 @@ def streams(photos: Path) -> dict[str, list[Step]]:
 @pytest.mark.parametrize(
     ("case", "backend"),
     [
-        *itertools.product([case for case in CASES if case not in ALONE], BACKENDS),
+        *itertools.product(CROPS, OF_EACH_CROP),
+        *itertools.product([case for case in CASES if case not in {**ALONE, **CROPS}], BACKENDS),
         *itertools.product(CHANGES, OF_CHANGES),
         *itertools.product(ALONE, ["threads"]),
     ],
@@ -106,7 +109,7 @@ def test_every_backend_serves_it(photos: Path, streams: dict[str, list[Step]], c
         assert serve_steps(loader, rounds=rounds) == streams[case]
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in CHANGES])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in {**CHANGES, **CROPS}] + ["scale jitter"])
 def test_ranks_go_on_together_where_a_state_was_taken(photos: Path, streams: dict[str, list[Step]], case: str) -> None:
     with open_loader(photos, case, workers=2) as loader:
         head = as_steps(itertools.islice(loader.batches(), 3))

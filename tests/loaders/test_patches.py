@@ -69,9 +69,11 @@ def expect(path: Path, batch: Batch, row: int, patch: int, channels: int) -> tup
 
 
 @pytest.mark.filterwarnings("ignore:the data has no labels")
-@pytest.mark.parametrize("crop", ["random_resized", "full", "center"])
 @pytest.mark.parametrize("resample", ["pillow", "torch"])
-@pytest.mark.parametrize(("patch", "channels"), [(16, 3), (7, 3), (16, 1)])
+@pytest.mark.parametrize(
+    ("patch", "channels", "crop"),
+    [(16, 3, "random_resized"), (16, 3, "center"), (7, 3, "full"), (16, 1, "random_resized")],
+)
 def test_patches_are_those_of_pillow_and_loops(
     many_aspects: Path, resample: Any, crop: Any, patch: int, channels: Any
 ) -> None:

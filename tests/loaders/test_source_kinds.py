@@ -213,7 +213,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "hdf5": {"backend": "hdf5", "workers": 2},
     "dali": {"backend": "dali", "workers": 2, "readers": 2},
 }
-# One of each class of source, which is all that an engine sees of the data.
+# One of each class of source, which is all that an engine and a rank see of the data.
 DISTINCT = (
     *("CSV", "tars", "Parquet", "Dataset in memory", "tars over HTTP, copied", "CSV over HTTP"),
     *("CSV of images over HTTP, copied", "folder in S3", "Parquet over HTTP, copied", "HDF5 over HTTP"),
@@ -257,7 +257,7 @@ def test_the_stream_is_that_of_the_folder(photos: Photos, expected: list[Row], k
         assert served == expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DISTINCT)
 def test_ranks_share_it_and_go_on_where_they_stopped(photos: Photos, expected: list[Row], kind: str) -> None:
     """Each rank begins with Python's decoder, and goes on with another opening of the data."""
     parts = []

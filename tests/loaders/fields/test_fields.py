@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -170,8 +171,13 @@ def test_rows_without_a_sample_are_left_out_unless_padded(data: PhotoFields, tmp
             assert {len(values) for each in views for values in each} == {rows}
 
 
-@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "processes"])
-@pytest.mark.parametrize("fault", ["size", "missing", "cut", "box", "depth"])
+@pytest.mark.parametrize(
+    ("engine", "fault"),
+    [
+        *itertools.product(["in the process"], ["size", "missing", "cut", "box", "depth"]),
+        *itertools.product(["threads", "hdf5", "dali"], ["missing", "cut"]),
+    ],
+)
 def test_bad_fields_name_their_sample_and_are_replaced(
     data: PhotoFields, tmp_path: Path, engine: str, fault: str
 ) -> None:

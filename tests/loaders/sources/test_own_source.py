@@ -20,6 +20,7 @@ import faulty_source
 import pytest
 import torch
 from faulty_source import FaultySource
+from forked_commands import Commands
 from photo_folder import photo, write_folder
 from range_server import CUT, USUAL, RangeServer, serve_ranges
 
@@ -327,10 +328,15 @@ with create_loader(Own(), pipeline=imagenet_train(8), batch_size=4, workers=2) a
 """
 
 
-@pytest.mark.parametrize(("name", "kind"), [("train.py", "encoded"), ("-", "pixels")])
-def test_a_script_and_a_notebook_need_no_main_guard(tmp_path: Path, name: str, kind: str) -> None:
+def test_a_script_needs_no_main_guard(tmp_path: Path, commands: Commands) -> None:
     (tmp_path / "photo.jpg").write_bytes(photo(0))
     (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, name, "photo.jpg", kind]  # a notebook has no file: it comes by standard input
+    code, run = commands.run(tmp_path / "photo.jpg", "encoded", script=tmp_path / "train.py")
+    assert (run.output, run.errors, code) == ("started\n8\n", "", 0)
+
+
+def test_a_notebook_needs_no_main_guard(tmp_path: Path) -> None:
+    """It has no file: it comes by standard input."""
+    command = [sys.executable, "-", "no file", "pixels"]
     run = subprocess.run(command, cwd=tmp_path, input=SCRIPT, capture_output=True, text=True, timeout=600, check=False)
     assert (run.stdout, run.stderr, run.returncode) == ("started\n8\n", "", 0)

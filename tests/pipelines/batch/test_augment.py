@@ -34,10 +34,10 @@ INEXACT = (*BLENDS, *SMOOTH)
 MOVES = (*geometry.OPS, *SMOOTH)
 
 
-@pytest.mark.parametrize("size", [(41, 56), (64, 64), (3, 3), (2, 5), (5, 2), (1, 1), (17, 300)], ids=str)
+@pytest.mark.parametrize("size", [(41, 56), (3, 3), (2, 5), (5, 2), (1, 1), (17, 300)], ids=str)
 @pytest.mark.parametrize("op", list(Op)[1:], ids=lambda op: op.name)
 def test_each_operation_is_pillows(op: Op, size: tuple[int, int]) -> None:
-    number = 100 if size == (41, 56) else 30
+    number = 60 if size == (41, 56) else 15
     images, values = images_of(number, size), values_of(op, number)
     if size == (1, 1):  # one alone: its planes would be its own memory
         images, values = images[1:2], values[5:6]

@@ -99,7 +99,7 @@ def test_every_byte_of_the_scan_changed(native: ctypes.CDLL, name: str) -> None:
     assert oracle.copied > 50 or name.startswith("progressive")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_mutated_files(native: ctypes.CDLL, seed: int) -> None:
     rng, oracle = random.Random(seed), Oracle(native)
     progressive = [data for name, data in SMALL.items() if name.startswith("progressive")]

@@ -66,7 +66,7 @@ def drawn(draw: np.random.Generator, width: int, height: int, stride: int = 0) -
 
 def test_random_sizes(resize: Resize) -> None:
     draw = np.random.default_rng(1)
-    for number in range(2000):
+    for number in range(700):
         limit = (4, 12, 40, 100, 200)[number % 5]
         width, height, *size = (int(side) for side in draw.integers(1, limit + 1, 4))
         if number % 7 == 0:
@@ -104,11 +104,11 @@ def test_extreme_sizes(resize: Resize, source: tuple[int, int], target: tuple[in
             assert np.array_equal(resize(pixels, target, flip), by_torch(pixels, target, flip))
 
 
-def test_every_width_to_every_width(resize: Resize) -> None:
+def test_every_width_to_a_third_of_all_widths(resize: Resize) -> None:
     draw = np.random.default_rng(3)
     for width in range(1, 60):
         pixels = drawn(draw, width, 3, 3 * width + width % 3)
-        for out_width in range(1, 60):
+        for out_width in range(1 + width % 3, 60, 3):
             assert np.array_equal(resize(pixels, (out_width, 3)), by_torch(pixels, (out_width, 3)))
 
 

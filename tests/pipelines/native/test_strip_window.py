@@ -79,7 +79,7 @@ def random_window(draw: random.Random, width: int, height: int) -> Window:
 @pytest.mark.parametrize("kind", KINDS)
 def test_windows_equal_the_whole_image(native: ctypes.CDLL, kind: str) -> None:
     draw, taken = random.Random(kind), 0
-    for number in range(1500):
+    for number in range(660):  # 60 of each image
         height, width, mcus = SEGMENTS[number % len(SEGMENTS)]
         image = strips(kind, height, width, 1 if kind in ("444", "440", "411", "grey") else mcus)
         x, y, w, h = window = random_window(draw, width, height)
@@ -93,7 +93,7 @@ def test_windows_equal_the_whole_image(native: ctypes.CDLL, kind: str) -> None:
             continue
         taken += 1
         assert np.array_equal(found, expected), (window, height, width)
-    assert taken > 1200
+    assert taken > 520
 
 
 def test_a_small_window_takes_few_segments() -> None:

@@ -153,7 +153,7 @@ def test_fed_memory_may_be_dropped_at_once(coded: bool) -> None:
         made.feed([CropTask(data, (0, 0, 200, 200), False) for _ in range(BATCH)])
 
     with graph((16, 16), coded=coded, depth=3) as made:
-        for k in range(0, 240, 3):
+        for k in range(0, 240, 9):
             fed(made, k)
             fed(made, k + 1)
             fed(made, k + 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import subprocess
 import tempfile
@@ -37,6 +38,7 @@ GREY_SCRIPTS = {
 }
 
 
+@functools.cache
 def transcoded(data: bytes, *options: str) -> bytes:
     """The file as jpegtran makes it."""
     program = jpegtran_path()
@@ -44,6 +46,7 @@ def transcoded(data: bytes, *options: str) -> bytes:
     return subprocess.run([program, *options], input=data, stdout=subprocess.PIPE, check=True).stdout
 
 
+@functools.cache
 def scripted(data: bytes, script: str, *options: str) -> bytes:
     """The file with the scans of a script."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
