@@ -405,18 +405,17 @@ WORKERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("kind", WORKERS)
 @pytest.mark.parametrize(
-    ("dtype", "augment"),
+    ("kind", "dtype", "augment"),
     [
-        (torch.float32, Augmentations()),
-        (torch.uint8, AUGMENTS["operations"]),
-        (torch.bfloat16, replace(AUGMENTS["mixing"], color_jitter=(0.4, 0.4, 0.4, 0.1), erasing=0.5)),
+        ("none", torch.float32, Augmentations()),
+        ("threads", torch.uint8, AUGMENTS["operations"]),
+        ("processes", torch.bfloat16, replace(AUGMENTS["mixing"], color_jitter=(0.4, 0.4, 0.4, 0.1), erasing=0.5)),
     ],
     ids=["plain", "augmented, uint8", "mixed, bfloat16"],
 )
 def test_a_loader_serves_the_same_on_the_device(
-    tmp_path: Path, dtype: torch.dtype, augment: Augmentations, kind: str, device: str
+    tmp_path: Path, kind: str, dtype: torch.dtype, augment: Augmentations, device: str
 ) -> None:
     root = write_folder(tmp_path / "photos", 61)
     pipeline = imagenet_train(32, augment=augment)

@@ -116,9 +116,8 @@ def test_evaluation_pads_the_same_rows(odd_folder: Path) -> None:
     check_both(source, -(-len(source) // BATCH), at_least=60, pipeline=imagenet_eval(32), evaluation=True)
 
 
-@pytest.mark.parametrize("exif", ["ignore", "apply"])
-@KINDS
-def test_caches_are_served_alike(odd_cache: Hdf5Cache, exif: str, kind: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("kind", "exif"), [(ROWS, "ignore"), (ROWS, "apply"), (TASKS, "apply")])
+def test_caches_are_served_alike(odd_cache: Hdf5Cache, kind: dict[str, Any], exif: str) -> None:
     made = check_both(odd_cache, 9, at_least=60, pipeline=imagenet_train(32, exif=exif), **kind)
     assert made.coded == ({odd_cache.about[0].coded.kind == "jpeg"} if kind is TASKS else set())
     check_both(odd_cache, 3, at_least=10, pipeline=ImagePipeline(crop="full", size=(40, 24), exif=exif), **kind)

@@ -66,7 +66,7 @@ def random_shares(dice: random.Random) -> Any:
 @pytest.mark.parametrize("by_class", [True, False])
 def test_every_sample_is_in_one_part_in_the_order_of_the_source_with_the_exact_share(by_class: bool) -> None:
     dice = random.Random(11)
-    for _ in range(60):
+    for _ in range(30):
         source = Named(make_samples(dice, dice.randrange(40, 400), dice.randrange(1, 8)))
         shares = random_shares(dice)
         parts = split(source, shares, seed=dice.randrange(1 << 64), by_class=by_class)
@@ -126,7 +126,7 @@ def test_names_that_occur_twice_are_in_the_same_part() -> None:
 @pytest.mark.parametrize("by_class", [True, False])
 def test_no_sample_ever_moves(tmp_path: Path, by_class: bool) -> None:
     dice = random.Random(21)
-    for round_ in range(25):
+    for round_ in range(10):
         file = tmp_path / f"{round_}.json"
         shares = random_shares(dice)
         samples = make_samples(dice, dice.randrange(60, 200), 3)

@@ -99,13 +99,13 @@ def decode(name: str) -> ImageDecoder:
 
 
 def windows_of(width: int, height: int, number: int, seed: int) -> list[tuple[int, int, int, int]]:
-    """Random windows, and those that end at each row."""
+    """Random windows, and those that end at one of three rows, each at another."""
     rng = np.random.default_rng(seed)
     x, y = rng.integers(0, width, number), rng.integers(0, height, number)
     w, h = rng.integers(1, width - x + 1), rng.integers(1, height - y + 1)
     random = np.stack([x, y, w, h], 1).tolist()
     return [(x, y, w, h) for x, y, w, h in random] + [
-        (0, max(0, row - 3), width, min(row, 3)) for row in range(1, height)
+        (0, max(0, row - 3), width, min(row, 3)) for row in range(1 + seed % 3, height, 3)
     ]
 
 
@@ -118,7 +118,7 @@ def test_windows_are_bit_exact(kind: str) -> None:
         decoder = decode(name)
         probe = decoder.probe(data)
         assert np.array_equal(decoder.full(data), expected), name
-        for window in windows_of(width, height, 25, seed):
+        for window in windows_of(width, height, 8, seed):
             x, y, w, h = window
             pixels = decoder.window(data, probe, window)
             assert (pixels.dtype, pixels.shape) == (np.uint8, (h, w, 3))
@@ -290,10 +290,10 @@ def test_markers_are_judged_as_byte_by_byte(kind: str) -> None:
     header = parse_header(whole)
     rng = random.Random(kind)
     sound = 0
-    for number in range(1500):
+    for number in range(500):
         data = damaged(whole, header.scan_offset, rng)
         position = stray_at(data, header)
         sound += position is None
         cause = f"the JPEG's markers do not lead to its end: stray bytes at {position}"
         assert markers_refused(data, header) == (None if position is None else ("E-CORRUPT", cause)), number
-    assert 300 < sound < 1200
+    assert 100 < sound < 400

@@ -80,7 +80,7 @@ def test_every_decoder_reports_a_repair(kind: str) -> None:
     assert report_of(first, data) not in ("E-CORRUPT", "E-TRUNC", "E-UNSUPPORTED")
     for other in others:
         assert report_of(other, data)
-        for window in windows_of(data, random.Random(kind), 20):
+        for window in windows_of(data, random.Random(kind), 10):
             assert bool(report_of(other, data, window)) == bool(report_of(first, data, window)), window
             assert np.array_equal(*(d.window(data, d.probe(data), window) for d in (first, other)))
     assert report_of(ImageDecoder(ImagePipeline()), data) == ""  # only judged on request
@@ -91,7 +91,7 @@ def test_nothing_is_reported_for_a_valid_file(kind: str) -> None:
     data = HARMLESS[kind]
     for decoder in decoders():
         assert report_of(decoder, data) == ""
-        for window in windows_of(data, random.Random(kind), 5):
+        for window in windows_of(data, random.Random(kind), 2):
             assert report_of(decoder, data, window) == "", (decoder.name, window)
         assert decoder.sound(data, decoder.probe(data)) or kind == "a comment behind the scan"
 
@@ -100,13 +100,13 @@ def test_nothing_is_reported_for_a_valid_file(kind: str) -> None:
 def test_a_repair_below_the_crop_is_not_reported(kind: str) -> None:
     data, (first, *others) = REPAIRED[kind], decoders()
     header = parse_header(data)
-    reported_at = [bool(report_of(first, data, (0, 0, 9, rows))) for rows in range(1, header.height + 1)]
+    reported_at = [bool(report_of(first, data, (0, 0, 9, rows))) for rows in range(1, header.height + 1, 3)]
     if header.stoppable:
         assert reported_at == sorted(reported_at)  # once the damage is reached, every larger crop has it
         assert not reported_at[0] or kind.endswith("no data") or "other values" in kind
     else:
         assert all(reported_at)
-    assert reported_at == [bool(report_of(others[1], data, (0, 0, 9, rows))) for rows in range(1, header.height + 1)]
+    assert reported_at == [bool(report_of(others[1], data, (0, 0, 9, rows))) for rows in range(1, header.height + 1, 3)]
     assert not first.sound(data, first.probe(data))
 
 
