@@ -7,7 +7,6 @@ import gc
 import itertools
 import os
 import pkgutil
-import random
 import signal
 import sys
 import threading
@@ -39,7 +38,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 BATCHES = 5
-TRIALS = 40
+TRIALS = 12  # each at another place of the code
 
 
 def open_engine(kind: str) -> Any:
@@ -77,9 +76,8 @@ def served(kind: str, interruption: Interruption) -> list[list[int]]:
 def test_a_consumer_goes_on_after_ctrl_c_at_any_moment(kind: str) -> None:
     whole = Interruption()
     expected = served(kind, whole)
-    draw = random.Random(whole.points)
-    for _ in range(TRIALS):
-        interruption = Interruption(draw.randrange(1, whole.points))
+    for at in whole.draw(TRIALS):
+        interruption = Interruption(at)
         assert served(kind, interruption) == expected, interruption.struck
         assert eventually(lambda: not child_pids()), interruption.struck
 
@@ -121,9 +119,8 @@ def test_ctrl_c_at_any_moment_ends_the_iteration_of_the_drop_in() -> None:
 
     whole = Interruption()
     expected = whole.run(iterate)
-    draw = random.Random(whole.points)
-    for _ in range(TRIALS):
-        interruption = Interruption(draw.randrange(1, whole.points))
+    for at in whole.draw(TRIALS):
+        interruption = Interruption(at)
         with contextlib.suppress(KeyboardInterrupt):
             assert interruption.run(iterate) == expected, interruption.struck
         gc.collect()
@@ -146,31 +143,21 @@ def first_batch(kind: str, method: str, interruption: Interruption) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("kind", "method", "strikes"),  # where the parent is struck, it does the same for each method
-    [("drop-in", "fork", 60), ("processes", "forkserver", 60), ("drop-in", "spawn", 1), ("processes", "fork", 10)],
-)
-def test_ctrl_c_while_the_first_work_is_handed_out(kind: str, method: str, strikes: int) -> None:
+@pytest.mark.parametrize(("kind", "method"), [("drop-in", "fork"), ("processes", "forkserver")])
+def test_ctrl_c_while_the_first_work_is_handed_out(kind: str, method: str) -> None:
     """A lock of a queue was left held, for which the clean-up waited, or a thread of it that never sent anything."""
     within = "Queue.put"  # "WatchedIterator._reset" is all from the workers' start on
-    first_batch(kind, method, Interruption())
     whole = Interruption(within=within)
     first_batch(kind, method, whole)
-    for at in evenly(whole.points, strikes):
+    for at in sorted({visits[k] for visits in whole.places.values() for k in (0, -1)}):
         interruption = Interruption(at, within)
         with contextlib.suppress(KeyboardInterrupt):
             first_batch(kind, method, interruption)
         assert not interruption.struck or in_time(interruption.struck_s), interruption.struck
-    assert whole.points > 10
+    assert len(whole.places) > 10
     gc.collect()
     assert eventually(lambda: not child_pids())
     assert eventually(lambda: not threads())
-
-
-def evenly(points: int, number: int) -> list[int]:
-    """`number` check points at equal distances, each time others; all, if there are no more."""
-    first = random.SystemRandom().random()
-    return sorted({1 + int(points * (k + first) / number) for k in range(min(number, points))})
 
 
 @pytest.mark.timeout(60)
@@ -197,25 +184,26 @@ def test_persistent_workers_begin_anew_after_ctrl_c(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("method", "where"),
+    ("method", "where", "workers"),
     [
-        ("fork", "os.fork"),
-        ("spawn", "multiprocessing.util.spawnv_passfds"),
-        ("forkserver", "multiprocessing.forkserver.connect_to_new_process"),
+        ("fork", "os.fork", 2),
+        ("spawn", "multiprocessing.util.spawnv_passfds", 1),  # each imports torch
+        ("forkserver", "multiprocessing.forkserver.connect_to_new_process", 2),
     ],
 )
 def test_starting_workers_of_the_drop_in_survive_ctrl_c(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], method: str, where: str
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], method: str, where: str, workers: int
 ) -> None:
     """Nobody would know of the process otherwise, or it would end with a traceback."""
-    batches = DataLoader(TensorDataset(torch.arange(8)), 4, num_workers=2, multiprocessing_context=method)
-    assert len(list(batches)) == 2  # what all workers share runs
+    batches = DataLoader(TensorDataset(torch.arange(8)), 4, num_workers=workers, multiprocessing_context=method)
+    assert len(list(DataLoader(batches.dataset, 4, num_workers=1, multiprocessing_context="forkserver"))) == 2
+    # What all workers share runs now.
     create = pkgutil.resolve_name(where)
     started = itertools.count(1)
 
     def interrupted(*arguments: Any) -> Any:
         made = create(*arguments)
-        if made and next(started) == 2:  # in the parent
+        if made and next(started) == workers:  # in the parent
             signal.raise_signal(signal.SIGINT)
         return made
 
@@ -227,7 +215,7 @@ def test_starting_workers_of_the_drop_in_survive_ctrl_c(
     gc.collect()
     assert eventually(lambda: not child_pids())
     assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
-    assert len(list(batches)) == 2
+    assert method == "spawn" or len(list(batches)) == 2
     assert capfd.readouterr().err == ""
 
 

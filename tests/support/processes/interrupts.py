@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import random
 import signal
 import sys
 import time
@@ -14,8 +15,11 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 _WHERE = (
-    "/loaders/",
-    "/pipelines/",
+    "/loaders/drop_in/",
+    "/loaders/engine/",
+    "/loaders/rows/",
+    "/loaders/system/",
+    "/loaders/workers/",
     "/threading.py",
     "/queue.py",
     "/multiprocessing/",
@@ -32,6 +36,7 @@ class Interruption:
     within: qualified name of the function in which the points lie, and in what it calls; by default they lie anywhere.
 
     Attributes:
+        places: instruction -> the numbers of the check points at which it was met.
         points: how many check points there were.
         struck: function and line of the strike and its callers.
         struck_s: when that was (monotonic).
@@ -39,6 +44,7 @@ class Interruption:
 
     def __init__(self, at: int = -1, within: str = "") -> None:
         self._at, self._within, self.points, self.struck, self.struck_s = at, within, 0, "", 0.0
+        self.places: dict[tuple[CodeType, int], list[int]] = {}
 
     def run(self, action: Callable[[], Result]) -> Result:
         """Return what `action` returns; what is raised is KeyboardInterrupt, in the middle of it."""
@@ -50,6 +56,12 @@ class Interruption:
             sys.settrace(before)
             signal.signal(signal.SIGINT, handler)
 
+    def draw(self, number: int) -> list[int]:
+        """Return check points of `number` places at equal distances, each time others; of all, if there are no more."""
+        visits, dice = list(self.places.values()), random.SystemRandom()
+        first, number = dice.random(), min(number, len(visits))
+        return [dice.choice(visits[int(len(visits) * (k + first) / number)]) for k in range(number)]
+
     def _begin(self, frame: FrameType, event: str, argument: Any) -> Any:
         points = _check_points(frame.f_code)
         if not points:
@@ -58,7 +70,9 @@ class Interruption:
 
         def follow(frame: FrameType, event: str, argument: Any) -> Any:
             if event == "opcode" and frame.f_lasti in points and not self.struck and not _is_spared(frame):
-                self.points += self._is_within(frame)
+                if self._is_within(frame):
+                    self.points += 1
+                    self.places.setdefault((frame.f_code, frame.f_lasti), []).append(self.points)
                 if self.points == self._at:
                     self.struck, self.struck_s = _stack(frame), time.monotonic()
                     sys.settrace(None)
