@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -17,8 +16,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command_line import Running
 from forked_child import ForkedChild
+from forked_commands import Commands
 from processes import eventually
 
 from penstock.loaders.workers.launch import hidden_main, start_fork_server, worker_context
@@ -64,7 +63,7 @@ def test_a_fork_server_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> No
     worker_context("forkserver")
 
 
-def test_the_wait_for_the_fork_server_prints_nothing_at_ctrl_c(tmp_path: Path) -> None:
+def test_the_wait_for_the_fork_server_prints_nothing_at_ctrl_c(tmp_path: Path, commands: Commands) -> None:
     """It comes to every process of a terminal; this one is interrupted after the package has set its signals."""
     (tmp_path / "interrupted.py").write_text(
         textwrap.dedent(f"""
@@ -77,24 +76,22 @@ def test_the_wait_for_the_fork_server_prints_nothing_at_ctrl_c(tmp_path: Path) -
             multiprocessing.util.info = info
         """)
     )
-    program = textwrap.dedent("""
-        import multiprocessing
-        from penstock.loaders.workers.launch import worker_context
-        multiprocessing.set_forkserver_preload(["interrupted"])
-        process = worker_context("forkserver").Process(target=print, args=("a user's process",))
-        process.start()
-        process.join()
-    """)
-    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+            import multiprocessing
+            from penstock.loaders.workers.launch import hidden_main, worker_context
+            multiprocessing.set_forkserver_preload(["interrupted"])
+            process = worker_context("forkserver").Process(target=print, args=("a user's process",))
+            with hidden_main():
+                process.start()
+            process.join()
+        """)
     )
-    assert run.stderr.count("Traceback") == 1  # the user's own process, which Python lets be interrupted, was
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    code, command = commands.run(script=program, environment={"PYTHONPATH": path})
+    assert code == 0, command.errors
+    assert command.errors.count("Traceback") == 1  # the user's own process, which Python lets be interrupted, was
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -129,35 +126,38 @@ def test_an_interrupted_wait_ends_its_fork_server(
         assert ForkedChild(wait).result() == ending
 
 
-def test_a_fork_server_of_another_library_is_left_alone(tmp_path: Path) -> None:
+def test_a_fork_server_of_another_library_is_left_alone(tmp_path: Path, commands: Commands) -> None:
     """Signals that batch systems send to each process would end the other's server, and our workers with it."""
-    program = textwrap.dedent("""
-        import multiprocessing, os, signal, time
-        from multiprocessing import forkserver
-        from penstock.loaders.workers.launch import worker_context
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+            import multiprocessing, os, signal, time
+            from multiprocessing import forkserver
+            from penstock.loaders.workers.launch import hidden_main, worker_context
 
-        servers, processes = [], []
-        for context in (multiprocessing.get_context("forkserver"), worker_context):
-            context = context("forkserver") if callable(context) else context
-            processes.append(context.Process(target=time.sleep, args=(1000,)))
-            processes[-1].start()
-            servers.append(forkserver._forkserver._forkserver_pid)
-        worker_context("forkserver")
-        assert forkserver._forkserver._forkserver_pid == servers[1]
-        os.kill(servers[1], signal.SIGTERM)
-        for process in processes:
-            process.kill()
-            process.join()
-        child = os.fork()
-        if child:
-            print(*(process.exitcode for process in processes), *servers, child)
-        else:
-            time.sleep(1000)
-    """)
-    command, output = [sys.executable, "-c", program], tmp_path / "output"
-    with output.open("w") as file:  # the child keeps the resource tracker, which would keep a pipe open
-        subprocess.run(command, stdout=file, stderr=file, timeout=600, check=True)
-    theirs, ours, *servers, child = map(int, output.read_text().split())
+            servers, processes = [], []
+            for context in (multiprocessing.get_context("forkserver"), worker_context):
+                context = context("forkserver") if callable(context) else context
+                processes.append(context.Process(target=time.sleep, args=(1000,)))
+                with hidden_main():
+                    processes[-1].start()
+                servers.append(forkserver._forkserver._forkserver_pid)
+            worker_context("forkserver")
+            assert forkserver._forkserver._forkserver_pid == servers[1]
+            os.kill(servers[1], signal.SIGTERM)
+            for process in processes:
+                process.kill()
+                process.join()
+            child = os.fork()
+            if child:
+                print(*(process.exitcode for process in processes), *servers, child)
+            else:
+                time.sleep(1000)
+        """)
+    )
+    code, command = commands.run(script=program)
+    assert code == 0, command.errors
+    theirs, ours, *servers, child = map(int, command.output.split())
     try:
         assert (theirs, ours) == (-signal.SIGKILL, -signal.SIGKILL)
         assert servers[0] != servers[1]
@@ -166,22 +166,24 @@ def test_a_fork_server_of_another_library_is_left_alone(tmp_path: Path) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_fork_server_cleans_up_after_its_parent() -> None:
+def test_a_fork_server_cleans_up_after_its_parent(tmp_path: Path, commands: Commands) -> None:
     """The kernel closes the files of a killed process first, and only then tells its children that it is dead."""
-    program = textwrap.dedent("""
-        import os, time
-        from multiprocessing import forkserver
-        from penstock.loaders.workers.launch import worker_context
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+            import os, time
+            from multiprocessing import forkserver
+            from penstock.loaders.workers.launch import worker_context
 
-        worker_context("forkserver")
-        os.close(forkserver._forkserver._forkserver_alive_fd)
-        print("closed", flush=True)
-        time.sleep(600)
-    """)
-    with Running(command=(sys.executable, "-c", program), stdout=subprocess.PIPE) as running:
-        assert running.process.stdout is not None
-        assert running.process.stdout.readline() == "closed\n"
+            worker_context("forkserver")
+            os.close(forkserver._forkserver._forkserver_alive_fd)
+            print("closed", flush=True)
+            time.sleep(600)
+        """)
+    )
+    with commands.running(script=program) as running:
+        assert eventually(lambda: bool(running.output), 60), running.errors
         time.sleep(0.5)  # for a server that does not wait
-        assert running.left_behind()
+        assert "server" in running.roles().values()
         running.end(signal.SIGKILL, group=False)
         assert running.leaves_nothing(), running.left_behind()

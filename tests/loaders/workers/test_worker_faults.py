@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -21,8 +20,8 @@ from typing import Any
 import faulty_source
 import pytest
 import torch
-from command_line import Running
 from faulty_source import FaultySource, SlowToArrive
+from forked_commands import Commands
 from numbered_dataset import Numbered
 from processes import child_pids, eventually, fork_server_pid, in_time, worker_pids
 
@@ -76,7 +75,7 @@ def check_worker_error(error: LoaderError, signal_name: str, pid: int) -> None:
 # ---- killed from outside ----
 
 
-@pytest.mark.parametrize(("number", "trials"), [(signal.SIGKILL, 20), (signal.SIGSEGV, 6)], ids=str)
+@pytest.mark.parametrize(("number", "trials"), [(signal.SIGKILL, 8), (signal.SIGSEGV, 2)], ids=str)
 def test_a_worker_that_is_killed_at_any_moment_is_named(photos: Path, number: signal.Signals, trials: int) -> None:
     draw = random.Random(number)
     for trial in range(trials):
@@ -137,12 +136,11 @@ def test_a_worker_lost_before_its_first_sample_is_named(number: signal.Signals) 
         assert "before its first sample" in error.cause
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_killed_worker_of_fork_and_spawn_is_named(photos: Path, method: str) -> None:
+def test_a_killed_worker_that_was_forked_is_named(photos: Path) -> None:
     """torch's handler of SIGCHLD would raise a bare RuntimeError wherever the consumer is."""
     before = child_pids()
-    loader = open_loader(photos, start_method=method)
+    loader = open_loader(photos, start_method="fork")
     with nothing_left(loader):
         stream = forever(loader)
         next(stream)
@@ -226,8 +224,7 @@ def test_what_is_not_a_worker_is_terminated_as_usual(photos: Path) -> None:
         assert process.exitcode == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("group", [True, False], ids=["group", "process"])
-def test_a_program_that_dies_of_sigterm_leaves_nothing(photos: Path, tmp_path: Path, group: bool) -> None:
+def test_a_program_that_dies_of_sigterm_leaves_nothing(photos: Path, tmp_path: Path, commands: Commands) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "from penstock.loaders import create_loader\n"
@@ -236,11 +233,10 @@ def test_a_program_that_dies_of_sigterm_leaves_nothing(photos: Path, tmp_path: P
         "    for batch in loader:\n"
         "        print('a batch', flush=True)\n"
     )
-    with Running(command=(sys.executable, str(script)), stdout=subprocess.PIPE) as running:
-        assert running.process.stdout is not None
-        running.process.stdout.readline()
-        assert len(running.fork_servers()) == 2
-        code, errors = running.end(signal.SIGTERM, group=group)
+    with commands.running(script=script) as running:
+        assert eventually(lambda: bool(running.output), 60), running.errors
+        assert {"server", "worker"} <= set(running.roles().values())
+        code, errors = running.end(signal.SIGTERM, group=True)
         assert running.leaves_nothing(), running.left_behind()
     assert code == -signal.SIGTERM
     assert "Traceback" not in errors  # Python's resource tracker reports that it has cleaned up
@@ -301,7 +297,7 @@ def test_a_program_that_was_stopped_as_a_whole_was_not_silent(photos: Path, drop
 @pytest.mark.parametrize(
     ("fault", "words", "samples"),
     [
-        (faulty_source.segfault, "killed by SIGSEGV", range(0, 42, 7)),
+        (faulty_source.segfault, "killed by SIGSEGV", [0, 21]),
         (faulty_source.exit_quietly, "exited with 3", [17]),
         (faulty_source.leave_by_system_exit, "exited with 4", [17]),
     ],

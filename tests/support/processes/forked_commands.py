@@ -172,11 +172,11 @@ class Commands:
         return command
 
     @contextlib.contextmanager
-    def running(self, *arguments: object) -> Iterator[Command]:
-        """Run `penstock` with a temporary folder of its own; what is left of its processes is killed in the end."""
+    def running(self, *arguments: object, script: Path | None = None) -> Iterator[Command]:
+        """Run `penstock` (or `script`) with its own temporary folder; kill what is left of its processes in the end."""
         # Not in a test's own folder: sockets are made in it, whose paths are of 107 bytes at most.
         with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as folder:
-            command = self.start(*arguments, temporary=Path(folder))
+            command = self.start(*arguments, script=script, temporary=Path(folder))
             try:
                 yield command
             finally:
