@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from drop_in_streams import census, children, run_script, values
+from drop_in_streams import census, children, values
+from forked_commands import Commands
 from numbered_dataset import Circumstances, Large, Numbered, as_list, mark
 from processes import eventually, in_time
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -27,7 +28,7 @@ from penstock.pipelines.errors import LoaderError
 LENGTH, BATCH = 11, 2
 
 
-@pytest.mark.parametrize("method", [None, "forkserver", "spawn"])
+@pytest.mark.parametrize("method", [None, "forkserver"])
 def test_workers_seeds_threads_and_signals(method: str | None) -> None:
     loader = DataLoader(
         Circumstances(8), 1, num_workers=2, collate_fn=as_list, worker_init_fn=mark, multiprocessing_context=method
@@ -68,7 +69,10 @@ def test_a_dead_worker_is_named_with_its_sample_and_the_loader_goes_on(harm: str
 
 
 @pytest.mark.parametrize("harm", ["sleep", "SIGSTOP"])
-def test_a_silent_worker_is_named_with_its_sample(harm: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_silent_worker_is_named_with_its_sample(
+    harm: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_iterator.BatchIterator, "grace_s", 0.5)
     # Forked, so that the stack is written to where this test looks.
     dataset = Numbered(8, {2: harm})
     loader = DataLoader(dataset, 2, num_workers=1, watchdog_s=1, multiprocessing_context="fork")
@@ -118,10 +122,12 @@ if __name__ == "__main__":
 """
 
 
-def test_a_lack_of_shared_memory_and_of_descriptors_is_named(tmp_path: Path) -> None:
-    done = run_script(NARROW, tmp_path)
-    assert done.returncode == 0, done.stderr
-    served, shared_memory, receiving, starting = done.stdout.splitlines()
+def test_a_lack_of_shared_memory_and_of_descriptors_is_named(tmp_path: Path, commands: Commands) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(NARROW)
+    code, command = commands.run(script=script)
+    assert code == 0, command.errors
+    served, shared_memory, receiving, starting = command.output.splitlines()
     assert served == "[[0, 1], [2, 3]]"  # a script with a main guard is not told to write one
     assert shared_memory.startswith("E-SHM")
     assert "unable to" in shared_memory
@@ -129,7 +135,8 @@ def test_a_lack_of_shared_memory_and_of_descriptors_is_named(tmp_path: Path) -> 
     assert starting.startswith("E-FD open files: need=")
 
 
-def test_torchs_timeout_is_torchs() -> None:
+def test_torchs_timeout_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_iterator.BatchIterator, "grace_s", 0.5)
     with DataLoader(Numbered(4, {0: "sleep"}), num_workers=1, timeout=0.5) as loader:
         with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.5 seconds") as caught:
             next(iter(loader))
@@ -145,11 +152,11 @@ def test_leaving_an_epoch_leaks_nothing() -> None:
     with DataLoader(Numbered(1000), 2, num_workers=1, persistent_workers=True) as loader:
         leave_early(loader, 2)
         before = census()
-        leave_early(loader, 20)
+        leave_early(loader, 8)
         after = census()
         assert after[:2] == before[:2]
-        assert after[2] <= before[2] + 4  # a batch that waits in a queue holds descriptors; a leak would be 20
-        assert loader.epoch == 21
+        assert after[2] <= before[2] + 4  # a batch that waits in a queue holds descriptors; a leak would be 8
+        assert loader.epoch == 9
     closed = census()
     assert closed[0] == before[0] - 1
     leave_early(DataLoader(Numbered(1000), 2, num_workers=1), 3)
@@ -321,12 +328,15 @@ print([batch.tolist() for batch in loader])
 """
 
 
-def test_a_script_without_main_guard_is_told_what_to_write(tmp_path: Path) -> None:
-    done = run_script(SCRIPT, tmp_path)
-    assert done.returncode == 1
-    assert "LoaderError[E-MISUSE]" in done.stderr
-    last = done.stderr.strip().splitlines()[-1]
+def test_a_script_without_main_guard_is_told_what_to_write(tmp_path: Path, commands: Commands) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    code, command = commands.run(script=script)
+    errors = command.errors
+    assert code == 1, errors
+    assert "LoaderError[E-MISUSE]" in errors
+    last = errors.strip().splitlines()[-1]
     assert "LoaderError[E-WORKER]" in last
     assert "exited with 1 while it was being started" in last
-    assert done.stderr.count('under `if __name__ == "__main__":`') >= 2
+    assert errors.count('under `if __name__ == "__main__":`') >= 2
     assert "at the top level of a module, not under it" in last
