@@ -362,9 +362,8 @@ if True:
 EXPECTED = "[[0, 1], [2, 3]]\n[[7, 8], [9, 10]]\n"
 
 
-@pytest.mark.parametrize("how", [[], ["-m", "pdb", "-c", "c"]])
-def test_a_script_needs_no_guard_and_its_globals_are_the_workers_too(how: list[str], tmp_path: Path) -> None:
-    done = run_script(SCRIPT, tmp_path, *how)
+def test_a_script_needs_no_guard_and_its_globals_are_the_workers_too(tmp_path: Path) -> None:
+    done = run_script(SCRIPT, tmp_path, "-m", "pdb", "-c", "c")
     assert EXPECTED in done.stdout, done.stderr
     assert done.stderr == ""
 

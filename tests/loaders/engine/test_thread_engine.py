@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ import pytest
 import torch
 from cache_files import pixel_item, write_cache
 from faulty_source import FaultySource, OpenFifo
+from forked_commands import Commands
 from processes import eventually, in_time, threads
 from producer_settings import producer_settings
 
@@ -160,18 +159,17 @@ def test_threads_use_one_thread_of_torchs_and_the_consumer_keeps_its_own(cache: 
     assert eventually(lambda: not threads())
 
 
-def test_a_program_that_ends_in_mid_epoch_ends_well(cache: str) -> None:
-    program = (
-        "import sys\n"
+def test_a_program_that_ends_in_mid_epoch_ends_well(cache: str, tmp_path: Path, commands: Commands) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, warnings\n"
         "from penstock.loaders import create_loader\n"
+        "warnings.simplefilter('error')\n"
         "loader = create_loader(sys.argv[1], backend='hdf5', workers=4, workers_are='threads', batch_size=8)\n"
         "for _ in loader: break\n"
     )
-    command = [sys.executable, "-W", "error", "-c", program, cache]
-    programs = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
-    for running in programs:
-        _, errors = running.communicate(timeout=600)
-        assert (running.returncode, errors) == (0, b"")
+    for running in [commands.start(cache, script=program) for _ in range(2)]:
+        assert (running.wait(), running.errors) == (0, "")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

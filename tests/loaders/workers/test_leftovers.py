@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import tempfile
 from multiprocessing import process, util
 from pathlib import Path
 
 import pytest
+from forked_commands import Commands
 
 from penstock.loaders.system.process_identity import identity
 from penstock.loaders.workers import leftovers
@@ -112,16 +111,17 @@ os.rmdir = rmdir_while_a_thread_opens_a_socket
 
 
 @pytest.mark.parametrize(("whose", "sockets", "remain"), [("ours", 2, 0), ("ours", 99, 1), ("multiprocessing's", 1, 1)])
-def test_a_worker_that_still_sends_removes_its_folder(tmp_path: Path, whose: str, sockets: int, remain: int) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", SENDS_AT_ITS_END, whose, str(sockets)],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
-    )
-    folders = list(tmp_path.iterdir())
+def test_a_worker_that_still_sends_removes_its_folder(
+    tmp_path: Path, commands: Commands, whose: str, sockets: int, remain: int
+) -> None:
+    script, temporary = tmp_path / "script.py", tmp_path / "temporary"
+    script.write_text(SENDS_AT_ITS_END)
+    temporary.mkdir()
+    code, command = commands.run(whose, sockets, script=script, temporary=temporary)
+    assert code == 0, command.errors
+    folders = list(temporary.iterdir())
     assert len(folders) == remain
-    assert (run.stderr == "") == (whose == "ours"), run.stderr  # the control: what this test sees without our removal
+    assert (command.errors == "") == (whose == "ours"), (
+        command.errors
+    )  # the control: what this test sees without our removal
     assert all((folder / MARK).is_symlink() for folder in folders if whose == "ours")
