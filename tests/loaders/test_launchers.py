@@ -62,7 +62,7 @@ class Classifier(lightning.LightningModule):
 if __name__ == "__main__":
     photos, out = sys.argv[1:]
     train, judge = loaders(photos)
-    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", devices=2, strategy="ddp_fork", logger=False,
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", logger=False,
                                 enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
                                 num_sanity_val_steps=0, default_root_dir=os.path.dirname(out))
     trainer.fit(Classifier(out), train, judge)

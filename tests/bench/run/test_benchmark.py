@@ -63,7 +63,7 @@ def run(data: Path, settings: BenchSettings, begin: OnBegin = lambda done, total
 
 def test_a_run_measures_every_part_in_every_round(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_probes, "build_model", lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)))
-    settings = BenchSettings(backend="torch", batch_size=8, size=32, workers=0, seconds=0.1, rounds=2, baseline=True)
+    settings = BenchSettings(backend="torch", batch_size=8, size=32, workers=0, seconds=0.05, rounds=2, baseline=True)
     asked: list[tuple[int, int]] = []
     record = run(photos, settings, lambda done, total, what: asked.append((done, total)))
     kinds = [measured.kind for measured in record.measured]
@@ -197,7 +197,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, rate: Callable[[dict[str, Any]], f
 
 def small(**more: Any) -> BenchSettings:
     return BenchSettings(
-        **{"batch_size": 8, "size": 32, "seconds": 0.1, "rounds": 1, "model": None, "tune_seconds": 600, **more}
+        **{"batch_size": 8, "size": 32, "seconds": 0.02, "rounds": 1, "model": None, "tune_seconds": 600, **more}
     )
 
 
