@@ -17,7 +17,7 @@ from penstock.loaders.system.durable_file import write_all
 from penstock.pipelines.errors import LoaderError
 
 POLL_S = 0.2
-_MOST_MISSED = 500  # times that there is neither a lock nor a way to take it, in a row of 10 s
+_MOST_MISSED = 100  # times that there is neither a lock nor a way to take it, in a row of 2 s
 
 
 class BuildLock:

@@ -32,6 +32,7 @@ from penstock.bench.commands.doctor import doctor
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.foreign_data import cure_of_missing
 from penstock.loaders.open_source import open_source
+from penstock.loaders.remote import object_store
 from penstock.loaders.system import machine
 from penstock.loaders.workers import needs as preflight
 from penstock.pipelines import imagenet_train
@@ -311,7 +312,8 @@ def test_data_that_is_not_there_fails(tmp_path: Path) -> None:
     ]
 
 
-def test_a_signature_in_a_url_is_not_told() -> None:
+def test_a_signature_in_a_url_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
     (found,) = data_findings(DoctorSettings(), "http://me:word@127.0.0.1:9/a.parquet?sig=key")
     assert found.state == "fail"
     assert found.found.startswith("http://127.0.0.1:9/a.parquet: ")
