@@ -60,6 +60,7 @@ CASES: dict[str, dict[str, Any]] = {
     **{name: {"transform": function, "dtype": torch.float32} for name, function in (TRANSFORMS | ALONE).items()},
     "views": {"pipeline": VIEWS},
     **ORDERS,
+    "weights, crops drawn by numpy": {**ORDERS["weights"], "pipeline": ImagePipeline(**CROPS["grey, turned, padded"])},
     **{name: {**change, "drop_last": False} for name, change in CHANGES.items()},
 }
 BACKENDS: dict[str, dict[str, Any]] = {
