@@ -67,6 +67,12 @@ def test_latency_is_named_with_the_requests_that_would_help() -> None:
     assert "then decoding" in given(judge(far(decode=900), "data"), "--requests").why
 
 
+def test_of_joined_data_only_the_remote_share_is_expected_to_arrive() -> None:
+    a_third = far(of_store(share=0.3), arriving=186.0)
+    assert judge(a_third, "data").limit == "latency"
+    assert judge(far(arriving=186.0), "data").limit != "latency"  # all is remote: most came from memory
+
+
 def test_larger_samples_need_more_bytes_ahead() -> None:
     large = of_store(bytes_per_s=6.4e9, more_bytes_per_s=20e9)  # 10 MB each
     more = given(judge(far(large), "data"), "--requests")
