@@ -1,4 +1,4 @@
-"""Prints what an image installs, one a line: dependencies, and the extras of a target: cpu, cuda12 or cuda13."""
+"""Prints what an image installs, one per line: dependencies, and the extras of a target: cpu, cuda12 or cuda13."""
 
 import sys
 from pathlib import Path

@@ -34,7 +34,7 @@ def build(
     quality: Annotated[int | None, typer.Option(help="Encode JPEGs anew, 1 to 100; 90 with --resize. Lossy.")] = None,
     workers: common.Workers = None,
     shards: Annotated[
-        int | None, typer.Option(min=1, help="Files to spread it over; under torchrun one a rank by default.")
+        int | None, typer.Option(min=1, help="Files to spread it over; under torchrun one per rank by default.")
     ] = None,
     rescan: Annotated[bool, typer.Option("--rescan", help="Scan the folder even if its index looks true.")] = False,
     *,

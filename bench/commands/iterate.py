@@ -53,7 +53,7 @@ def iterate(  # noqa: PLR0913  a command's options are its parameters
     *,
     data_options: dict[str, Any],
 ) -> None:
-    """Write one JSON line a batch: epoch, step, index, label, crop, flip and crc32 of each sample's uint8 pixels.
+    """Write one JSON line per batch: epoch, step, index, label, crop, flip and crc32 of each sample's uint8 pixels.
 
     The same data, seed and pipeline give the same lines for every backend, decoder, worker count and prefetch; only a
     lossy --cache has pixels of its own. Several ranks' padding has index -1. The ledger's totals go to standard error.

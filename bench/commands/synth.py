@@ -14,7 +14,7 @@ def synth(
     validation: Annotated[int, typer.Option(min=0, help="Validation images.")] = 160,
     classes: Annotated[int, typer.Option(min=1, help="Classes.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed; the same seed and numbers give the same files.")] = 0,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a processor by default.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per processor by default.")] = None,
 ) -> None:
     """Write a demo set of JPEG photos (about 500x400 pixels, 110 KB; a few unusual) whose labels can be learned."""
     from penstock.bench.data.demo_set import synthesise

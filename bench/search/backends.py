@@ -79,7 +79,7 @@ def usable_cpus(settings: BenchSettings) -> int:
 
 
 def start_workers(settings: BenchSettings) -> int:
-    """Return the number of workers to begin with: as the user said, or one a CPU."""
+    """Return the number of workers to begin with: as the user said, or one per CPU."""
     return usable_cpus(settings) if settings.workers is None else settings.workers
 
 

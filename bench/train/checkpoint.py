@@ -158,7 +158,7 @@ def _check_same_run(path: Path, state: dict[str, Any], step: TrainStep, updates_
             raise _unusable(path, f"it was saved with {name}={saved!r}, this run has {mine!r}")
     if state["updates_per_epoch"] != updates_per_epoch:
         raise _unusable(
-            path, f"its run makes {state['updates_per_epoch']} updates an epoch, this one {updates_per_epoch}"
+            path, f"its run makes {state['updates_per_epoch']} updates per epoch, this one {updates_per_epoch}"
         )
 
 

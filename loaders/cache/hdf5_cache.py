@@ -39,7 +39,7 @@ class Hdf5Cache:
     """Serve the images of one cache file, or of the shards of a set, in the order of their source.
 
     Opening checks the files' structure and their tables; each read checks the CRC of what it reads. The tables, 42
-    bytes an image, are in shared memory. Pickles while a process is being started, as SharedArray does; no HDF5 handle
+    bytes per image, are in shared memory. Pickles while a process is being started, as SharedArray does; no HDF5 handle
     outlives the opening, and reads (pread) may come from any thread.
     """
 

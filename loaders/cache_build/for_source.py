@@ -47,7 +47,7 @@ def prepare_source(
     refuse_inside(source, path)
     there = _open_complete(path)
     if there is not None and not there.has_fields and isinstance(source, View) and source.has_fields:
-        # A cache of the images alone: the fields are looked up beside it.
+        # A cache of the images alone: the fields are looked up next to it.
         refuse_resized_fields(source, there.about[0].coded)
         return source.over(prepare_source(source.source, cache, encoding))
     if there is None:

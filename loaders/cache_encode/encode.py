@@ -45,7 +45,7 @@ from penstock.pipelines.sample.resize import resize_torch
 from penstock.pipelines.spec import ImagePipeline
 
 # From one restart marker to the next. Of 32 pixels, the copies are 1.003 times as large as the photos and cropping
-# takes 0.72 ms; of 64, 0.999 and 0.73; of 128, 0.995 and 0.85 (measured, 5.2 bits a pixel). A marker costs 3 bytes,
+# takes 0.72 ms; of 64, 0.999 and 0.73; of 128, 0.995 and 0.85 (measured, 5.2 bits per pixel). A marker costs 3 bytes,
 # which matters at fewer bits: with a lower bound of bytes, it never costs more than some 4 %.
 MIN_SEGMENT_PIXELS, MIN_SEGMENT_BYTES = 32, 80
 _MAX_GROWTH = 1.25  # beyond, as with an image a pixel wide, the file is stored as it is

@@ -94,7 +94,7 @@ def default_readers(workers: int) -> int:
 
 
 def _thread_counts(options: DaliOptions) -> tuple[int, int, int]:
-    """Return DALI's threads, readers, and batches under way: one a reader, `prefetch` in DALI, one between them."""
+    """Return DALI's threads, readers, and batches under way: one per reader, `prefetch` in DALI, one between them."""
     workers = options.num_workers
     readers = options.readers or default_readers(workers)
     return (workers, readers, readers + options.prefetch + 1) if workers else (0, 0, 1)

@@ -14,7 +14,7 @@ class WorkerOptions:
     """Say how the workers of an engine run; none of it changes the stream.
 
     Attributes:
-        workers: number of workers, 0 to work in the consumer; None for one a processor, which the ranks on this
+        workers: number of workers, 0 to work in the consumer; None for one per processor, which the ranks on this
             machine share.
         prefetch: batches made ahead for each worker process; of threads, which share batches, by all together.
         watchdog_s: seconds without any progress before a batch that is waited for is given up.

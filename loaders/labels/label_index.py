@@ -90,7 +90,7 @@ def load_with_labels(name: bytes, open_index: Open[Index]) -> tuple[Index | None
     index = load_saved(name, open_index)
     if index is None or not index.header.labels:
         return index, None
-    labels = load_saved(_beside(name), LabelIndex)
+    labels = load_saved(_next_to(name), LabelIndex)
     return (index, labels) if labels is not None and labels.digest == index.header.labels else (None, None)
 
 
@@ -98,9 +98,9 @@ def save_with_labels(
     name: bytes | None, write: Write, open_index: Open[Index], labels: Labels
 ) -> tuple[Index, LabelIndex | None]:
     """Save an index of images, and the labels that are no class numbers; in memory without a `name`."""
-    kept = keep_labels(labels, name and _beside(name)) if labels else None
+    kept = keep_labels(labels, name and _next_to(name)) if labels else None
     return (save_in_memory(write, open_index) if name is None else save_index(name, write, open_index)), kept
 
 
-def _beside(name: bytes) -> bytes:
+def _next_to(name: bytes) -> bytes:
     return name.removesuffix(b".index") + b"_labels.index"

@@ -167,7 +167,7 @@ class Fetcher:
                 future.set_result(own if len(request) == 1 or is_let_go else memoryview(bytes(own)))
                 if is_let_go:
                     self._let_go(wanted.sample, future)
-            except BaseException as error:  # such as a warning that is an error here: nobody must wait for ever
+            except BaseException as error:  # such as a warning that is an error here: nobody must wait forever
                 future.set_exception(error)
 
 

@@ -69,18 +69,18 @@ class FolderScan:
         self._num_images = 0
         top = FileTable()
         folders = self._walk_folder(b"", False, 0, top) or []
-        beside = Counter({reason: self.skipped[reason] for reason in LOST_TO_IMAGE_FOLDER})
+        next_to_classes = Counter({reason: self.skipped[reason] for reason in LOST_TO_IMAGE_FOLDER})
         for name, is_link in folders:
             self._walk_class(name, is_link)
         self.flat = len(self.builder) == 0 and len(top) > 0
         if self.flat:
             if self.builder.classes:
-                refuse_strays(root, len(top), self.skipped[UNREAD_FORMAT] - beside[UNREAD_FORMAT])
+                refuse_strays(root, len(top), self.skipped[UNREAD_FORMAT] - next_to_classes[UNREAD_FORMAT])
             self.builder.classes, self.builder.class_counts = [FLAT_CLASS], [0]
             self.builder.add_files(0, top)
         elif len(self.builder):
-            self.skipped -= beside
-            self.skipped += Counter({BESIDE_CLASSES: len(top) + beside.total()})
+            self.skipped -= next_to_classes
+            self.skipped += Counter({BESIDE_CLASSES: len(top) + next_to_classes.total()})
         progress(len(self.builder))
         if len(self.builder) == 0:
             raise LoaderError("E-NODATA", f"no images in this folder{skipped_text(self.skipped)}", path=root)
@@ -249,8 +249,8 @@ def _explain_skip(entry: os.DirEntry[str], error: OSError) -> str:
 def refuse_strays(root: bytes, num_images: int, unread: int) -> None:
     """Raise LoaderError E-NODATA if class folders hold images that are not read, next to `num_images` that are."""
     if unread:
-        beside = f"{num_images:,} image{'s' * (num_images != 1)} next to them would be all of the data"
-        cause = f"the class folders hold {unread:,} images of formats not read (PPM, PGM, TIFF), and {beside}"
+        others = f"{num_images:,} image{'s' * (num_images != 1)} next to them would be all of the data"
+        cause = f"the class folders hold {unread:,} images of formats not read (PPM, PGM, TIFF), and {others}"
         fix = "convert them to PNG or JPEG, or move away the images next to the class folders"
         raise LoaderError("E-NODATA", cause, fix=fix, path=root)
 

@@ -29,7 +29,7 @@ class Phase(NamedTuple):
 
     Attributes:
         first: the first epoch; or how many batches come before, in a run that serves all epochs from 0 on.
-        batch_size: samples a step and rank.
+        batch_size: samples per step and rank.
         size: height and width of the images, in pixels.
         by_update: whether `first` counts batches.
     """
@@ -54,7 +54,7 @@ class Schedule:
 
     Attributes:
         n: number of samples in an epoch.
-        batch_size: samples a step and rank; with `phases` or `rounds` the most.
+        batch_size: samples per step and rank; with `phases` or `rounds` the most.
         seed: seed of the shuffle.
         rank: this process's number, from 0.
         world_size: number of ranks.

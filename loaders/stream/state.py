@@ -177,7 +177,7 @@ class DataLoaderState(StreamIdentity):
             "generator", "sampler", "batch_sampler" or "iterable".
         seed: seed of the order, if it has one.
         samples: number of samples in the dataset, None without a length.
-        batch_size: samples a batch, None where a batch sampler decides.
+        batch_size: samples per batch, None where a batch sampler decides.
         drop_last: whether an incomplete last batch is dropped.
         version: of the state's format.
     """

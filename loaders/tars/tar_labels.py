@@ -123,7 +123,7 @@ def folder_labels(names: Sequence[bytes]) -> list[bytes | None] | None:
     """Return for each member the folder that is its class; None if no name has a folder.
 
     It is the first folder of the name in which the names differ, as a class folder is below the folder that holds them
-    all. None stands for a member beside these folders. If all lie in one folder, that is the class.
+    all. None stands for a member next to these folders. If all lie in one folder, that is the class.
     """
     folders = {name[: name.rfind(b"/") + 1] for name in names}
     parts = {folder: [part for part in folder.split(b"/") if part not in (b"", b".")] for folder in folders}

@@ -86,7 +86,7 @@ def start_fork_server() -> None:
         _others_servers.append(server._forkserver_alive_fd)
         _reset(server)
     wanted = [name for name in server._preload_modules if name not in ("__main__", _PRELOAD)]  # its default is __main__
-    server.set_forkserver_preload([*wanted, _PRELOAD])  # torch is imported once, not once a worker
+    server.set_forkserver_preload([*wanted, _PRELOAD])  # torch is imported once, not once per worker
     _start_resource_tracker()
     # Ctrl-C in the server's first second would print a traceback. fork_server_preload unblocks the signals again.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _DEFERRED)
