@@ -158,9 +158,10 @@ class Module:
             return base and f"{base}.{node.attr}"
         return self.aliases.get(node.id, node.id) if isinstance(node, ast.Name) else None
 
-    def functions(self) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-        """Yield (qualified name, node) of every function, including methods and nested functions."""
-        yield from _functions(self.tree, "")
+    @cached_property
+    def functions(self) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        """(qualified name, node) of every function, including methods and nested functions."""
+        return list(_functions(self.tree, ""))
 
 
 class Import(NamedTuple):
@@ -213,6 +214,8 @@ def _imports_of(node: ast.AST, when: When) -> Iterator[Import]:
 
 def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            continue
         name = f"{prefix}{child.name}" if isinstance(child, (*FUNCTION, ast.ClassDef)) else prefix.rstrip(".")
         if isinstance(child, FUNCTION):
             yield name, child
@@ -291,7 +294,7 @@ def file_size(module: Module) -> Iterator[str]:
 
 def function_length(module: Module) -> Iterator[str]:
     """A function has at most MAX_FUNCTION_LINES lines (docstring counted, decorators not)."""
-    for name, node in module.functions():
+    for name, node in module.functions:
         lines = (node.end_lineno or node.lineno) - node.lineno + 1
         if (lines > MAX_FUNCTION_LINES) != (f"{module.path}::{name}" in LONG_FUNCTIONS):
             yield f"{module.path}::{name}: {lines} lines, the limit is {MAX_FUNCTION_LINES}"
@@ -329,8 +332,8 @@ def module_has_a_caption(module: Module) -> Iterator[str]:
 
 def every_test_asserts(module: Module) -> Iterator[str]:
     """Every test asserts something, itself or through a function of its file."""
-    bodies = {name.rpartition(".")[2]: node for name, node in module.functions()}
-    for name, node in module.functions():
+    bodies = {name.rpartition(".")[2]: node for name, node in module.functions}
+    for name, node in module.functions:
         if name.rpartition(".")[2].startswith("test_") and not _asserts(node, bodies, seen=set()):
             yield f"{module.path}::{name} asserts nothing"
 
@@ -396,7 +399,7 @@ def test_tests(check: Check) -> None:
 
 def test_exemptions_name_what_exists_and_say_why() -> None:
     modules = {module.path: module for module in read_modules(*LAYERS)}
-    names = {f"{path}::{name}" for path, module in modules.items() for name, _ in module.functions()}
+    names = {f"{path}::{name}" for path, module in modules.items() for name, _ in module.functions}
     assert set(LONG_FILES) <= set(modules)
     assert set(LONG_FUNCTIONS) <= names
     assert all(len(why.split()) > 3 for why in (LONG_FILES | LONG_FUNCTIONS).values())
