@@ -31,6 +31,7 @@ CPU = torch.device("cpu")
 CHECKED_SIZE = fused_check._SIZE
 FULL = Augmentations(auto_augment="rand", color_jitter=(0.4, 0.4, 0.4, 0.1), erasing=0.5, mixup=0.4, cutmix=1.0)
 RECIPES = {
+    "full, float32": (FULL, torch.float32),
     "full, bfloat16": (FULL, torch.bfloat16),
     "trivial, erased, uint8": (Augmentations(auto_augment="trivial", erasing=0.7), torch.uint8),
     "jitter, float16": (Augmentations(color_jitter=(0.4, 0.4, 0.4, 0.1)), torch.float16),
