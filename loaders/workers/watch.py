@@ -259,9 +259,11 @@ def _within(seconds: float, *actions: Callable[[], object]) -> None:
     done.acquire()
 
     def act() -> None:
+        # Once the caller is gone its queues are closed; Python would print an error about that.
         try:
-            for action in actions:
-                action()
+            with contextlib.suppress(ValueError, OSError):
+                for action in actions:
+                    action()
         finally:
             done.release()
 

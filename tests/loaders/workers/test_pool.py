@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -117,3 +119,18 @@ def test_a_failed_start_is_told_by_its_cause(
         assert caught.value.__cause__ is error if code else caught.value is error
         assert getattr(caught.value, "code", "") == code
         assert told in getattr(caught.value, "cause", "")
+
+
+def test_what_ends_late_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """A closed queue refuses what a thread puts that nobody waits for any more."""
+    ended = threading.Event()
+
+    def put_into_closed() -> None:
+        time.sleep(0.2)
+        ended.set()
+        raise ValueError("Queue is closed")
+
+    watch._within(0.05, put_into_closed)
+    assert ended.wait(10)
+    time.sleep(0.1)
+    assert capfd.readouterr().err == ""
