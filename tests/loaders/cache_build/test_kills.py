@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -66,19 +65,6 @@ def check_not_locked(dest: bytes) -> None:
     assert not os.path.exists(dest + b".lock")
 
 
-class WatchedPoints(Interruption):
-    """Notes the numbers of the check points of each function: most of all points lie in a few loops."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.of_function: dict[str, list[int]] = {}
-
-    def _is_within(self, frame: FrameType | None) -> bool:
-        assert frame is not None
-        self.of_function.setdefault(frame.f_code.co_qualname, []).append(self.points + 1)
-        return True
-
-
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="check points are found as Python 3.11 has them")
 # Ctrl-C between open() and its owner leaves a file to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -90,11 +76,11 @@ def test_a_build_goes_on_after_ctrl_c_at_any_moment(tmp_path: Path) -> None:
         return dest.read_bytes()
 
     build(tmp_path / "first.h5")
-    whole = WatchedPoints()
+    whole = Interruption()
     expected = whole.run(lambda: build(tmp_path / "whole.h5"))
-    draw, struck = random.Random(whole.points), 0
-    for trial, points in enumerate(draw.sample(list(whole.of_function.values()), TRIALS)):
-        dest, interruption = tmp_path / f"{trial}.h5", Interruption(draw.choice(points))
+    struck = 0
+    for trial, at in enumerate(whole.draw(TRIALS)):
+        dest, interruption = tmp_path / f"{trial}.h5", Interruption(at)
         try:
             interruption.run(lambda dest=dest: build(dest))  # type: ignore[misc]
         except KeyboardInterrupt:

@@ -15,11 +15,8 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 _WHERE = (
-    "/loaders/drop_in/",
-    "/loaders/engine/",
-    "/loaders/rows/",
-    "/loaders/system/",
-    "/loaders/workers/",
+    "/loaders/",
+    "/pipelines/",
     "/threading.py",
     "/queue.py",
     "/multiprocessing/",
