@@ -224,7 +224,10 @@ def test_what_is_not_a_worker_is_terminated_as_usual(photos: Path) -> None:
         assert process.exitcode == -signal.SIGTERM
 
 
-def test_a_program_that_dies_of_sigterm_leaves_nothing(photos: Path, tmp_path: Path, commands: Commands) -> None:
+@pytest.mark.parametrize("group", [True, False], ids=["group", "process"])
+def test_a_program_that_dies_of_sigterm_leaves_nothing(
+    photos: Path, tmp_path: Path, commands: Commands, group: bool
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "from penstock.loaders import create_loader\n"
@@ -236,7 +239,7 @@ def test_a_program_that_dies_of_sigterm_leaves_nothing(photos: Path, tmp_path: P
     with commands.running(script=script) as running:
         assert eventually(lambda: bool(running.output), 60), running.errors
         assert {"server", "worker"} <= set(running.roles().values())
-        code, errors = running.end(signal.SIGTERM, group=True)
+        code, errors = running.end(signal.SIGTERM, group=group)
         assert running.leaves_nothing(), running.left_behind()
     assert code == -signal.SIGTERM
     assert "Traceback" not in errors  # Python's resource tracker reports that it has cleaned up
