@@ -60,7 +60,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "E-UNSUPPORTED": ErrorCode(3, "convert the file to baseline JPEG or PNG, or pass on_bad_sample='replace'"),
     "E-BOMB": ErrorCode(3, "raise max_pixels if the image is genuine, or remove the file"),
     "E-MISSING": ErrorCode(3, "restore the file, or start again: the data is then indexed again"),
-    "E-CHANGED": ErrorCode(3, "start again (create the loader again): the data is then indexed again"),
+    "E-CHANGED": ErrorCode(3, "start again: the data is then indexed again"),
     "E-ACCESS": ErrorCode(3, "make the file readable for this user"),
     "E-READ": ErrorCode(3, "check the storage; the read failed after retries"),
     "E-NODATA": ErrorCode(3, "pass a folder that contains JPEG, PNG, WebP, BMP or GIF files"),

@@ -29,7 +29,6 @@ _SHORT, _LONG = 0.3, 0.6
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 _RETRY_DELAYS_S = (0.2, 1.0, 4.0, 10.0)  # each times 0.5 to 1.5, so that many clients do not come back at once
 _RIGHTS = "check the storage's credentials (environment, configuration file or role) and what they may read"
-_INDEX_AGAIN = "start again: the data is then indexed again"
 _FAILED = "check the network and the storage; the request failed after retries"
 _NO_RANGES = "the server answers with the whole object instead of the range that was asked for"
 _NO_CREDENTIALS = "no credentials were found; set them, or AWS_SKIP_SIGNATURE=true for a public bucket"
@@ -42,9 +41,9 @@ _CODES = {
     "PermissionDeniedError": ("E-ACCESS", "the credentials do not allow it", _RIGHTS),
     "UnauthenticatedError": ("E-ACCESS", "the credentials are missing or have expired", _RIGHTS),
     "PermissionError": ("E-ACCESS", "the credentials do not allow it", _RIGHTS),
-    "PreconditionError": ("E-CHANGED", "the object was replaced since it was indexed", _INDEX_AGAIN),
+    "PreconditionError": ("E-CHANGED", "the object was replaced since it was indexed", None),
     "ExpiredToken": ("E-ACCESS", "the storage refuses the credentials' token, which has expired or is wrong", _RIGHTS),
-    "416": ("E-CHANGED", "the object has fewer bytes than indexed", _INDEX_AGAIN),
+    "416": ("E-CHANGED", "the object has fewer bytes than indexed", None),
     "NotSupportedError": ("E-READ", _NO_RANGES, "serve it with support for Range requests, or download it"),
 }
 _STATUS = re.compile(r"\bstatus(?: code:)? (\d{3})\b")  # in obstore's words
@@ -137,12 +136,12 @@ class ObjectStore:
             client = _client(url)
             part: Part = client.read(url, start, size, limit_s) if size else Part(b"", client.stat(url, limit_s))
             if version is not None and part.found.version != version:
-                raise LoaderError("E-CHANGED", "the object was replaced since it was indexed", fix=_INDEX_AGAIN)
+                raise LoaderError("E-CHANGED", "the object was replaced since it was indexed")
             got = memoryview(part.data).nbytes
             if got != size:
                 if part.found.size < start + size:
                     cause = f"the object has {part.found.size:,} bytes, fewer than indexed"
-                    raise LoaderError("E-CHANGED", cause, fix=_INDEX_AGAIN)
+                    raise LoaderError("E-CHANGED", cause)
                 raise OSError(f"{got:,} of {size:,} bytes came")
             return part
 
@@ -190,7 +189,7 @@ class ObjectStore:
 def _as_loader_error(error: Exception, url: str) -> LoaderError:
     text = hide_secrets(str(error))
     line = text.splitlines()[0][:200] if text else ""
-    fix = _NO_CREDENTIALS if "/169.254.169.254/" in text else _FAILED
+    fix: str | None = _NO_CREDENTIALS if "/169.254.169.254/" in text else _FAILED
     known = _CODES.get(type(error).__name__) or _CODES.get(_find_refusal(error, text, url))
     code, cause, fix = known or ("E-READ", f"{type(error).__name__}: {line}", fix)
     return LoaderError(code, cause, fix=fix, path=url.encode())
