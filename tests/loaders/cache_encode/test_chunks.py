@@ -83,14 +83,13 @@ def test_closing_it_ends_the_workers() -> None:
 def test_a_program_that_leaves_a_build_open_ends(commands: Commands, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     text = textwrap.dedent("""
-        import __main__
         import numpy as np
         from penstock.loaders.cache.format import Encoding
         from penstock.loaders.cache_encode.chunks import encode_in_order
         from penstock.loaders.sources.arrays import ArraySource
 
         source = ArraySource(np.zeros((3000, 32, 32, 3), np.uint8), np.zeros(3000, int))
-        chunks = __main__.chunks = encode_in_order(source, Encoding(kind="raw"), 0, 3000, 2)
+        chunks = encode_in_order(source, Encoding(kind="raw"), 0, 3000, 2)
         next(chunks)
     """)
     program.write_text(text)

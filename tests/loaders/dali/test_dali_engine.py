@@ -110,14 +110,13 @@ def test_two_loaders_at_once_serve_what_each_serves_alone(photos: Path) -> None:
 
 
 PROGRAM = """
-import __main__, signal, sys, warnings
+import signal, sys, warnings
 from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_train
 
 warnings.simplefilter("error")
 settings = {"backend": "dali", "batch_size": 8, "pipeline": imagenet_train(64)}
-# Names of __main__ live as long as the interpreter; those of a script that a module runs do not.
-loaders = __main__.loaders = [create_loader(sys.argv[1], workers=workers, **settings) for workers in (0, 2)]
+loaders = [create_loader(sys.argv[1], workers=workers, **settings) for workers in (0, 2)]
 for loader in loaders:
     next(iter(loader))
 """

@@ -166,7 +166,6 @@ def test_a_program_that_ends_in_mid_epoch_ends_well(cache: str, tmp_path: Path, 
         "from penstock.loaders import create_loader\n"
         "warnings.simplefilter('error')\n"
         "loader = create_loader(sys.argv[1], backend='hdf5', workers=4, workers_are='threads', batch_size=8)\n"
-        "sys.kept = loader  # to the end of the interpreter: the script's own names end before it here\n"
         "for _ in loader: break\n"
     )
     for running in [commands.start(cache, script=program) for _ in range(2)]:

@@ -267,12 +267,11 @@ def test_a_program_does_not_fetch_the_rest_when_it_ends(
     server.delay_s = 0.1
     program = tmp_path / "program.py"
     program.write_text(
-        "import __main__, sys\n"
+        "import sys\n"
         "from penstock.loaders.remote.fetcher import Fetcher, Range\n"
         "from penstock.loaders.remote.object_store import ObjectStore\n"
         "store, url = ObjectStore(), sys.argv[1]\n"
         "version, fetcher = store.stat(url).version, Fetcher(store, 2, 1 << 20)\n"
-        "__main__.fetcher = fetcher\n"
         "for at in range(100):\n"
         "    fetcher.announce([Range(at, url, at, 10, version)])\n"
         "fetcher.take(Range(0, url, 0, 10, version))\n"

@@ -121,7 +121,6 @@ def test_a_worker_that_still_sends_removes_its_folder(
     assert code == 0, command.errors
     folders = list(temporary.iterdir())
     assert len(folders) == remain
-    assert (command.errors == "") == (whose == "ours"), (
-        command.errors
-    )  # the control: what this test sees without our removal
+    # The last case is the control: what this test sees without our removal.
+    assert (command.errors == "") == (whose == "ours"), command.errors
     assert all((folder / MARK).is_symlink() for folder in folders if whose == "ours")

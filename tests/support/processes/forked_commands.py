@@ -10,12 +10,12 @@ import gc
 import json
 import os
 import resource
-import runpy
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -264,11 +264,18 @@ def _serve() -> None:
         if pid == 0:
             _become(request)
             if request["script"]:
-                runpy.run_path(request["script"], run_name="__main__")
+                _run_script(request["script"])
             else:
                 penstock.bench.cli.main()
             return
         print(json.dumps({"pid": pid}), flush=True)
+
+
+def _run_script(path: str) -> None:
+    """Run a script as Python does: the names of its module, which is __main__, live as long as the interpreter."""
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    module.__file__ = path
+    exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
 
 
 def _status(pid: int) -> int | None:
