@@ -153,7 +153,8 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
             result does not depend on workers. uint8 [h, w, 3] goes on to augmentations and normalising; all else is
             served as it is, floats in `dtype`. One function, or one for each view.
         batch_transform: your own function of (images, labels), or (images, labels, generator) with a torch.Generator,
-            which returns both; it is called on `device` at last.
+            which returns both. It is called on `device`, in the thread and on the stream that take the batch, when the
+            batch is taken and never ahead of that: it may use a model that your training step changes.
         profile: name or path of the profile that "auto" reads. Unless given it may be missing.
         options: of the source: `subset` (indices, a mask, a slice such as ":0.9", or a file of indices) and
             `max_per_class`; `image`, `label`, `root` and `classes` say how a table, tars or Arrow files hold images and

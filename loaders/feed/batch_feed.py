@@ -95,8 +95,8 @@ class DeviceFeed(TensorFeed):
 
     On a CPU there is nothing to overlap: batches pass straight through the batch stage, of several views each through
     its own. `seed` is the seed of the stages' augmentations, `draw_keys` that of Schedule. `batch_transform` is the
-    user's, of each batch. `pad=False` leaves out rows that hold no sample. `add_fields` returns a batch with the
-    source's fields, by the plans of the stages.
+    user's, called for each batch as it is handed out. `pad=False` leaves out rows that hold no sample. `add_fields`
+    returns a batch with the source's fields, by the plans of the stages.
     """
 
     def __init__(
@@ -154,8 +154,6 @@ class DeviceFeed(TensorFeed):
         """
         if self._stages[0].copies:
             clear_padding(views[0], host)
-        if self._own is not None:
-            views, labels = self._own(views, labels, host)
         rows = np.flatnonzero(host.index >= 0)
         if self._pad or len(rows) == len(host.index):
             return DeviceBatch(_joined(views), labels, self._send_fields(host), host)
@@ -166,6 +164,17 @@ class DeviceFeed(TensorFeed):
         images = _joined(tuple(view[kept] for view in views))
         labels = map_targets(lambda part: part[kept], labels)
         return DeviceBatch(images, labels, self._send_fields(host, rows), replace(host, **of_each_row))
+
+    def _finish_for_consumer(self, batch: DeviceBatch) -> DeviceBatch:
+        """Return the batch as the user's function makes it.
+
+        The function may read what the steps before change, such as the weights of a teacher, so it is called after
+        them on their stream.
+        """
+        if self._own is None or not len(batch.host.index):
+            return batch
+        views, labels = self._own(_views(batch.images), batch.labels, batch.host)
+        return batch._replace(images=_joined(views), labels=labels)
 
     def _send_fields(self, host: HostBatch, rows: npt.NDArray[np.intp] | None = None) -> FieldTensors:
         return send_fields(host.fields, rows, self._device, self._copies) if host.fields else {}

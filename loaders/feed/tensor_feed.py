@@ -82,7 +82,12 @@ class TensorFeed:
         Its tensors are no inference tensors, and neither is the memory behind them, whatever mode the consumer is in.
         """
         with torch.inference_mode(False):  # what is sent ahead may be trained on, and its memory is filled again
-            return self._on_host(self._source()) if self._copies is None else self._take(self._copies)
+            batch = self._on_host(self._source()) if self._copies is None else self._take(self._copies)
+            return self._finish_for_consumer(batch)
+
+    def _finish_for_consumer(self, batch: Any) -> Any:
+        """Do what is not to be done ahead of the consumer; the current stream is the consumer's."""
+        return batch
 
     def _on_host(self, batch: Any) -> Any:
         """Return a batch that is used where nothing can be sent ahead."""

@@ -267,6 +267,43 @@ def test_both_ways_of_a_batch_apply_the_plan_of_its_samples(
     assert changed >= 3
 
 
+def test_the_users_function_is_called_as_a_batch_is_handed_out_on_the_consumers_stream() -> None:
+    """And not ahead: it may read what the steps before change."""
+    copies = LoggedCopies()
+
+    def own(images: torch.Tensor, labels: torch.Tensor) -> Any:
+        copies.log.append(("own", int(labels[0])))
+        assert not copies.is_inside
+        return images + 1, labels + 100
+
+    feed = DeviceFeed(Numbers(), lambda: 1, stage(), ahead=2, batch_transform=own, copies=copies)
+    for number in range(5):
+        batch = feed.next()
+        assert torch.equal(batch.images, stage()(host_batch(number).images) + 1)
+        assert batch.labels.tolist() == [100 + number] * BATCH
+        handed_over, called = copies.log[-2:]
+        assert called == ("own", number)
+        assert handed_over[0] == f"hand over after mark {2 * number + 2}"
+    assert sum(entry[0] == "own" for entry in copies.log) == 5
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("pad", [True, False])
+def test_the_users_function_gets_the_rows_that_are_served(pad: bool, on_device: bool) -> None:
+    indices = [np.array([-1, 4, -1, 6]), np.full(BATCH, -1), np.array([7, 8, 9, 10])]
+    source = iter([replace(host_batch(number), index=index) for number, index in enumerate(indices)])
+    seen: list[tuple[int, int]] = []
+
+    def own(images: torch.Tensor, labels: torch.Tensor) -> Any:
+        seen.append((len(images), len(labels)))
+        return images, labels
+
+    copies = LoggedCopies() if on_device else None
+    feed = DeviceFeed(lambda: next(source), lambda: 0, stage(), pad=pad, batch_transform=own, copies=copies)
+    assert [len(feed.next().images) for _ in indices] == ([4, 4, 4] if pad else [2, 0, 4])
+    assert seen == ([(4, 4)] * 3 if pad else [(2, 2), (4, 4)])
+
+
 # ---- on a GPU ----
 
 

@@ -18,9 +18,11 @@ from simulated_device import MAIN, Event, SimulatedCopies, SimulatedDevice, Work
 from penstock.loaders.dali import dali_stage
 from penstock.loaders.dali.dali_verify import mark_unwritten
 from penstock.loaders.feed import batch_feed
+from penstock.loaders.feed.tensor_feed import tensors_in
 from penstock.loaders.stream.engine_contract import Cursor, HostBatch
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.fields.ragged import Ragged
 
 META = torch.device("meta")
 BATCH, SIZE = 2, 4
@@ -29,26 +31,60 @@ SCHEDULES = int(os.environ.get("PENSTOCK_SCHEDULES", "100"))
 
 
 class Source:
-    """Batches of host memory or of a backend's on the device; both are written to again once nobody looks at them."""
+    """Batches of host memory or of a backend's on the device; both are written to again once nobody looks at them.
+
+    They have one or two views, fields or none, and rows without a sample.
+    """
 
     def __init__(self, device: SimulatedDevice, draw: random.Random) -> None:
         self._device, self._draw, self._number = device, draw, 0
         self._resident, self._pinned = draw.choice((0.0, 0.5, 1.0)), draw.choice((0.0, 0.5, 1.0))
+        self.views, self._has_fields = draw.choice((1, 1, 2)), draw.random() < 0.5
         self.join: Callable[[torch.Tensor], torch.Tensor] = lambda images: images
 
     def __call__(self) -> HostBatch:
         self._number += 1
         resident = self._draw.random() < self._resident
         pinned = not resident and self._draw.random() < self._pinned
+        views = tuple(self._images(resident) for _ in range(self.views))
+        zeros = np.zeros(BATCH, np.int64)
+        index = np.array([self._draw.choice((0, 0, -1)) for _ in range(BATCH)], np.int64)
+        geometry = zeros[:, None], zeros > 0, zeros[:, None], zeros
+        images = views[0] if self.views == 1 else views
+        cursor = Cursor(0, self._number * BATCH)
+        batch = HostBatch(cursor, images, index, zeros, *geometry, (), 0.0, resident, pinned=pinned)
+        if self._has_fields:
+            lengths = np.array([self._draw.randrange(3) for _ in range(BATCH)], np.int64)
+            boxes = Ragged(lengths, (np.zeros((lengths.sum(), 4), np.float32),))
+            masks = tuple(np.zeros((BATCH, SIZE, SIZE), np.uint8) for _ in range(self.views))
+            batch = replace(batch, fields={"boxes": boxes, "mask": masks, "name": ["a"] * BATCH})
+        return replace(batch, when_read=mark_unwritten) if resident else batch
+
+    def _images(self, resident: bool) -> torch.Tensor:
         images = torch.empty(BATCH, SIZE, SIZE, 3, dtype=torch.uint8, device=META if resident else "cpu")
         images = self._device.own(images, "backend")
-        if resident:
-            images = self.join(images)
-        zeros = np.zeros(BATCH, np.int64)
-        cursor = Cursor(0, self._number * BATCH)
-        geometry = zeros[:, None], zeros > 0, zeros[:, None], zeros
-        batch = HostBatch(cursor, images, zeros, zeros, *geometry, (), 0.0, resident, pinned=pinned)
-        return replace(batch, when_read=mark_unwritten) if resident else batch
+        return self.join(images) if resident else images
+
+
+class Teacher:
+    """A batch_transform as of a distilled model: it reads weights that each step changes, and keeps features for it."""
+
+    def __init__(self, batch: int) -> None:
+        self.weights, self.features = torch.zeros(SIZE, device=META), torch.zeros(batch, device=META)
+        self.batches = 0
+
+    def __call__(self, images: Any, labels: torch.Tensor) -> Any:
+        self.batches += 1
+        made = tuple(view.float() * self.weights for view in views_of(images))
+        self.features.copy_(made[0].new_zeros(len(self.features)) + made[0].sum())
+        return made[0] if isinstance(images, torch.Tensor) else made, labels + self.weights.sum()
+
+    def step(self) -> None:
+        self.weights.add_(self.features.sum())
+
+
+def views_of(images: Any) -> tuple[torch.Tensor, ...]:
+    return (images,) if isinstance(images, torch.Tensor) else images
 
 
 def stale_reads(
@@ -61,14 +97,24 @@ def stale_reads(
         source = Source(device, draw)
         if stages is not None:
             source.join = lambda images: joined(stages, copies(device, "dali"), images)
-        staged = BatchStage(imagenet_train(SIZE), draw.choice((torch.uint8, torch.bfloat16)), META)
+        pipeline, dtype = imagenet_train(SIZE), draw.choice((torch.uint8, torch.bfloat16))
+        staged = [BatchStage(pipeline, dtype, META) for _ in range(source.views)]
+        teacher = Teacher(BATCH) if draw.random() < 0.5 else None
         feed = feeds.DeviceFeed(
-            source, lambda: draw.randrange(3), staged, ahead=draw.randrange(4), copies=copies(device)
+            source,
+            lambda: draw.randrange(3),
+            staged,
+            pad=draw.random() < 0.5,
+            batch_transform=teacher,
+            ahead=draw.randrange(4),
+            copies=copies(device),
         )
         held = []
         for _ in range(draw.randrange(1, 9)):
             batch = feed.next()
-            _ = batch.images.float().sum() + batch.labels.sum()  # the step
+            _ = sum(part.float().sum() for part in tensors_in((batch.images, batch.labels, batch.fields)))  # the step
+            if teacher is not None:
+                teacher.step()
             if draw.random() < 0.3:
                 held.append(batch)
             if held and draw.random() < 0.3:
@@ -145,8 +191,8 @@ def test_a_bug_of_the_engine_is_found(copies: type[SimulatedCopies]) -> None:
     assert any(stale_reads(seed, copies=copies) for seed in range(300))
 
 
-# name -> (module, its text, what a bug makes of it)
-BUGS = {
+# name -> (module, its text, what a bug makes of it, other texts)
+BUGS: dict[str, tuple[Any, ...]] = {
     "a slot is filled while it is read": (
         batch_feed,
         "        if len(self._slots) > self._ahead:",
@@ -161,6 +207,8 @@ BUGS = {
         batch_feed,
         "        with copies.side():\n            images",
         "        slot.busy_until = copies.mark()\n        with copies.side():\n            images",
+        "slot.busy_until = copies.mark()  # a pinned",
+        "pass  # a pinned",
     ),
     "resident pixels are let go at once": (
         batch_feed,
@@ -170,7 +218,7 @@ BUGS = {
     "the memory is marked as read after the event": (
         batch_feed,
         "                batch.when_read(images[0])\n            done = copies.mark()\n",
-        "                pass\n            done = copies.mark()\n            (batch.when_read or id)(*images)\n",
+        "                pass\n            done = copies.mark()\n            (batch.when_read or id)(images[0])\n",
     ),
     "resident pixels are handed out themselves": (
         batch_feed,
@@ -178,16 +226,30 @@ BUGS = {
         "pass",
     ),
     "nobody waits at the end": (batch_feed, "        slots[0].free()\n", ""),
+    "the user's function runs ahead of the steps": (
+        batch_feed,
+        "            ready = self._finish(",
+        "            ready = DeviceFeed._finish_for_consumer(self, self._finish(",
+        "plans[0]), host)\n            if",
+        "plans[0]), host))\n            if",
+        "        if self._own is None or",
+        "        if self._copies is not None and self._copies.device.now == 'main' or self._own is None or",
+    ),
+    "cut rows and fields are sent after the event": (
+        batch_feed,
+        "            ready = self._finish(",
+        "            early = copies.mark()\n            ready = self._finish(",
+        "return ready, done",
+        "return ready, early",
+    ),
     "joined rows are handed on before they are there": (dali_stage, "        copies.wait_on_host(done)\n", ""),
 }
 
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_of_the_code_is_found(name: str) -> None:
-    module, text, bug = BUGS[name]
-    planted = with_text(module, text, bug)
-    if "counts as read" in name:  # and is not marked again
-        planted = with_text(module, text, bug, "slot.busy_until = copies.mark()  # a pinned", "pass  # a pinned")
+    module, *texts = BUGS[name]
+    planted = with_text(module, *texts)
     feeds, stages = (planted, None) if module is batch_feed else (batch_feed, planted)
     assert any(stale_reads(seed, feeds=feeds, stages=stages) for seed in range(300))
 

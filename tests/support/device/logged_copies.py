@@ -15,12 +15,13 @@ class LoggedCopies:
     Attributes:
         log: the calls.
         locked: what pinned() has returned.
+        is_inside: whether work is queued on the side stream now.
     """
 
     def __init__(self) -> None:
         self.log: list[Any] = []
         self.locked: list[torch.Tensor] = []
-        self._marks, self._inside = 0, False
+        self._marks, self.is_inside = 0, False
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
         self.locked.append(torch.zeros_like(like))
@@ -28,26 +29,26 @@ class LoggedCopies:
 
     @contextmanager
     def side(self) -> Iterator[None]:
-        assert not self._inside
-        self._inside = True
+        assert not self.is_inside
+        self.is_inside = True
         self.log.append("side")
         yield
         self.log.append("back")
-        self._inside = False
+        self.is_inside = False
 
     def mark(self) -> int:
-        assert self._inside, "an event of the consumer's stream"
+        assert self.is_inside, "an event of the consumer's stream"
         self.log.append("mark")
         self._marks += 1
         return self._marks
 
     def mark_consumer(self) -> Any:
-        assert not self._inside, "an event of the side stream"
+        assert not self.is_inside, "an event of the side stream"
 
     def wait_on_host(self, event: Any) -> None:
-        assert not self._inside
+        assert not self.is_inside
         self.log.append("wait")
 
     def hand_over(self, event: int, tensors: tuple[torch.Tensor, ...]) -> None:
-        assert not self._inside
+        assert not self.is_inside
         self.log.append((f"hand over after mark {event}", [tensor.tolist() for tensor in tensors]))

@@ -3,6 +3,7 @@
 It computes nothing. A tensor of the meta device stands for memory of the GPU, a tag for what lies there. Whoever reads
 must find the tag that was written last in the order of the program; another one is a stale read. Memory that is let go
 is used again at once, as torch's allocator does on the stream that it belongs to, and as a backend does with its own.
+torch's pinned memory is used again after the copies out of it that do not block the host.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-MAIN, SIDE = "main", "side"
+MAIN, SIDE, PINNED = "main", "side", "pinned"
 _ALLOCATE = {"empty", "empty_strided", "new_empty", "empty_like"}
 _OVERWRITE = {"copy_", "index_copy_"}  # of the first argument they need nothing
 
@@ -87,7 +88,7 @@ class SimulatedDevice(TorchDispatchMode):
             if not memory.storage.expired():
                 continue
             del self._known[address]
-            if memory.owner not in self.queues:  # a backend's
+            if memory.owner not in (*self.queues, PINNED):  # a backend's
                 self._found[memory.place] = next(self._tags)
                 continue
             events = []
@@ -96,9 +97,11 @@ class SimulatedDevice(TorchDispatchMode):
                 self.queues[stream].append(Work(happens=events[-1]))
             self._later.append((events, memory.owner, memory.place))
         waiting = [entry for entry in self._later if not all(event.done for event in entry[0])]
-        for entry in self._later:
-            if entry not in waiting:
-                self._free.setdefault(entry[1], []).append(entry[2])
+        for _, owner, place in (entry for entry in self._later if entry not in waiting):
+            if owner == PINNED:
+                self._found[place] = next(self._tags)
+            else:
+                self._free.setdefault(owner, []).append(place)
         self._later = waiting
 
     def _memory(self, tensor: torch.Tensor) -> _Memory | None:
@@ -134,9 +137,12 @@ class SimulatedDevice(TorchDispatchMode):
         work = Work(reads, tuple((memory.place, tag) for memory in targets))
         if any(tensor.is_meta for tensor in (*given, *made)):
             self.queue(self.now, work)
-            upload = func.overloadpacket.__name__ == "_to_copy" and not args[0].is_meta
-            if upload and not (kwargs or {}).get("non_blocking"):  # such as of the constants of a batch stage
-                self.wait_for(self.now)
+            if func.overloadpacket.__name__ == "_to_copy" and not args[0].is_meta:
+                blocks = not (kwargs or {}).get("non_blocking")
+                if blocks:  # such as of the constants of a batch stage
+                    self.wait_for(self.now)
+                for memory in sources:
+                    memory.recorded |= set() if blocks else {self.now}
         else:
             self._run(work)
         return result
@@ -186,8 +192,7 @@ class SimulatedCopies:
         device.queues.setdefault(stream, deque())
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        # torch's own pool does not use pinned memory again before the copies out of it are made
-        return self.device.own(torch.zeros_like(like), "pinned")
+        return self.device.own(torch.zeros_like(like), PINNED)
 
     @contextmanager
     def side(self) -> Iterator[None]:
