@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from typing import Any
 
+import torch
+
 from penstock.loaders.drop_in.fetcher import Ended, Fetched, ProcessState
 from penstock.loaders.drop_in.iterators import CountingIterator, alive
 from penstock.loaders.drop_in.place import Mark, Place
@@ -62,7 +64,8 @@ class BatchIterator(WatchedIterator, CountingIterator):
         self._progress = WorkerProgress(loader.num_workers, shared=True)
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
         user_init = loader.worker_init_fn
-        start = WorkerStart(user_init, self._progress, tuple(loader._place.resume))
+        self._locks = loader.device is not None and loader.device.type == "cuda" and not loader.pin_memory
+        start = WorkerStart(user_init, self._progress, tuple(loader._place.resume), self._locks)
         try:
             loader.__dict__["worker_init_fn"] = start  # without torch's __setattr__, in which Ctrl-C could lose either
             if get_start_method(loader) == "forkserver":
@@ -79,6 +82,18 @@ class BatchIterator(WatchedIterator, CountingIterator):
             raise _find_lack_of_descriptors(error) or error from None
         finally:
             loader.__dict__["worker_init_fn"] = user_init
+
+    def _after_seed(self) -> None:
+        """Have torch's thread for pinned memory started, for a device also where pin_memory=True was not asked for.
+
+        The consumer's thread would spend longer on that copy than many a training step takes.
+        """
+        super()._after_seed()
+        device = None if self._feed is None else self._feed.device
+        self._pin_memory = self._pin_memory or self._locks
+        if self._pin_memory and device is not None and device.type == "cuda":
+            # The thread takes the current device, and would make a context on another GPU. Until it is started:
+            self._start.enter_context(torch.cuda.device(device))
 
     def _watch(self) -> None:
         super()._watch()
@@ -232,7 +247,7 @@ class BatchIterator(WatchedIterator, CountingIterator):
             return LoaderError(
                 "E-WORKER",
                 "the thread that pins memory ended",
-                fix="see its traceback above, or pass pin_memory=False",
+                fix="see its traceback above" + ("" if self._locks else ", or pass pin_memory=False"),
                 backend=_BACKEND,
             )
         return _find_lack_of_descriptors(error) or error

@@ -71,7 +71,8 @@ class DataLoader(TorchDataLoader[T_co]):
     Args:
         num_workers: "auto" means tuned=True.
         device: destination of the tensors of each batch, in nested tuples, lists and mappings; on CUDA one batch ahead
-            of the consumer. None leaves them as torch does. LoaderError E-DEPENDENCY if torch cannot use it.
+            of the consumer, with workers out of memory that a thread page-locks. None leaves them as torch does.
+            LoaderError E-DEPENDENCY if torch cannot use it.
         seed: seed of the order with shuffle=True, 0 to 2**64 - 1. The order is a function of it and of the epoch number
             alone; nothing is drawn. None draws it from torch's generator, as torch does. Warns if it has no effect.
         watchdog_s: seconds without progress of the workers before E-TIMEOUT. None waits as torch does, and warns after

@@ -11,6 +11,8 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
 from penstock.loaders.drop_in.stateful import keep_stateful, load_state, save_starts, save_states
+from penstock.loaders.feed.copies import pinned_like
+from penstock.loaders.feed.tensor_feed import lock_tensors
 
 BATCHES, ENDED, RANDOM, DATASET, ITERATOR = "batches", "ended", "random", "dataset", "iterator"
 # What one process has served: number of batches, whether its iterable data set is exhausted, the generators that it was
@@ -20,15 +22,28 @@ ProcessState = dict[str, Any]
 
 @dataclass
 class Fetched:
-    """A batch with the state of the process that made it; the first one also has the state in which it began."""
+    """A batch on its way from a worker.
+
+    Attributes:
+        batch: as the collate function returned it.
+        state: that of the process that made it; None if the data set is not stateful.
+        start: the state in which that process began, with its first batch.
+        for_device: the loader sends it to a device, without the user's pin_memory=True.
+    """
 
     batch: Any
-    state: ProcessState
+    state: ProcessState | None
     start: ProcessState | None = None
+    for_device: bool = False
 
     def pin_memory(self) -> Fetched:
-        """Pin the batch; torch's thread for that calls this."""
-        return replace(self, batch=pin_memory.pin_memory(self.batch))  # type: ignore[no-untyped-call]
+        """Pin the batch; torch's thread for that calls this.
+
+        Unless the user asked for torch's way, which may change the types of tensors and fails for some, it is what
+        TensorFeed would do in the consumer's thread.
+        """
+        locked = lock_tensors(self.batch, pinned_like) if self.for_device else pin_memory.pin_memory(self.batch)  # type: ignore[no-untyped-call]
+        return replace(self, batch=locked)
 
 
 @dataclass(frozen=True)

@@ -34,19 +34,21 @@ class WorkerStart:
         user_init: the worker_init_fn of the user, if any.
         progress: where the worker notes what it is doing.
         places: where the data set continues in each worker; empty at the start of an epoch.
+        for_device: as in Fetched.
         environment: of the parent.
     """
 
     user_init: Callable[[int], None] | None
     progress: WorkerProgress
     places: tuple[ProcessState | None, ...] = ()
+    for_device: bool = False
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
 
     def __call__(self, worker_id: int) -> None:
         start_worker(worker_id, self.environment)
         row = self.progress.table[worker_id]
         row[PID] = os.getpid()
-        _replace_fetchers(row, self.places[worker_id] if self.places else None)
+        _replace_fetchers(row, self.places[worker_id] if self.places else None, self.for_device)
         _report_unsendable(worker_id)
         if self.user_init is not None:
             self.user_init(worker_id)
@@ -56,14 +58,19 @@ class WorkerFetcher(Fetcher):
     """Note in `row` the sample that this process is making, and send the data set's state with each batch.
 
     If a worker dies, batches that it sent but the parent did not receive are lost too. So the parent cannot infer the
-    sample from what is missing.
+    sample from what is missing. for_device: as in Fetched.
     """
 
     def __init__(
-        self, plain: Any, resume: ProcessState | None, before: ProcessState, row: npt.NDArray[np.int64]
+        self,
+        plain: Any,
+        resume: ProcessState | None,
+        before: ProcessState,
+        row: npt.NDArray[np.int64],
+        for_device: bool,
     ) -> None:
         super().__init__(plain, resume, before)
-        self._row = row
+        self._row, self._for_device = row, for_device
         if self._iterator is not None:
             plain.dataset_iter = _NotingIterator(self._iterator, row)
 
@@ -81,7 +88,8 @@ class WorkerFetcher(Fetcher):
             self._row[BUSY] = 0
         state = self.state()
         start, self.start = self.start, {}
-        return batch if state is None else Fetched(batch, state, start or None)
+        is_plain = state is None and not self._for_device
+        return batch if is_plain else Fetched(batch, state, start or None, self._for_device)
 
 
 class _NotingIterator:
@@ -106,7 +114,7 @@ def _note_each(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[A
         yield index
 
 
-def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None) -> None:
+def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None, for_device: bool) -> None:
     """Make torch use a WorkerFetcher in this process from now on; the first one continues at `resume`."""
     create = _DatasetKind.create_fetcher
     places: list[ProcessState | None] = [resume]
@@ -116,7 +124,8 @@ def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None) -
         place = (places.pop() if places else None) or {}
         random_state.restore(place.get(RANDOM, {}), {})
         before = begin_dataset(dataset, place)
-        fetchers[:] = [WorkerFetcher(create(kind, dataset, *rest), place, before, row)]  # type: ignore[no-untyped-call]
+        plain = create(kind, dataset, *rest)  # type: ignore[no-untyped-call]
+        fetchers[:] = [WorkerFetcher(plain, place, before, row, for_device)]
         return fetchers[0]
 
     def end(worker_id: int) -> Any:

@@ -116,7 +116,7 @@ class DeviceFeed(TensorFeed):
         self._stages: tuple[Stage, ...] = tuple(stages) if isinstance(stages, Sequence) else (stages,)
         super().__init__(source, ready, self._stages[0].device, ahead=ahead, copies=copies)
         self._seed, self._pad, self._draw_keys, self._add_fields = seed, pad, draw_keys, add_fields
-        self._own = None if batch_transform is None else BatchTransform(batch_transform, self._device, seed)
+        self._own = None if batch_transform is None else BatchTransform(batch_transform, self.device, seed)
         self._slots: deque[_PinnedSlot] = deque()
         self._outputs = [OutputBuffers(stage.dtype) if stage.copies else None for stage in self._stages]
         # Also of a feed that is dropped: a backend would write into the memory of its resident batches at once.
@@ -177,7 +177,7 @@ class DeviceFeed(TensorFeed):
         return batch._replace(images=_joined(views), labels=labels)
 
     def _send_fields(self, host: HostBatch, rows: npt.NDArray[np.intp] | None = None) -> FieldTensors:
-        return send_fields(host.fields, rows, self._device, self._copies) if host.fields else {}
+        return send_fields(host.fields, rows, self.device, self._copies) if host.fields else {}
 
     def _targets(self, labels: Any, plan: AugmentPlan | None) -> Any:
         return map_targets(lambda part: self._stages[0].targets(part, plan), labels)
@@ -201,8 +201,8 @@ class DeviceFeed(TensorFeed):
         slot = self._slots[-1]
         slot.fill(batch)
         with copies.side():
-            images = tuple(view.to(self._device, non_blocking=True) for view in slot.images)
-            labels = map_targets(lambda part: part.to(self._device, non_blocking=True), slot.labels)
+            images = tuple(view.to(self.device, non_blocking=True) for view in slot.images)
+            labels = map_targets(lambda part: part.to(self.device, non_blocking=True), slot.labels)
             if not batch.resident:
                 slot.busy_until = copies.mark()  # a pinned slot is free after the copies, before the batch stage
             work = zip(self._stages, images, plans, strict=True)

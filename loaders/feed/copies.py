@@ -76,6 +76,11 @@ def side_stream(device: torch.device, purpose: str = "feed") -> Any:
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
+def pinned_like(like: torch.Tensor) -> torch.Tensor:
+    """Return page-locked host memory of the shape, strides and dtype of `like`, whose values it does not hold."""
+    return torch.empty_like(like, device="cpu", pin_memory=True)  # whatever the default device
+
+
 class CudaCopyEngine:
     """Copy to a CUDA device; CopyEngine describes the methods. purpose: as side_stream takes it."""
 
@@ -84,7 +89,7 @@ class CudaCopyEngine:
         self._stream = side_stream(self._device, purpose)
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(like, device="cpu", pin_memory=True)  # whatever the default device
+        return pinned_like(like)
 
     @contextmanager
     def side(self) -> Iterator[None]:

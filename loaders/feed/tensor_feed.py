@@ -26,29 +26,45 @@ def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
         yield from tensors_in(list(batch.values()))
 
 
-def to_device(
-    batch: Any, device: torch.device, lock: Callable[[torch.Tensor], torch.Tensor] = lambda part: part
-) -> Any:
-    """Return `batch` with its tensors on `device`, in containers of the same types; other objects stay as they are.
+def map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
+    """Return `batch` with each tensor as `change` returns it, in containers of the same types; other objects unchanged.
 
-    lock: returns a tensor in page-locked memory, or as it is where it cannot lie there.
+    A PackedSequence, a named tuple that keeps some of its tensors on the host, is given to `change` as a whole.
     """
-    if isinstance(batch, torch.Tensor):
-        return lock(batch).to(device, non_blocking=True)
-    if isinstance(batch, PackedSequence):  # a named tuple that keeps some of its tensors on the host
-        return batch.to(device, non_blocking=True)  # type: ignore[arg-type]
+    if isinstance(batch, (torch.Tensor, PackedSequence)):
+        return change(batch)
     if isinstance(batch, Mapping):
-        moved = {key: to_device(part, device, lock) for key, part in batch.items()}
+        moved = {key: map_tensors(part, change) for key, part in batch.items()}
         if isinstance(batch, MutableMapping):  # a copy keeps what else the type carries, such as a default factory
             like = copy.copy(batch)
             like.update(moved)
             return like
         return type(batch)(moved)  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(part, device, lock) for part in batch))
+        return type(batch)(*(map_tensors(part, change) for part in batch))
     if isinstance(batch, (tuple, list)):
-        return type(batch)([to_device(part, device, lock) for part in batch])
+        return type(batch)([map_tensors(part, change) for part in batch])
     return batch
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """Return `batch` with its tensors on `device`; a copy out of page-locked memory does not block the host."""
+    return map_tensors(batch, lambda part: part.to(device, non_blocking=True))
+
+
+def lock_tensors(batch: Any, pinned: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return `batch` with its plain tensors in page-locked memory; others, whose parts torch moves, as they are.
+
+    pinned: returns such memory for values like those of a tensor.
+    """
+
+    def lock(tensor: Any) -> Any:
+        is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
+        if not is_plain or tensor.is_quantized or tensor.device.type != "cpu" or tensor.is_pinned():
+            return tensor
+        return pinned(tensor).copy_(tensor)
+
+    return map_tensors(batch, lock)
 
 
 class TensorFeed:
@@ -60,6 +76,9 @@ class TensorFeed:
     CUDA graph is one launch, and without a bound the device would hold a batch for each of tens that are queued. On
     other devices a batch is moved when it is asked for.
     An exception of `source` (StopIteration too) is raised in its place in the order, after the batches before it.
+
+    Attributes:
+        device: where the batches go.
     """
 
     def __init__(
@@ -71,7 +90,7 @@ class TensorFeed:
         ahead: int = 1,
         copies: CopyEngine | None = None,
     ) -> None:
-        self._source, self._ready, self._device, self._ahead = source, ready, device, ahead
+        self._source, self._ready, self.device, self._ahead = source, ready, device, ahead
         self._copies = CudaCopyEngine(device) if copies is None and device.type == "cuda" else copies
         self._waiting: deque[tuple[Any, Any] | Exception] = deque()
         self._steps: deque[Any] = deque()  # ends of the consumer's steps that the device may not have done
@@ -91,7 +110,7 @@ class TensorFeed:
 
     def _on_host(self, batch: Any) -> Any:
         """Return a batch that is used where nothing can be sent ahead."""
-        return to_device(batch, self._device)
+        return to_device(batch, self.device)
 
     def _take(self, copies: CopyEngine) -> Any:
         self._steps.append(copies.mark_consumer())
@@ -124,13 +143,6 @@ class TensorFeed:
 
     def _send(self, batch: Any, copies: CopyEngine) -> tuple[Any, Any]:
         """Start the copies of a batch; return it on the device, and an event that happens after them."""
-
-        def lock(tensor: torch.Tensor) -> torch.Tensor:
-            """Return a plain tensor in page-locked memory; others, whose parts torch moves, as they are."""
-            is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
-            if not is_plain or tensor.is_quantized or tensor.device.type != "cpu" or tensor.is_pinned():
-                return tensor
-            return copies.pinned(tensor).copy_(tensor)
-
+        locked = lock_tensors(batch, copies.pinned)
         with copies.side():
-            return to_device(batch, self._device, lock), copies.mark()
+            return to_device(locked, self.device), copies.mark()

@@ -141,12 +141,14 @@ def loader_costs(augment: Augmentations, *, triton: bool) -> dict[str, float]:
     return feed_costs(DeviceFeed(lambda: batch, lambda: 1, staged, copies=copies), copies, Count(lambda _: True))
 
 
-def drop_in_costs() -> dict[str, float]:
-    """Count for pageable batches of the drop-in DataLoader with a device, float32."""
+def drop_in_costs(*, by_thread: bool) -> dict[str, float]:
+    """Count for batches of the drop-in DataLoader with a device, float32, which its thread has page-locked or not."""
     batch = torch.zeros((BATCH, 3, SIZE, SIZE)), torch.zeros(BATCH, dtype=torch.int64)
     copies = Copies()
-    count = Count(lambda tensor: tensor.data_ptr() != batch[0].data_ptr())
-    return feed_costs(TensorFeed(lambda: batch, lambda: 1, META, copies=copies), copies, count)
+    count = Count(lambda tensor: by_thread or tensor.data_ptr() != batch[0].data_ptr())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "is_pinned", lambda tensor: by_thread)
+        return feed_costs(TensorFeed(lambda: batch, lambda: 1, META, copies=copies), copies, count)
 
 
 def slot_megabytes(workers: int, kind: str) -> float:
@@ -180,7 +182,8 @@ def main() -> None:
         for name, augment in LOADERS.items()
         for triton in (True, False)
     }
-    rows["DataLoader, pageable float32"] = drop_in_costs()
+    rows["DataLoader, pageable float32"] = drop_in_costs(by_thread=False)
+    rows["DataLoader, page-locked by its thread"] = drop_in_costs(by_thread=True)
     slots = {name: slot_megabytes(*engine) for name, engine in ENGINES.items()}
     print(table(rows))
     print("\n".join(f"slots of {name}: {size:,.0f} MB page-locked" for name, size in slots.items()))

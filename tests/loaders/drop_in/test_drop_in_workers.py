@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -15,13 +16,15 @@ import pytest
 import torch
 from drop_in_streams import census, children, values
 from forked_commands import Commands
-from numbered_dataset import Circumstances, Large, Numbered, as_list, mark
+from logged_copies import LoggedCopies
+from numbered_dataset import Circumstances, Large, Numbered, Stream, as_list, mark
 from processes import eventually, in_time
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
-from penstock.loaders.drop_in import batch_iterator
+from penstock.loaders.drop_in import batch_iterator, fetcher, iterators
 from penstock.loaders.drop_in.data_loader import DataLoader
+from penstock.loaders.feed.tensor_feed import TensorFeed, lock_tensors
 from penstock.loaders.workers.worker_progress import SAMPLE
 from penstock.pipelines.errors import LoaderError
 
@@ -220,7 +223,79 @@ def test_a_dead_pinning_thread_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
         taken.set()
         with pytest.raises(LoaderError, match="the thread that pins memory ended") as caught:
             next(batches)
-    assert caught.value.code == "E-WORKER"
+    assert (caught.value.code, "pin_memory=False" in caught.value.fix) == ("E-WORKER", True)
+
+
+class OnHost(TensorFeed):
+    """A feed that believes in its device; the tensors stay where they are."""
+
+    copied = LoggedCopies()
+
+    def __init__(self, source: Any, ready: Any, device: torch.device) -> None:
+        super().__init__(source, ready, torch.device("cpu"), copies=self.copied)
+        self.device = device
+
+    def _take(self, copies: Any) -> Any:
+        return lock_tensors(self._source(), copies.pinned)
+
+
+class Odd(torch.Tensor):
+    """A type that torch's own pinning would lose."""
+
+
+def odd_batch(samples: list[int]) -> dict[str, Any]:
+    numbers = torch.tensor(samples)
+    return {"plain": numbers, "odd": numbers.as_subclass(Odd), "sparse": numbers.to_sparse(), "text": "a"}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch, which sends the tensor
+@pytest.mark.parametrize("asked", [False, True], ids=["device alone", "pin_memory"])
+@pytest.mark.parametrize("dataset", [Numbered(9), Stream(9)], ids=["map", "iterable"])
+def test_for_a_device_a_thread_page_locks_the_batches(
+    dataset: Any, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer's thread copies nothing then. Without pin_memory=True each type of tensor stays what it is."""
+    by_torch: list[Any] = []
+    locked: dict[int, threading.Thread] = {}  # by address
+    chosen, threads_on = [0], []
+
+    def pin(data: Any, device: Any = None) -> Any:
+        return data.pin_memory() if isinstance(data, fetcher.Fetched) else (by_torch.append(data), data)[1]
+
+    def lock(like: torch.Tensor) -> torch.Tensor:
+        made = torch.empty_like(like)
+        locked[made.data_ptr()] = threading.current_thread()
+        return made
+
+    @contextlib.contextmanager
+    def choose(device: torch.device) -> Iterator[None]:
+        chosen.append(device.index)
+        yield
+        chosen.pop()
+
+    fake_accelerator(monkeypatch, pin)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device", choose)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", threads_on.append)
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: chosen[-1])
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.data_ptr() in locked)
+    monkeypatch.setattr(fetcher, "pinned_like", lock)
+    monkeypatch.setattr(iterators, "TensorFeed", OnHost)
+    monkeypatch.setattr(OnHost, "copied", LoggedCopies())
+    with DataLoader(dataset, 2, num_workers=1, collate_fn=odd_batch, pin_memory=asked, device="cuda:1") as loader:
+        batches = list(loader)
+        assert loader.pin_memory == asked
+    assert [batch["plain"].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]
+    assert {type(batch["odd"]) for batch in batches} == {Odd}
+    assert {batch["sparse"].layout for batch in batches} == {torch.sparse_coo}
+    assert (threads_on, chosen) == ([1], [0])  # on another GPU the thread would make a context
+    if asked:
+        assert [type(batch) for batch in by_torch].count(dict) == 5
+    else:
+        assert [batch["plain"].data_ptr() in locked for batch in batches] == [True] * 5
+        assert len(set(locked.values())) == 1
+        assert threading.main_thread() not in locked.values()
+        assert not OnHost.copied.locked
 
 
 # torch's thread may be waiting for a descriptor of the worker when that is killed.
