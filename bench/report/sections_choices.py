@@ -151,6 +151,8 @@ def machine_section(record: BenchRecord) -> Section:
     """Return the section of the machine, the versions, the data and the loader."""
     about = {name: value for name, value in record.environment.items() if name != "packages"}
     names = {"cpu": "processor", "cpus": "processors", "memory_gb": "memory, GB", "gpu": "GPU"}
+    names |= {"gpu_power_limit_w": "GPU's power limit, W", "gpu_clock_mhz": "GPU's clock, MHz"}
+    names |= {"gpu_max_clock_mhz": "GPU's highest clock, MHz"}
     packages = record.environment.get("packages")
     return Section(
         title="Machine, versions, data",

@@ -25,6 +25,7 @@ def test_the_environment_names_versions_and_nobody() -> None:
 def test_the_gpu_of_a_record_is_the_one_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"name of {device}")
     assert str(describe_environment("cuda:1")["gpu"]).startswith("name of cuda:1 x2, CUDA")
     assert str(describe_environment("cpu")["gpu"]).startswith("name of None x2")
