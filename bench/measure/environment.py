@@ -14,18 +14,8 @@ from penstock.bench.measure.gpu_state import cudnn_version, describe_gpu
 from penstock.loaders.system.machine import available_cpus
 
 _PACKAGES = (
-    *(
-        "penstock-loader",
-        "torch",
-        "triton",
-        "timm",
-        "numpy",
-        "simplejpeg",
-        "PyTurboJPEG",
-        "pillow",
-        "pillow-simd",
-        "h5py",
-    ),
+    *("penstock-loader", "torch", "triton", "timm", "numpy", "simplejpeg", "PyTurboJPEG"),
+    *("pillow", "pillow-simd", "h5py"),
     *("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12"),
 )
 
