@@ -6,11 +6,14 @@ BIN := $(VENV)/bin
 # The interpreter of `bench-gpu`: a GPU machine without a network runs the tree with the Python it has (PY=python3).
 PY ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 RESULTS ?= bench/results
-# What bench-gpu feeds, served as so many entries: a folder of images, and its cache, which is built unless it is there.
-GPU_DATA ?= $(DEMO)/train
-GPU_CACHE ?= build/gpu.h5
-GPU_OPTIONS ?= --entries 100000 --device cuda --amp bf16 --batch-size 256
-GPU_BUDGET ?= 3600
+# Seconds of bench-gpu, its records, and more of its options, such as --only kernels,rates (docs/guides/gpu.md).
+GPU_BUDGET ?= 540
+GPU_RESULTS ?= build/gpu-records
+GPU_OPTIONS ?=
+# The machine for which pack-gpu packs, and a folder of photos to take along.
+GPU_PYTHON ?= 3.12
+GPU_ARCH ?= 90
+GPU_PHOTOS ?=
 DEMO := demo
 # What `make bench` measures: made within 20 s on two slow cores.
 BENCH_DEMO := build/bench-demo-2
@@ -43,7 +46,7 @@ quietly = mkdir -p build && { $(1) >build/setup.log 2>&1 || { cat build/setup.lo
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup system nginx link wheel lint typecheck test docs test-matrix slurm-test format bench bench-gpu report-picture peers-chart image image-test clean distclean FORCE
+.PHONY: help setup system nginx link wheel lint typecheck test docs test-matrix slurm-test format bench bench-gpu pack-gpu report-picture peers-chart image image-test clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -150,13 +153,12 @@ bench: setup ## synthesise a demo set and measure this machine (build/bench.html
 	$(BIN)/penstock bench $(BENCH_DEMO)/train --cache $(BENCH_DEMO).h5 --entries 5120 --baseline \
 	  --json build/bench.json --report build/bench.html
 
-bench-gpu: link ## GPU tests and GPU records in bench/results, GPU_BUDGET seconds; goes on where it was; PY=python3: no .venv
-	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \
-	  echo 'bench-gpu: "$(PY)" sees no CUDA device; run this on a machine with a GPU (make bench measures the CPU)' >&2; \
-	  exit 1; }
-	@mkdir -p build
-	$(WITH_LINKED) $(PY) tests/studies/gpu_hour.py --data $(GPU_DATA) --cache $(GPU_CACHE) --demo $(DEMO) \
-	  --results $(RESULTS) --budget $(GPU_BUDGET) -- $(GPU_OPTIONS)
+bench-gpu: ## what a GPU shows, in build/gpu-records, for GPU_BUDGET seconds; PY=python3: no .venv, no network
+	@PY=$(PY) tests/studies/gpu/start.sh $(GPU_RESULTS) $(GPU_BUDGET) $(GPU_OPTIONS)
+
+pack-gpu: setup link ## build/gpu: what a GPU machine without a network lacks for bench-gpu (GPU_PYTHON, GPU_ARCH, GPU_PHOTOS)
+	$(WITH_LINKED) $(BIN)/python tests/studies/gpu/pack_gpu.py --python $(GPU_PYTHON) --arch $(GPU_ARCH) \
+	  $(if $(GPU_PHOTOS),--photos $(GPU_PHOTOS))
 
 report-picture: link ## draw the report page of REPORT_RECORD as bench/results/report.png (needs Chromium)
 	@test -n '$(BROWSER)' || { \

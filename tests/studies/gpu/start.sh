@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Run the steps of gpu_driver.py in this copy of the tree: start.sh RESULTS SECONDS [options of gpu_driver.py].
+# Nothing is downloaded: what `make pack-gpu` has put into build/gpu is used, if it is there. PY names the interpreter.
+set -u
+results=$1 budget=$2 started=$SECONDS; shift 2
+py=${PY:-python3} pack=build/gpu work=${GPU_WORK:-/tmp/penstock-gpu}
+mkdir -p "$results" "$work" build/path/penstock
+exec > >(tee -a "$results/log.txt") 2>&1
+if [ ! -e .git ] && [ -f $pack/.commit ]; then cp $pack/.commit .commit; fi
+export PYTHONPATH=$work/site:$PWD/build/path PYTHONUNBUFFERED=1 OMP_WAIT_POLICY=PASSIVE
+export XDG_CACHE_HOME=${XDG_CACHE_HOME:-$work/user-cache}
+if ls $pack/wheels/*.whl >/dev/null 2>&1 && [ ! -d "$work/site" ]; then
+  "$py" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$work/site.part" $pack/wheels/*.whl &&
+    mv "$work/site.part" "$work/site" || echo 'bench-gpu: pip failed; see above'
+fi
+dali=
+if [ -f $pack/dali.tar.xz ]; then
+  dali=$work/dali
+  [ -d "$dali" ] || ("$py" -c 'import sys, tarfile; tarfile.open(sys.argv[1], "r|xz").extractall(sys.argv[2], filter="tar")' \
+    $pack/dali.tar.xz "$dali.part" && mv "$dali.part" "$dali") &  # on a processor of its own, during the first steps
+fi
+library=pipelines/native/libpenstock.so
+[ -f $library ] || [ ! -f $pack/libpenstock.so ] || cp $pack/libpenstock.so $library
+# A carried library may be of another processor or a newer libc. Without one images are decoded in Python.
+"$py" -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$PWD/$library" 2>/dev/null || { rm -f $library; "$py" pipelines/native/build.py; }
+for part in pipelines loaders bench; do ln -sfn ../../../$part build/path/penstock/$part; done
+# A toolkit's nvJPEG must not come before that of DALI's wheels. All else stays: the driver may lie on this path alone.
+kept=
+IFS=: read -ra folders <<<"${LD_LIBRARY_PATH:-}"
+for folder in "${folders[@]}"; do
+  case $folder in */cuda*) compgen -G "$folder/libcuda.so*" >/dev/null || continue ;; esac
+  kept=${kept:+$kept:}$folder
+done
+[ -z "${LD_LIBRARY_PATH:-}" ] || export LD_LIBRARY_PATH=$kept
+photos=()
+[ ! -d $pack/photos ] || photos=(--data $pack/photos)
+demo() { [ -d "$work/demo/train" ] || timeout 100 "$py" -m penstock.bench.cli synth "$work/demo" >/dev/null || echo 'bench-gpu: no demo set'; }
+if [ ${#photos[@]} = 0 ] && [[ " $* " != *" --data "* ]]; then demo; else demo & fi
+"$py" tests/studies/gpu/gpu_driver.py --results "$results" --work "$work" --dali "$dali" \
+  --budget $((budget - SECONDS + started)) "${photos[@]}" "$@"
