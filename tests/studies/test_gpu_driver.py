@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fat_binaries import find_codes
-from gpu_driver import Place, Step, find, main, run_process, run_steps, steps
+from gpu_driver import Place, Step, await_folder, find, main, run_process, run_steps, steps
 from gpu_notes import Notes
 from processes import eventually
 
@@ -127,10 +128,24 @@ def test_a_program_that_is_missing_fails_its_step_alone(tmp_path: Path) -> None:
 
 
 def test_modules_and_programs_are_found_without_an_import(tmp_path: Path) -> None:
-    (tmp_path / "nvidia" / "dali").mkdir(parents=True)
-    (tmp_path / "nvidia" / "dali" / "__init__.py").write_text("raise ImportError")
-    paths = [str(tmp_path)]
+    paths = [str(tmp_path / "unpacked")]
+    assert not find("nvidia.dali", paths)
+    (tmp_path / "unpacked" / "nvidia" / "dali").mkdir(parents=True)
+    (tmp_path / "unpacked" / "nvidia" / "dali" / "__init__.py").write_text("raise ImportError")
     assert [find(name, paths) for name in ("nvidia.dali", "nvidia.other", "other", "sh")] == [True, False, False, True]
+
+
+def test_what_is_being_unpacked_is_waited_for(tmp_path: Path) -> None:
+    folder, part = tmp_path / "dali", tmp_path / "dali.part"
+    await_folder(folder)  # nobody unpacks it
+    part.mkdir()
+    threading.Timer(0.5, part.rename, [folder]).start()
+    await_folder(folder)
+    assert folder.is_dir()
+    part.mkdir()
+    folder.rmdir()
+    await_folder(folder, 0.3)  # whoever did it is gone
+    assert part.is_dir()
 
 
 def test_findings_are_written_as_they_are_made(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ records as one file. docs/guides/gpu.md says what the steps show.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.machinery
 import os
 import shutil
@@ -28,6 +29,7 @@ SELFTEST_TESTS = "tests/bench/checks/test_selftest_device.py"
 DALI_TESTS = ("tests/pipelines/sample/test_dali_graph.py", "tests/loaders/dali")
 DALI, JPEG = "nvidia.dali", "simplejpeg"
 LEAVE_S = 5.0  # for a process that is told to end
+UNPACK_S = 60.0  # at most, for what is still being unpacked when its first step's turn comes
 LEAST_S = 15.0  # worth it for a step that takes longer and notes what it finds
 
 
@@ -197,12 +199,20 @@ def save(results: Path, outcome: Mapping[str, str]) -> None:
 
 def find(name: str, paths: Sequence[str]) -> bool:
     """Say whether a module is on one of the paths, without importing it, or a program on PATH."""
+    importlib.invalidate_caches()  # a folder that was not there may have been unpacked since
     for part in name.split("."):
         spec = importlib.machinery.PathFinder.find_spec(part, paths)
         if spec is None:
             return shutil.which(name) is not None
         paths = list(spec.submodule_search_locations or ())
     return True
+
+
+def await_folder(folder: Path, most_s: float = UNPACK_S) -> None:
+    """Wait while a folder is being unpacked, next to it and under the name with .part."""
+    end = time.monotonic() + most_s
+    while not folder.is_dir() and Path(f"{folder}.part").is_dir() and time.monotonic() < end:
+        time.sleep(0.2)
 
 
 def main(arguments: Sequence[str] | None = None, **control: Any) -> int:
@@ -232,7 +242,13 @@ def main(arguments: Sequence[str] | None = None, **control: Any) -> int:
         return run_process(step, seconds, {**plain, "PYTHONPATH": path} if DALI in step.needs else plain)
 
     wanted = [step for step in all_steps if step.name in only]
-    control = {"run": run, "has": lambda name: find(name, [given.dali or ".", *sys.path]), **control}
+
+    def has(name: str) -> bool:
+        if name == DALI:
+            await_folder(Path(given.dali or "."))
+        return find(name, [given.dali or ".", *sys.path])
+
+    control = {"run": run, "has": has, **control}
     outcome = run_steps(wanted, given.results, given.budget, **control)
     return int(any(ending.startswith("failed") for ending in outcome.values()))
 

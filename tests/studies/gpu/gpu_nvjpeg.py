@@ -46,7 +46,7 @@ def distances(files: list[bytes], made: list[torch.Tensor | None]) -> dict[str, 
         except ValueError:
             continue
         apart = np.abs(image.permute(1, 2, 0).cpu().numpy().astype(np.int16) - expected)
-        sampling = simplejpeg.decode_jpeg_header(coded)[2]
+        sampling = simplejpeg.decode_jpeg_header(coded)[3]
         numbers = float(apart.mean()), float(np.quantile(apart, 0.999)), int(apart.max())
         found.setdefault(sampling, []).append(numbers)
     return {
