@@ -18,6 +18,7 @@ from penstock.pipelines.errors import EXIT_CACHE, EXIT_DATA, EXIT_RESOURCE, EXIT
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 JOBS = ROOT / "docker" / "slurm"
+GPU_START = Path(__file__).resolve().parents[1] / "studies/gpu/start.sh"
 TRAIN, CACHE = JOBS / "train.sbatch", JOBS / "cache.sbatch"
 
 # srun runs its command once a task, one after the other, and ends with the highest exit code; penstock tells what it
@@ -96,7 +97,7 @@ def test_shellcheck_finds_nothing() -> None:
     beside = str(Path(sys.executable).parent)
     shellcheck = shutil.which("shellcheck", path=os.pathsep.join((beside, os.environ["PATH"])))
     assert shellcheck, "shellcheck is missing: `make setup` installs it"
-    command = [shellcheck, "--external-sources", *map(str, sorted(JOBS.iterdir()))]
+    command = [shellcheck, "--external-sources", *map(str, [*sorted(JOBS.iterdir()), GPU_START])]
     checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (checked.stdout, checked.returncode) == ("", 0)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tarfile
 import threading
 from pathlib import Path
 from typing import Any
 
+import gpu_driver
 import pytest
 from fat_binaries import find_codes
 from gpu_driver import Place, Step, await_folder, find, main, run_process, run_steps, steps
@@ -146,6 +148,13 @@ def test_what_is_being_unpacked_is_waited_for(tmp_path: Path) -> None:
     folder.rmdir()
     await_folder(folder, 0.3)  # whoever did it is gone
     assert part.is_dir()
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="it would begin")
+def test_without_a_gpu_nothing_begins(tmp_path: Path) -> None:
+    start, results = Path(gpu_driver.__file__).with_name("start.sh"), tmp_path / "results"
+    ran = subprocess.run(["bash", str(start), str(results), "60"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, "no NVIDIA GPU here" in ran.stderr, results.exists()) == (1, True, False)
 
 
 def test_findings_are_written_as_they_are_made(tmp_path: Path) -> None:

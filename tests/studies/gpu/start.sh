@@ -4,17 +4,22 @@
 set -u
 results=$1 budget=$2 started=$SECONDS; shift 2
 py=${PY:-python3} pack=build/gpu work=${GPU_WORK:-/tmp/penstock-gpu}
+if [[ " $* " != *" --device "* ]] && [ ! -e /dev/nvidia0 ] && ! nvidia-smi -L >/dev/null 2>&1; then
+  echo 'bench-gpu: no NVIDIA GPU here (make bench measures the CPU); --device cpu tries the steps that can run without' >&2
+  exit 1
+fi
 mkdir -p "$results" "$work" build/path/penstock
+lacks() { "$py" -c 'import sys; from importlib.util import find_spec as f; sys.exit(all(map(f, sys.argv[1:])))' "$@"; }
 exec > >(tee -a "$results/log.txt") 2>&1
 if [ ! -e .git ] && [ -f $pack/.commit ]; then cp $pack/.commit .commit; fi
 export PYTHONPATH=$work/site:$PWD/build/path PYTHONUNBUFFERED=1 OMP_WAIT_POLICY=PASSIVE
 export XDG_CACHE_HOME=${XDG_CACHE_HOME:-$work/user-cache}
-if ls $pack/wheels/*.whl >/dev/null 2>&1 && [ ! -d "$work/site" ]; then
-  "$py" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$work/site.part" $pack/wheels/*.whl &&
-    mv "$work/site.part" "$work/site" || echo 'bench-gpu: pip failed; see above'
+if ls $pack/wheels/*.whl >/dev/null 2>&1 && lacks simplejpeg msgspec isal filelock; then
+  "$py" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade \
+    --target "$work/site" $pack/wheels/*.whl || echo 'bench-gpu: pip failed; see above'
 fi
 dali=
-if [ -f $pack/dali.tar.xz ]; then
+if [ -f $pack/dali.tar.xz ] && ! "$py" -c 'import nvidia.dali' 2>/dev/null; then
   dali=$work/dali
   [ -d "$dali" ] || ("$py" -c 'import sys, tarfile; tarfile.open(sys.argv[1], "r|xz").extractall(sys.argv[2], filter="tar")' \
     $pack/dali.tar.xz "$dali.part" && mv "$dali.part" "$dali") &  # on a processor of its own, during the first steps
@@ -33,7 +38,7 @@ for folder in "${folders[@]}"; do
 done
 [ -z "${LD_LIBRARY_PATH:-}" ] || export LD_LIBRARY_PATH=$kept
 photos=()
-[ ! -d $pack/photos ] || photos=(--data $pack/photos)
+[ ! -d $pack/photos ] || photos=(--data "$pack/photos")
 demo() { [ -d "$work/demo/train" ] || timeout 100 "$py" -m penstock.bench.cli synth "$work/demo" >/dev/null || echo 'bench-gpu: no demo set'; }
 if [ ${#photos[@]} = 0 ] && [[ " $* " != *" --data "* ]]; then demo; else demo & fi
 "$py" tests/studies/gpu/gpu_driver.py --results "$results" --work "$work" --dali "$dali" \
