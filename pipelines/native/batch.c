@@ -189,14 +189,23 @@ static void fill_rows(pn_worker *worker, pn_task *task, pn_row *rows, int32_t co
   }
 }
 
+/* Free what only a very large image needed; the memory of files serves a whole batch, and stays. */
+void pn_trim_worker(pn_worker *worker) {
+  pn_memory *all[] = {&worker->head,     &worker->part,     &worker->pixels,
+                      &worker->decoding, &worker->resizing, &worker->whole};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) pn_trim(all[i]);
+}
+
 int pn_fill(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
-  for (int32_t i = 0, end; i < count; i = end) {
+  int result = PN_OK;
+  for (int32_t i = 0, end; i < count && result == PN_OK; i = end) {
     for (end = i + 1; end < count && rows[end].repeats; end++) continue;
     if (rows[i].result != PN_OK) continue; /* none of them is loaded then */
-    if (!pn_still_wanted(task, &rows[i])) return PN_STOPPED;
-    fill_rows(worker, task, rows + i, end - i);
+    if (!pn_still_wanted(task, &rows[i])) result = PN_STOPPED;
+    else fill_rows(worker, task, rows + i, end - i);
   }
-  return PN_OK;
+  pn_trim_worker(worker);
+  return result;
 }
 
 int pn_plan(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {

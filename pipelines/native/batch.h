@@ -96,6 +96,9 @@ pn_result pn_read_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn
 /* Note the current sample for the watchdog, and return whether the batch is still wanted. */
 int pn_still_wanted(pn_task *task, const pn_row *row);
 
+/* Free memory that only a very large image needed. */
+void pn_trim_worker(pn_worker *worker);
+
 /* Whether a row is an encoded image as it was found; where its bytes are after pn_load. */
 int pn_is_whole(const pn_row *row);
 const uint8_t *pn_find_file_bytes(const pn_worker *worker, const pn_task *task, const pn_row *row);

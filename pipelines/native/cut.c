@@ -118,10 +118,12 @@ static pn_result cut_row(pn_worker *worker, pn_task *task, pn_row *row, size_t *
 
 int pn_cut(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
   size_t used = 0;
-  for (int32_t i = 0; i < count; i++) {
+  int result = PN_OK;
+  for (int32_t i = 0; i < count && result == PN_OK; i++) {
     if (rows[i].result != PN_OK) continue;
-    if (!pn_still_wanted(task, &rows[i])) return PN_STOPPED;
-    rows[i].result = cut_row(worker, task, &rows[i], &used);
+    if (!pn_still_wanted(task, &rows[i])) result = PN_STOPPED;
+    else rows[i].result = cut_row(worker, task, &rows[i], &used);
   }
-  return PN_OK;
+  pn_trim_worker(worker);
+  return result;
 }

@@ -47,7 +47,9 @@ static uint64_t symbol_entry(int symbol, int length, int is_ac, uint64_t bits) {
 static uint64_t join_second(uint64_t entry, uint64_t second) {
   uint64_t length = (entry & 255) + (second & 255), advance = (uint64_t)(last_advance(entry) + last_advance(second));
   uint64_t both = (entry & 0x0000FFFF0000FF00) | (second & 0x0000FFFF00000000) << 16 | advance << 16 | length;
-  int fits = (length <= PN_LOOKUP_BITS) & (last_advance(entry) <= 16) & (last_advance(second) % END_OF_BLOCK <= 16);
+  int fits = length <= PN_LOOKUP_BITS;
+  fits &= last_advance(entry) <= 16;
+  fits &= last_advance(second) % END_OF_BLOCK <= 16;
   return fits ? both : entry;
 }
 
@@ -72,7 +74,9 @@ static void join_entries(const uint64_t *single, pn_huffman *table) {
   for (uint32_t i = 0; i <= mask; i++) {
     uint64_t entry = table->fast[i], behind = table->fast[i << (entry & 63) & mask];
     int length = (int)((entry & 255) + (behind & 255)), advance = last_advance(entry) + last_advance(behind);
-    int fits = (last_advance(entry) <= 32) & (length <= PN_LOOKUP_BITS) & (last_advance(behind) % END_OF_BLOCK <= 30);
+    int fits = last_advance(entry) <= 32;
+    fits &= length <= PN_LOOKUP_BITS;
+    fits &= last_advance(behind) % END_OF_BLOCK <= 30;
     table->skip[i] = (uint16_t)(fits ? advance << 8 | length : last_advance(entry) << 8 | (int)(entry & 255));
   }
 }

@@ -4,7 +4,8 @@
 #include "native.h"
 
 #define PN_ALIGNMENT 64
-#define PN_KEPT ((size_t)150000000) /* larger memory is freed with the image that needed it */
+#define PN_KEPT ((size_t)150000000)        /* larger memory is freed with the image that needed it */
+#define PN_KEPT_BETWEEN ((size_t)32 << 20) /* and larger than this with the batch: eleven megapixels */
 
 uint8_t *pn_reserve(pn_memory *memory, size_t size) {
   if (memory->data != NULL && memory->size >= size && (memory->size <= PN_KEPT || size > PN_KEPT)) return memory->data;
@@ -24,11 +25,16 @@ void pn_release(pn_memory *memory) {
   memory->size = 0;
 }
 
+void pn_trim(pn_memory *memory) {
+  if (memory->size > PN_KEPT_BETWEEN) pn_release(memory);
+}
+
 static int avx2_allowed = 1;
 
 int pn_has_avx2(void) {
 #if defined(__x86_64__)
-  return avx2_allowed && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+  return avx2_allowed && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
 #else
   return 0;
 #endif

@@ -32,13 +32,16 @@ typedef struct {
 uint8_t *pn_reserve(pn_memory *memory, size_t size);
 PN_EXPORT void pn_release(pn_memory *memory);
 
+/* Free memory that is too large to be kept for the next batch. */
+void pn_trim(pn_memory *memory);
+
 /* A rectangle of an image, in pixels. */
 typedef struct {
   int32_t x, y, width, height;
 } pn_window;
 
-/* Whether this processor has AVX2 (and BMI2, which came with it) and the library may use it. Tests switch it off with
- * pn_use_avx2(0). */
+/* Whether this processor has AVX2, BMI1 and BMI2 (an emulator may lack the latter) and the library may use them. Tests
+ * switch it off with pn_use_avx2(0). */
 PN_EXPORT int pn_has_avx2(void);
 PN_EXPORT void pn_use_avx2(int allowed);
 

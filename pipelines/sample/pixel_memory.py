@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-_KEPT_BYTES = 150_000_000  # 50 megapixels, as of cameras; an image of 100 would cost each worker 375 MB forever
+# Eleven megapixels. More is kept only while the images stay as large: a single photo of 40 megapixels would cost each
+# worker 150 MB for as long as it lives.
+_KEPT_BYTES = 32 << 20
 
 
 class PixelMemory:
@@ -16,8 +18,8 @@ class PixelMemory:
 
     def take(self, num_bytes: int) -> npt.NDArray[np.uint8]:
         """Return at least `num_bytes` of memory (uint8), which the next call may hand out again."""
-        if num_bytes > _KEPT_BYTES:
-            return np.empty(num_bytes, np.uint8)
+        if self._kept.size > _KEPT_BYTES and self._kept.size > 2 * num_bytes:
+            self._kept = np.empty(0, np.uint8)
         if self._kept.size < num_bytes:
-            self._kept = np.empty(num_bytes * 5 // 4, np.uint8)
+            self._kept = np.empty(num_bytes if num_bytes > _KEPT_BYTES else num_bytes * 5 // 4, np.uint8)
         return self._kept

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +34,22 @@ def test_library_of_another_version_is_not_called(tmp_path: Path) -> None:
         command = [*native_build.compiler(), "-shared", "-fPIC", str(source), "-o", str(tmp_path / name)]
         subprocess.run(command, check=True)
         assert native_library.load(tmp_path / name) is None
+
+
+@pytest.mark.usefixtures("native")
+def test_instructions_are_used_only_where_the_processor_was_asked_for_them() -> None:
+    """Every name in a `target` attribute must be asked for; those that AVX2 implies are left out."""
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted(native_build.SOURCES.glob("*.[ch]")))
+    used = {name for names in re.findall(r'target\("([^"]*)"\)', text) for name in names.split(",")}
+    asked = set(re.findall(r'__builtin_cpu_supports\("([^"]*)"\)', text))
+    assert used >= {"avx2", "bmi", "bmi2", "pclmul"}
+    assert used - {"sse4.1"} == asked
+
+
+@pytest.mark.skipif(shutil.which("clang") is None, reason="without clang")
+def test_clang_has_no_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "clang")
+    assert native_library.load(native_build.build(tmp_path / "lib.so", ["-Werror"])) is not None
 
 
 @pytest.mark.parametrize("command", ["/bin/false", "no-such-compiler"])
