@@ -94,21 +94,25 @@ def boxed(random: np.random.Generator, width: int, height: int) -> tuple[int, in
 
 
 def test_impossible_places_are_unsupported_and_touch_nothing(native: ctypes.CDLL) -> None:
-    pixels = textured(20, 30)
-    for place, turn, result in (
-        ((0, 0, 8, 6), 0, OK),
-        ((0, 0, 8, 6), TRANSPOSED, UNSUPPORTED),
-        ((1, 0, 8, 6), 0, UNSUPPORTED),
-        ((0, 1, 8, 6), 0, UNSUPPORTED),
-        ((-1, 0, 4, 4), 0, UNSUPPORTED),
-        ((0, 0, 0, 4), 0, UNSUPPORTED),
-        ((2**31 - 1, 0, 4, 4), 0, UNSUPPORTED),
+    pixels, wide, tall = textured(20, 30), (6, 8), (8, 6)
+    for sides, place, turn, result in (
+        (wide, (0, 0, 8, 6), 0, OK),
+        (wide, (0, 0, 8, 6), TRANSPOSED, UNSUPPORTED),
+        (wide, (0, 0, 6, 6), TRANSPOSED, UNSUPPORTED),
+        (tall, (0, 0, 6, 8), 0, OK),
+        (tall, (0, 0, 6, 8), TRANSPOSED, UNSUPPORTED),
+        (tall, (0, 0, 6, 6), TRANSPOSED, UNSUPPORTED),
+        (wide, (1, 0, 8, 6), 0, UNSUPPORTED),
+        (wide, (0, 1, 8, 6), 0, UNSUPPORTED),
+        (wide, (-1, 0, 4, 4), 0, UNSUPPORTED),
+        (wide, (0, -1, 4, 4), 0, UNSUPPORTED),
+        (wide, (0, 0, 0, 4), 0, UNSUPPORTED),
+        (wide, (0, 0, 4, 0), 0, UNSUPPORTED),
+        (wide, (2**31 - 1, 0, 4, 4), 0, UNSUPPORTED),
+        (wide, (0, 2**31 - 1, 4, 4), 0, UNSUPPORTED),
     ):
-        stage, rows, images = (
-            NativeStage(native, 10**8, apply_exif=False),
-            np.zeros(1, ROW),
-            np.zeros((1, 6, 8, 3), "u1"),
-        )
+        stage, rows = NativeStage(native, 10**8, apply_exif=False), np.zeros(1, ROW)
+        images = np.zeros((1, *sides, 3), "u1")
         rows["kind"], rows["offset"], rows["size"] = MEMORY, pixels.ctypes.data, pixels.nbytes
         rows["width"], rows["height"] = 30, 20
         assert stage.load(rows, NO_NAMES)

@@ -139,6 +139,13 @@ def changed(marker: int, at: int, value: int, data: bytes = PLAIN) -> bytes:
 
 ICC = b"ICC_PROFILE\0"
 STEEP = b"".join(bytes([0x10 | table]) + b"\x08\0" * 64 for table in (0, 1))  # steps of 2048
+
+
+def chunk(number: int, count: int) -> bytes:
+    """A part of a colour profile."""
+    return jp.segment(jp.APP2, ICC + bytes([number, count]) + bytes(40))
+
+
 ADOBE = b"Adobe\0\x64\0\0\0\0"
 
 
@@ -186,6 +193,9 @@ ADOBE = b"Adobe\0\x64\0\0\0\0"
         jp.inserted(PLAIN, jp.segment(jp.APP14, ADOBE + b"\0")),
         jp.inserted(PLAIN, jp.segment(jp.APP2, ICC + b"\2\2" + bytes(40))),
         jp.inserted(PLAIN, jp.segment(jp.APP2, ICC + b"\1\2" + bytes(40))),
+        jp.inserted(PLAIN, chunk(2, 2) + chunk(1, 2)),
+        jp.inserted(PLAIN, chunk(1, 2) + chunk(1, 2)),
+        jp.inserted(PLAIN, chunk(1, 1) + chunk(2, 2)),
         jp.inserted(PLAIN, jp.segment(jp.COM, b"") * 2500),
         jp.inserted(PLAIN, PLAIN[PLAIN.index(b"\xff\xc0") : PLAIN.index(b"\xff\xc4")]),
         jp.inserted(jp.without(PLAIN, jp.DQT), jp.segment(jp.DQT, STEEP)),
@@ -198,6 +208,24 @@ ADOBE = b"Adobe\0\x64\0\0\0\0"
 def test_unsupported_headers(native: ctypes.CDLL, data: bytes) -> None:
     assert info(native, PLAIN) is not None
     assert info(native, data) is None
+
+
+def test_chunks_of_a_profile_in_order_are_supported(native: ctypes.CDLL) -> None:
+    for count in (1, 2, 3):
+        assert info(native, jp.inserted(PLAIN, b"".join(chunk(n + 1, count) for n in range(count)))) is not None
+
+
+@pytest.mark.parametrize("length", range(1, 17))
+def test_a_code_of_all_ones_is_unsupported(native: ctypes.CDLL, length: int) -> None:
+    """T.81 C.2 forbids it, because such bits fill up the last byte. libjpeg refuses it as well."""
+
+    def table(of_last_length: int) -> bytes:
+        """Codes 0, 10, 110, ...: one of each length below the last."""
+        counts = bytes([*[1] * (length - 1), of_last_length, *[0] * (16 - length)])
+        return jp.inserted(PLAIN, jp.segment(jp.DHT, b"\x10" + counts + bytes(sum(counts))))
+
+    assert info(native, table(1)) is not None
+    assert info(native, table(2)) is None
 
 
 def test_wide_quantisers_and_unusual_component_numbers(native: ctypes.CDLL) -> None:

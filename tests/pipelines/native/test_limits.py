@@ -24,7 +24,15 @@ LIMITS: dict[str, tuple[bytes, Window, bool, int, bool]] = {
     "AC of 11 bits": (crafted([{5: 1024}, {0: 9}]), BLOCK, False, 2, False),
     "AC of 11 bits, not wanted": (crafted([{5: 1024}, {0: 9}]), (8, 0, 8, 8), False, 2, False),
     "AC of 15 bits in few": (crafted([{5: 1 << 14}], code_bits=2), BLOCK, False, 1, False),
-    "end of a band": (crafted([{0: 9, 1: 3}], end=0x50), BLOCK, False, 1, False),
+    "end of a band": (crafted([{0: 9, 1: 3}], end=[(0x50, "")]), BLOCK, False, 1, False),
+    "a symbol that is none, and seventeen places more, not wanted": (
+        # passed over together they would look like an end of the block
+        crafted([{0: 9, 63: 1}, {0: 9, 49: 1}], code_bits=3, end=[(0x50, ""), (0xF0, ""), (0x01, "1")]),
+        BLOCK,
+        False,
+        2,
+        False,
+    ),
     "a run beyond the block": (crafted([{0: 9, 60: 1, 70: 1}]), BLOCK, False, 1, False),
     "DC of 11 bits": (crafted([{0: 2047}, {0: 9}]), BLOCK, True, 2, True),
     "DC of 12 bits, not wanted": (crafted([{0: 2048}, {0: 9}]), (8, 0, 8, 8), False, 2, False),

@@ -248,6 +248,16 @@ CRAFTED: dict[str, tuple[list[Scan], bool]] = {
         ],
         False,
     ),
+    "a run far beyond the last zero": (
+        [
+            DC,
+            Scan(1, 63, 0, 1, [(0, ""), *ONES[:62], (0, ""), (0x20, "10")]),
+            # the first block, which has 63 zeros, leaves their places behind for the second, which has one
+            Scan(1, 63, 1, 0, [(0x01, "1"), (0, ""), (0xB1, "1"), (0, CORRECTIONS[:50]), (0x20, "10")]),
+        ],
+        False,
+    ),
+    "DC with the first of AC": ([Scan(0, 1, 0, 0, DC.symbols), Scan(2, 63, 0, 0, [NO_MORE])], False),
     "a new coefficient of two bits": (
         [DC, Scan(1, 63, 0, 1, [NO_MORE]), Scan(1, 63, 1, 0, [(0x02, "10"), (0, ""), SEVEN])],
         False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import struct
 import zlib
@@ -16,13 +17,14 @@ import pytest
 import simplejpeg
 from native_tests import to_images
 from native_windows import info
-from odd_images import jpeg, textured
+from odd_images import exif_segment, jpeg, textured
 from progressive_jpegs import taken_apart
 
 from penstock.pipelines.native.recode import NativeRecoder
 from penstock.pipelines.native.rows import (
     ENCODED,
     FILE,
+    MEMORY,
     NO_NAMES,
     PIXELS,
     ROW,
@@ -32,7 +34,9 @@ from penstock.pipelines.native.rows import (
     NativeStage,
     Progress,
 )
+from penstock.pipelines.plan.crops import native_crops
 from penstock.pipelines.sample.orientation import upright
+from penstock.pipelines.spec import ImagePipeline
 
 OK, UNSUPPORTED, NO_MEMORY, UNREADABLE = 0, 1, 2, 4
 MCUS, STRIP_ROWS, SIDES = 2, 2, (90, 128)  # of one segment, of one strip, height and width of the image
@@ -207,6 +211,40 @@ def test_nothing_is_written_beside_the_batch_and_the_worker_is_freed_with_its_st
     del stage
     assert freed == [worker]
     native.pn_worker_free(worker)
+
+
+@pytest.mark.parametrize("first", [-1, 0, 1, 2**40])
+def test_a_planned_image_outside_the_batch_is_not_drawn(native: ctypes.CDLL, first: int) -> None:
+    """Five images of 192 bytes, the first of which begins `first` bytes behind the batch's: some do not lie in it."""
+    pixels, stage, rows = textured(20, 30), NativeStage(native, 2**62, apply_exif=False), np.zeros(5, ROW)
+    rows["kind"], rows["offset"], rows["size"] = MEMORY, pixels.ctypes.data, pixels.nbytes
+    rows["width"], rows["height"], rows["row"] = 30, 20, range(5)
+    crops = native_crops((ImagePipeline(size=(8, 8), crop="full"),), 0, 0)
+    assert crops is not None
+    memory = np.zeros(5 * 192, np.uint8)
+    inside = [0 <= first + 192 * row <= 2 * 192 for row in range(5)]  # of a memory of three images
+    assert stage.make(rows, NO_NAMES, crops.at([first]), None, memory[: 3 * 192], None) == sum(inside)
+    assert [result == OK for result in rows["result"]] == inside
+    assert not memory[3 * 192 :].any()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_memory_of_a_large_image_is_freed_with_its_batch(native: ctypes.CDLL, progressive: bool) -> None:
+    """One photo of 40 megapixels that stands on its side; every thread would keep what it needed."""
+    data, stage, rows = jpeg(np.zeros((5000, 8000, 3), np.uint8), progressive=progressive), None, np.zeros(1, ROW)
+    held, images = np.frombuffer(jp.inserted(data, exif_segment(6)), np.uint8), np.zeros((1, 64, 64, 3), np.uint8)
+    rows["kind"], rows["offset"], rows["size"] = ENCODED, held.ctypes.data, held.size
+    stage = NativeStage(native, 10**8, apply_exif=True)
+    before = resident_bytes()
+    assert stage.load(rows, NO_NAMES)
+    rows["window"] = (0, 0, 5000, 8000)
+    assert stage.fill(to_images(rows, images), images)
+    assert rows["result"].tolist() == [UNSUPPORTED if progressive else OK]  # of more than 150 MB of coefficients
+    assert resident_bytes() - before < 50e6
 
 
 @pytest.mark.parametrize("window", [WINDOW, (0, 0, SIDES[1], SIDES[0]), (32, 16, 33, 17)])

@@ -17,12 +17,12 @@ def crafted(
     steps: Mapping[int, int] | None = None,
     mcu_blocks: int = 1,
     code_bits: int = 8,
-    end: int = 0,
+    end: Sequence[tuple[int, str]] = ((0, ""),),
 ) -> bytes:
     """A JPEG one MCU high of these blocks: grey, or 4:2:0 with 6 blocks an MCU.
 
     steps: zigzag index: step of the quantiser, 1 where none is given. code_bits: length of every Huffman code.
-    end: symbol that ends a block.
+    end: symbols, each with the bits after its code, that end a block which does not reach its last coefficient.
     """
     before, symbols = [0, 0, 0], list[tuple[int, int, str]]()
     for number, block in enumerate(blocks):
@@ -45,7 +45,7 @@ def crafted(
     return b"".join([jp.SOI, *parts, jp.coded(text), jp.EOI])
 
 
-def _symbols(block: Block, before: int, end: int) -> list[tuple[int, int, str]]:
+def _symbols(block: Block, before: int, end: Sequence[tuple[int, str]]) -> list[tuple[int, int, str]]:
     """Table (0 for DC), symbol, and the bits after its code, of all symbols of a block."""
     size, bits = jp.magnitude(block.get(0, 0) - before)
     out, last = [(0, size, bits)], 0
@@ -54,7 +54,7 @@ def _symbols(block: Block, before: int, end: int) -> list[tuple[int, int, str]]:
         run = place - last - 1
         out += [(1, 0xF0, "")] * (run // 16) + [(1, run % 16 << 4 | size, bits)]
         last = place
-    return out if last >= 63 else [*out, (1, end, "")]
+    return out if last >= 63 else [*out, *((1, symbol, bits) for symbol, bits in end)]
 
 
 def overflowing(peak: int) -> bytes:
