@@ -16,11 +16,15 @@ _VISIBLE = 2.0  # COCO's visibility of a point that is not hidden
 
 
 def check_boxes(
-    boxes: Sequence[Any], classes: Sequence[Any] | None, names: Sequence[str] | None, num_samples: int
+    boxes: Sequence[Any],
+    classes: Sequence[Any] | None,
+    names: Sequence[str] | Mapping[int, str] | None,
+    num_samples: int,
+    sizes: Any = None,
 ) -> tuple[Ragged, tuple[bytes, ...]]:
     """Return boxes, float32 [k, 4] of each sample, with their class numbers, and the names of these.
 
-    Raises ValueError.
+    sizes: width and height of each image, integers [n, 2], which then are the third part. Raises ValueError.
     """
     _check_count("boxes", boxes, num_samples)
     arrays = [_as_boxes(each, index) for index, each in enumerate(boxes)]
@@ -32,20 +36,47 @@ def check_boxes(
     numbers, known = number_classes([own.tolist() if hasattr(own, "tolist") else list(own) for own in of_each], names)
     lengths = np.array([len(array) for array in arrays], np.int64)
     corners = np.concatenate(arrays) if arrays else np.zeros((0, 4), np.float32)
-    return Ragged(lengths, (corners, numbers)), known
+    if sizes is None:
+        return Ragged(lengths, (corners, numbers)), known
+    return Ragged(lengths, (corners, numbers, np.repeat(_as_sizes(sizes, num_samples), lengths, 0))), known
+
+
+def _as_sizes(sizes: Any, num_samples: int) -> npt.NDArray[np.int32]:
+    values = sizes.numpy(force=True) if hasattr(sizes, "detach") else np.asarray(sizes)
+    if values.dtype.kind not in "iu" or values.shape != (num_samples, 2) or (values < 1).any():
+        what = f"{values.dtype} {list(values.shape)}"
+        raise ValueError(f"sizes must be width and height of each image, integers [{num_samples}, 2], got {what}")
+    return values.astype(np.int32)
+
+
+def checked_names(names: Any) -> tuple[bytes, ...] | None:
+    """Return class names by number, of a list or of a dict of number -> name; None for None. Raises ValueError."""
+    if names is None:
+        return None
+    listed = names
+    if isinstance(names, Mapping):
+        if set(names) != set(range(len(names))):
+            raise ValueError(f"names must have the numbers from 0 to {len(names) - 1}, got {shown(list(names))}")
+        listed = [names[number] for number in range(len(names))]
+    if isinstance(listed, (str, bytes)) or not all(isinstance(each, (str, bytes)) for each in listed):
+        raise ValueError(f"names must be a list of class names or a dict of number -> name, got {shown(names)}")
+    return tuple(map(os.fsencode, listed))
 
 
 def number_classes(
-    of_each: Sequence[Sequence[Any]], names: Sequence[str] | None
+    of_each: Sequence[Sequence[Any]], names: Sequence[str] | Mapping[int, str] | None
 ) -> tuple[npt.NDArray[np.int64], tuple[bytes, ...]]:
     """Return the class numbers of all boxes, and what they are called: `names`, or names sorted. Raises ValueError."""
-    known = None if names is None else tuple(map(os.fsencode, names))
+    known = checked_names(names)
     flat = [(index, label) for index, labels in enumerate(of_each) for label in labels]
     are_names = bool(flat) and isinstance(flat[0][1], (str, bytes))
     if are_names:
         encoded = [(index, os.fsencode(label)) for index, label in flat]
         known = tuple(sorted({label for _, label in encoded})) if known is None else known
         number_of = {name: number for number, name in enumerate(known)}
+        if len(number_of) < len(known):
+            twice = next(name for number, name in enumerate(known) if number_of[name] != number)
+            raise ValueError(f"names must be different where boxes have names, got {shown(os.fsdecode(twice))} twice")
         for index, label in encoded:
             if label not in number_of:
                 raise ValueError(

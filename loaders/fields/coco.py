@@ -2,125 +2,126 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.fields.mask_files import sample_names
+from penstock.loaders.fields.box_values import check_swaps
+from penstock.loaders.fields.coco_document import CocoDocument, file_error, find_images, read_document
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.system.file_read import read_error
-from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.checked import shown
 from penstock.pipelines.fields.ragged import Ragged, find_elements
+
+_MOST_PIXELS = 3e38  # that float32 holds
 
 
 class CocoFields(NamedTuple):
     """Hold what a JSON file of COCO says of the samples of a source.
 
     Attributes:
-        boxes: left, top, right, bottom, float32 [4], and class number of each.
+        boxes: of each box left, top, right, bottom, float32 [4]; its class number; width and height of its image.
         classes: names of the class numbers.
+        category_ids: their ids in the file.
+        image_ids: of each sample, integers or text.
         points: keypoints of each box, float32 [k, 3]; None where the file has none.
-        swaps: pairs of keypoints called left_... and right_...
+        swaps: pairs of keypoints that change places in a mirror.
     """
 
     boxes: Ragged
     classes: tuple[bytes, ...]
+    category_ids: tuple[int | str, ...]
+    image_ids: list[int | str]
     points: Ragged | None
     swaps: tuple[tuple[int, int], ...]
 
 
-class CocoDocument(NamedTuple):
-    """Hold the lists of a JSON file of COCO, and the class number of each category id."""
+def read_coco(source: Source, path: Any, swaps: Sequence[tuple[int | str, int | str]] | None = None) -> CocoFields:
+    """Read the annotations of the samples of a source; crowds are left out.
 
-    images: list[dict[str, Any]]
-    categories: list[dict[str, Any]]
-    annotations: list[dict[str, Any]]
-    number_of: dict[Any, int]
-
-
-def read_document(path: Any) -> CocoDocument:
-    """Read a JSON file of COCO. Raises ValueError for another file, LoaderError E-MISSING, E-ACCESS, E-READ."""
-    try:
-        with open(path, "rb") as file:
-            document = json.load(file)
-        categories = sorted(document["categories"], key=lambda each: each["id"])
-        for each in document["annotations"]:
-            each["image_id"], each["category_id"]
-        number_of = {each["id"]: number for number, each in enumerate(categories)}
-        return CocoDocument([*document["images"]], categories, document["annotations"], number_of)
-    except OSError as error:
-        found = read_error(error, os.fsencode(path))
-        raise LoaderError(found.code, found.cause, fix="pass a JSON file of COCO instances", path=found.path) from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise _other_file(path, error) from None
-
-
-def _other_file(path: Any, error: Exception) -> ValueError:
-    what = f"{type(error).__name__}: {error}"
-    return ValueError(f"{printable(str(path))} is no JSON file of COCO instances ({what})")
-
-
-def read_coco(source: Source, path: Any) -> CocoFields:
-    """Read the annotations of the samples of a source; crowds are left out. Raises ValueError, LoaderError."""
-    images, categories, everything, number_of = read_document(path)
-    annotations = [each for each in everything if not each.get("iscrowd")]
-    try:
-        image_ids = np.array([each["image_id"] for each in annotations], np.int64)
-        given = np.array([each["bbox"] for each in annotations], np.float64).reshape(-1, 4)
-        category_ids = [each["category_id"] for each in annotations]
-    except (KeyError, TypeError, ValueError) as error:
-        raise _other_file(path, error) from None
-    numbers = np.array([number_of.get(each, -1) for each in category_ids], np.int64)
-    for wrong in np.flatnonzero((numbers < 0) | (given[:, 2:] < 0).any(1) | ~np.isfinite(given).all(1))[:1]:
-        which = f"annotation {annotations[wrong].get('id')} of image {image_ids[wrong]}"
-        wanted = "a category of the file and bbox (x, y, width, height)"
-        raise ValueError(f"{which} must have {wanted}, got {category_ids[wrong]} and {given[wrong].tolist()}")
-    ids = find_images(source, images)
-    order = np.argsort(image_ids, kind="stable")
-    begins, ends = (np.searchsorted(image_ids[order], ids, side) for side in ("left", "right"))
+    swaps: pairs of keypoints, by number or name; by default those called left_... and right_... Raises ValueError,
+    LoaderError.
+    """
+    document = read_document(path)
+    kept = np.array([not each.get("iscrowd") for each in document.annotations], bool)
+    wanted = np.flatnonzero(kept)
+    images = find_images(source, document)
+    image_of = document.image_of[wanted]
+    given = _read_boxes(document, wanted)
+    order = np.argsort(image_of, kind="stable")
+    begins, ends = (np.searchsorted(image_of[order], images, side) for side in ("left", "right"))
     lengths = ends - begins
     chosen = order[find_elements(begins, lengths)]
-    corners = np.concatenate((given[:, :2], given[:, :2] + given[:, 2:]), 1).astype(np.float32)
-    boxes = Ragged(lengths, (corners[chosen], numbers[chosen]))
-    classes = tuple(str(each.get("name", each["id"])).encode() for each in categories)
-    names = next((each["keypoints"] for each in categories if each.get("keypoints")), None)
-    if names is None:
-        return CocoFields(boxes, classes, None, ())
-    points = np.array([_keypoints(annotations[number], len(names)) for number in chosen.tolist()], np.float32)
-    points = points.reshape(-1, len(names), 3)
-    return CocoFields(boxes, classes, Ragged(lengths, (points,)), _mirrored(names))
+    corners = np.concatenate((given[:, :2], given[:, :2] + given[:, 2:]), 1).astype(np.float32)[chosen]
+    boxes = Ragged(lengths, (corners, document.class_of[wanted[chosen]], document.sizes[image_of[chosen]]))
+    fields = CocoFields(
+        boxes,
+        tuple(each["name"].encode() for each in document.categories),
+        tuple(each["id"] for each in document.categories),
+        [document.image_ids[number] for number in images.tolist()],
+        None,
+        (),
+    )
+    names = _keypoint_names(document)
+    if not names:
+        if swaps is not None:
+            raise file_error(path, "swaps are pairs of keypoints, and its categories have no keypoints")
+        return fields
+    points = np.array([_read_keypoints(document, number, len(names)) for number in wanted[chosen].tolist()], np.float32)
+    pairs = _mirrored(names) if swaps is None else check_swaps(_number_swaps(swaps, names), len(names))
+    return fields._replace(points=Ragged(lengths, (points.reshape(-1, len(names), 3),)), swaps=pairs)
 
 
-def find_images(source: Source, images: list[dict[str, Any]]) -> npt.NDArray[np.int64]:
-    """Return the id of the image of each sample: that of its name, or else of its last part where only one has it."""
-    whole = {str(each["file_name"]): each["id"] for each in images}
-    counts = Counter(map(os.path.basename, whole))
-    last = {base: number for name, number in whole.items() if counts[base := os.path.basename(name)] == 1}
-    found = []
-    for index, name in enumerate(sample_names(source)):
-        number = whole.get(name, last.get(os.path.basename(name)))
-        if number is None:
-            is_ambiguous = counts[os.path.basename(name)] > 1
-            what = "has the last part of several names in the file" if is_ambiguous else "is not in the file"
-            raise ValueError(
-                f"sample {index} ({printable(name)}) {what}, which has {len(images):,} images: give it a file_name "
-                "that is the sample's name"
-            )
-        found.append(number)
-    return np.array(found, np.int64)
+def _read_boxes(document: CocoDocument, wanted: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+    """Return x, y, width and height of the annotations `wanted`, float64 [n, 4]. Raises ValueError."""
+    listed = [document.annotations[number].get("bbox") for number in wanted.tolist()]
+    given = None
+    with suppress(TypeError, ValueError, OverflowError):  # the first one is named below
+        given = np.array(listed, np.float64).reshape(-1, 4) if all(len(each) == 4 for each in listed) else None
+    if given is not None and (given[:, 2:] >= 0).all() and (abs(given) <= _MOST_PIXELS).all():
+        return given
+    wrong = next(number for number, each in enumerate(listed) if not _is_box(each))
+    which = document.which(int(wanted[wrong]))
+    raise file_error(document.path, f"{which} must have a bbox of x, y, width and height, got {shown(listed[wrong])}")
 
 
-def _keypoints(annotation: dict[str, Any], count: int) -> npt.NDArray[np.float64]:
-    points = np.array(annotation.get("keypoints") or [0] * (3 * count), np.float64)
-    if points.size != 3 * count:
-        raise ValueError(f"annotation {annotation.get('id')} has {points.size} numbers for {count} keypoints")
+def _is_box(value: Any) -> bool:
+    is_list = isinstance(value, list) and len(value) == 4 and all(type(each) in (int, float) for each in value)
+    return is_list and all(abs(each) <= _MOST_PIXELS for each in value) and min(value[2:]) >= 0
+
+
+def _keypoint_names(document: CocoDocument) -> list[str]:
+    """Return what the keypoints are called; none where no category has any. Raises ValueError for different ones."""
+    having = [each for each in document.categories if each.get("keypoints")]
+    for each in having[1:]:
+        if each["keypoints"] != having[0]["keypoints"]:
+            both = f"categories {shown(having[0]['name'])} and {shown(each['name'])} have different keypoints"
+            raise file_error(document.path, f"{both}: all sets must be of one kind")
+    return [str(name) for name in having[0]["keypoints"]] if having else []
+
+
+def _read_keypoints(document: CocoDocument, annotation: int, count: int) -> npt.NDArray[np.float64]:
+    given = document.annotations[annotation].get("keypoints")
+    try:
+        points = np.array(given or [0] * (3 * count), np.float64)
+    except (TypeError, ValueError):
+        points = np.full(1, np.nan)
+    if points.shape != (3 * count,) or not np.isfinite(points).all():
+        wanted = f"x, y and visibility of {count} keypoints"
+        got = f"{points.size} numbers" if points.ndim == 1 and points.size > 1 else shown(given)
+        raise file_error(document.path, f"{document.which(annotation)} must have {wanted}, got {got}")
     points = points.reshape(count, 3)
     points[:, :2] += 0.5  # COCO counts from the centre of the first pixel
     return points
+
+
+def _number_swaps(swaps: Sequence[tuple[int | str, int | str]], names: list[str]) -> list[tuple[int, int]]:
+    """Return pairs of keypoints by number. Raises ValueError for unknown names."""
+    for each in (each for pair in swaps for each in pair if isinstance(each, str) and each not in names):
+        raise ValueError(f"swaps names {shown(each)}, and the keypoints of the file are {', '.join(names)}")
+    return [tuple(names.index(each) if isinstance(each, str) else each for each in pair) for pair in swaps]  # type: ignore[misc]
 
 
 def _mirrored(names: list[str]) -> tuple[tuple[int, int], ...]:

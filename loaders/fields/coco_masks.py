@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.fields.coco import find_images, read_document
+from penstock.loaders.fields.coco_document import file_error, find_images, read_document
 from penstock.loaders.fields.columns import BytesColumn
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.checked import shown
@@ -29,22 +29,23 @@ class CocoMasks:
 
     def __init__(self, source: Source, path: Any, of: str, dtype: str) -> None:
         document = read_document(path)
-        images = {each["id"]: each for each in document.images}
-        of_image: dict[Any, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
-        for each in document.annotations:
+        of_image: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+        for each, image, number in zip(
+            document.annotations, document.image_of.tolist(), document.class_of.tolist(), strict=True
+        ):
             if of == "classes" or not each.get("iscrowd"):
-                objects = of_image[each["image_id"]]
-                value = 1 + (document.number_of.get(each["category_id"], -1) if of == "classes" else len(objects))
-                objects.append((value, each))
+                objects = of_image[image]
+                objects.append((1 + (number if of == "classes" else len(objects)), each))
         drawn = []
-        for image_id in find_images(source, document.images).tolist():
-            sides, objects = [images[image_id].get(side) for side in ("height", "width")], of_image[image_id]
-            if not all(isinstance(side, int) and side > 0 for side in sides):
-                raise ValueError(f"image {image_id} must have height and width, got {shown(sides)}")
+        for image in find_images(source, document).tolist():
+            sides, objects = document.sizes[image, ::-1].tolist(), of_image[image]
+            if not all(sides):
+                which = f"image {shown(document.image_ids[image])}"
+                raise file_error(path, f"{which} must have width and height, or its segmentations cannot be drawn")
             for value, each in objects:
                 _check(each, sides, value, int(np.iinfo(dtype).max))
             if of == "classes":
-                objects = sorted(objects, key=lambda both: -float(both[1].get("area", 0)))
+                objects = sorted(objects, key=lambda both: -float(both[1].get("area") or 0))
             drawn.append(json.dumps([*sides, [(value, each["segmentation"]) for value, each in objects]]).encode())
         self._drawn, self._dtype = BytesColumn(drawn), dtype
 
@@ -69,8 +70,8 @@ class CocoMasks:
 def _check(annotation: dict[str, Any], sides: list[Any], value: int, highest: int) -> None:
     """Raise ValueError for what pycocotools would take for something else, or could not draw."""
     outline, which = annotation.get("segmentation"), f"annotation {annotation.get('id')}"
-    if not 0 < value <= highest:
-        raise ValueError(f"{which} would have the value {value}: pass categories of the file, or dtype='int32'")
+    if value > highest:
+        raise ValueError(f"{which} would have the value {value}: pass Masks(..., dtype='int32')")
     if isinstance(outline, dict):
         counts = outline.get("counts")
         runs = _read_counts(counts) if isinstance(counts, (str, list)) else []

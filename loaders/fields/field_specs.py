@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from penstock.loaders.fields.box_values import check_boxes, check_keypoints
-from penstock.loaders.fields.coco import read_coco
+from penstock.loaders.fields.coco import CocoFields, read_coco
 from penstock.loaders.fields.coco_masks import CocoMasks
 from penstock.loaders.fields.columns import ENCODED, ArrayColumn, BytesColumn, RaggedColumn
 from penstock.loaders.fields.fielded import Field, Fielded
@@ -22,6 +22,7 @@ from penstock.pipelines.checked import checked_bool, checked_choice, checked_int
 from penstock.pipelines.fields.field_kinds import MIN_AREA, FieldKind
 
 _MASK_TYPES = {"uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
+_MOST_CLASS = 2**31 - 1
 _TAKEN = ("images", "labels", "index", "patches", "patch_coord", "patch_valid")  # in a batch
 
 
@@ -59,10 +60,12 @@ class Masks:
 class _Served:
     min_area: float
     padded: bool
+    first_class: int
 
     def __post_init__(self) -> None:
         min_area, padded = checked_number("min_area", self.min_area, 0, 1), checked_bool("padded", self.padded)
-        set_checked(self, min_area=min_area, padded=padded)
+        first_class = checked_int("first_class", self.first_class, 0, _MOST_CLASS)
+        set_checked(self, min_area=min_area, padded=padded, first_class=first_class)
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,9 @@ class Boxes(_Served):
         names: what class numbers are called, or which names have which numbers.
         min_area: a box that keeps a smaller share of its area in the crop is dropped.
         padded: serve tensors [batch, most, ...] and the number of boxes of each image, not a list of tensors.
+        first_class: what is added to class numbers as they are served: 1 for models in which 0 is the background, such
+            as torchvision's detectors. `Loader.categories` says what each number is called.
+        sizes: width and height of each image as it was annotated, integers [n, 2]; an image of another size is refused.
     """
 
     boxes: Sequence[Any]
@@ -85,6 +91,8 @@ class Boxes(_Served):
     names: Sequence[str] | None = None
     min_area: float = MIN_AREA
     padded: bool = False
+    first_class: int = 0
+    sizes: Any = None
 
 
 @dataclass(frozen=True)
@@ -108,17 +116,25 @@ class Coco(_Served):
     """Read boxes and classes, and keypoints where there are some, of a JSON file of COCO.
 
     Crowds are left out, as in the references of torchvision. Class numbers count the category ids in their order, from
-    0. 0.5 is added to keypoints, which COCO counts from the centre of the first pixel. Served as Boxes and Keypoints
-    are.
+    `first_class`; `Loader.categories` has the ids. 0.5 is added to keypoints, which COCO counts from the centre of the
+    first pixel. Served as Boxes and Keypoints are, with the id of each image in the file, `image_ids`: int64 [batch],
+    -1 in rows without a sample; a list where ids are text.
+
+    Images are found by file_name (of LVIS, by coco_url), or by its last part where only one has it. An image whose
+    width and height in the file are not those that the pipeline sees is refused.
 
     Attributes:
         path: of the JSON file.
-        min_area, padded: as Boxes has them.
+        min_area, padded, first_class: as Boxes has them.
+        swaps: pairs of keypoints, by number or name, that change places in a mirror image; by default those whose names
+            begin with left and right.
     """
 
     path: Any
     min_area: float = MIN_AREA
     padded: bool = False
+    first_class: int = 0
+    swaps: Sequence[tuple[int | str, int | str]] | None = None
 
 
 @dataclass(frozen=True)
@@ -129,14 +145,15 @@ class Yolo(_Served):
 
     Attributes:
         folder: with a .txt of the name of each image; an image without one has no boxes.
-        names: what the class numbers are called.
-        min_area, padded: as Boxes has them.
+        names: what the class numbers are called: a list, or a dict of number -> name, as data.yaml has it.
+        min_area, padded, first_class: as Boxes has them.
     """
 
     folder: Any
-    names: Sequence[str] | None = None
+    names: Sequence[str] | Mapping[int, str] | None = None
     min_area: float = MIN_AREA
     padded: bool = False
+    first_class: int = 0
 
 
 _BY_NAME = {"mask": Masks, "boxes": Boxes, "keypoints": Keypoints, "coco": Coco, "yolo": Yolo}
@@ -166,24 +183,35 @@ def _make_fields(source: Source, name: str, value: Any) -> dict[str, Field]:
         points, swaps = check_keypoints(spec.points, spec.swaps, len(source))
         return {name: Field(FieldKind(kind="keypoints", swaps=swaps, points=points.shape[1]), ArrayColumn(points))}
     if isinstance(spec, (Boxes, Coco, Yolo)):
-        served = partial(FieldKind, kind="boxes", min_area=spec.min_area, padded=spec.padded)
+        served = partial(
+            FieldKind, kind="boxes", min_area=spec.min_area, padded=spec.padded, first_class=spec.first_class
+        )
         if isinstance(spec, Yolo):
             boxes, classes = read_yolo(source, spec.folder, spec.names)
             return {_called(name, "yolo"): Field(served(classes=classes, relative=True), RaggedColumn(boxes))}
         if isinstance(spec, Boxes):
-            boxes, classes = check_boxes(spec.boxes, spec.classes, spec.names, len(source))
+            boxes, classes = check_boxes(spec.boxes, spec.classes, spec.names, len(source), spec.sizes)
             return {name: Field(served(classes=classes), RaggedColumn(boxes))}
-        read = read_coco(source, spec.path)
-        called = _called(name, "coco")
-        fields = {called: Field(served(classes=read.classes), RaggedColumn(read.boxes))}
-        if read.points is not None:
-            count = read.points.parts[0].shape[1]
-            kind = FieldKind(kind="keypoints", of=called, swaps=read.swaps, points=count, padded=spec.padded)
-            fields["keypoints" if called == "boxes" else f"{called}_keypoints"] = Field(kind, RaggedColumn(read.points))
-        return fields
+        read = read_coco(source, spec.path, spec.swaps)
+        return _coco_fields(read, _called(name, "coco"), served(classes=read.classes, category_ids=read.category_ids))
     if name in _MEANT:
         raise ValueError(f"perhaps {_MEANT[name]}= is meant, which follows the crop; otherwise choose another name")
     return {name: _plain_field(source, spec)}
+
+
+def _coco_fields(read: CocoFields, name: str, kind: FieldKind) -> dict[str, Field]:
+    """Return the fields of a JSON file of COCO; `name` and `kind` are those of its boxes."""
+    before = "" if name == "boxes" else f"{name}_"
+    fields = {name: Field(kind, RaggedColumn(read.boxes))}
+    if read.points is not None:
+        count = read.points.parts[0].shape[1]
+        of_points = FieldKind(kind="keypoints", of=name, swaps=read.swaps, points=count, padded=kind.padded)
+        fields[f"{before}keypoints"] = Field(of_points, RaggedColumn(read.points))
+    if all(isinstance(each, int) for each in read.image_ids):
+        ids = Field(FieldKind(kind="integer"), ArrayColumn(np.array(read.image_ids, np.int64)))
+    else:
+        ids = Field(FieldKind(kind="text"), BytesColumn([str(each).encode() for each in read.image_ids]))
+    return {**fields, f"{before}image_ids": ids}
 
 
 def _as_spec(name: str, value: Any) -> Any:

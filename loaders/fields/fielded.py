@@ -41,6 +41,8 @@ class Fielded(View):
         digest = hashlib.blake2b(b"penstock fields 1", digest_size=16)
         for name, (kind, column) in sorted(of.items()):
             digest.update(repr((name, kind)).encode() + column.digest())
+            if kind.first_class:
+                digest.update(f"classes from {kind.first_class}".encode())
         super().__init__(source, len(source), f"with fields {digest.hexdigest()}")
 
     def _show(self, source: Source) -> None:

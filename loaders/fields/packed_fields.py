@@ -64,7 +64,7 @@ def unpack_fields(fields: Sequence[PackedField], data: npt.NDArray[np.uint8], nu
     at = 0
     for field in fields:
         arrays = []
-        for dtype, shape in zip(_types(field.kind), field.shapes, strict=True):
+        for dtype, shape in zip(_types(field.kind, len(field.shapes)), field.shapes, strict=True):
             num_bytes = dtype.itemsize
             for side in shape:
                 num_bytes *= side
@@ -95,20 +95,25 @@ def join_fields(
     return columns
 
 
-def _types(kind: FieldKind) -> list[np.dtype[Any]]:
+def _types(kind: FieldKind, count: int) -> list[np.dtype[Any]]:
+    """Return the types of the arrays of a field that has `count` of them: boxes may lack the sizes of their images."""
     if kind.kind == "mask":
         return []
     if kind.kind == "keypoints" and not kind.of:
         return [np.dtype("<f4")]
-    parts = {"boxes": ["<f4", "<i8"], "keypoints": ["<f4"]}.get(kind.kind, ["u1"])
+    if kind.kind == "integer":
+        return [np.dtype("<i8")]
+    of_boxes = ["<f4", "<i8", "<i4"][: max(count - 1, 2)]
+    parts = {"boxes": of_boxes, "keypoints": ["<f4"]}.get(kind.kind, ["u1"])
     return [np.dtype(each) for each in ("<i8", *parts)]
 
 
 def _fits(kind: FieldKind, arrays: Sequence[npt.NDArray[Any]]) -> bool:
     """Return whether elements have the shape of their kind."""
-    of_each = [array.shape[1:] for array in arrays[-1 if kind.kind == "keypoints" else 1 :]]
-    wanted = {"boxes": [(4,), ()], "keypoints": [(kind.points, 3)]}.get(kind.kind, [()])
-    return of_each == wanted
+    of_each = [array.shape[1:] for array in arrays[-1 if kind.kind in ("keypoints", "integer") else 1 :]]
+    shapes: dict[str, list[tuple[int, ...]]] = {"boxes": [(4,), (), (2,)], "keypoints": [(kind.points, 3)]}
+    wanted = shapes.get(kind.kind, [()])
+    return of_each == wanted[: len(of_each)]
 
 
 def _to_arrays(kind: FieldKind, values: Any, num_samples: int) -> list[npt.NDArray[Any]]:
@@ -116,4 +121,4 @@ def _to_arrays(kind: FieldKind, values: Any, num_samples: int) -> list[npt.NDArr
         encode = ENCODED[kind.kind][0]
         values = ragged_bytes([encode(value) for value in values])
     given = [values.checked(num_samples).lengths, *values.parts] if isinstance(values, Ragged) else [values]
-    return [np.ascontiguousarray(array, dtype) for array, dtype in zip(given, _types(kind), strict=True)]
+    return [np.ascontiguousarray(array, dtype) for array, dtype in zip(given, _types(kind, len(given)), strict=True)]

@@ -40,6 +40,9 @@ def add_fields(source: Source, batch: HostBatch, plans: Sequence[AugmentPlan | N
             for name, kind in kinds.items()
             if kind.kind in _EMPTY
         }
+        for name in (name for name, kind in kinds.items() if kind.kind == "integer"):
+            served[name] = np.full(len(batch.index), -1, np.int64)
+            served[name][rows] = values[name]
         moved = [_move(batch, rows, kinds, values, *view) for view in enumerate(plans)]
     for name in moved[0]:
         views = tuple(view[name] for view in moved)
@@ -89,7 +92,7 @@ def _serve_boxes(
     boxes = _all_rows(values[name], rows, len(batch.index))
     assert batch.sizes is not None
     placed, kept = place_boxes(boxes, corners_of(boxes, kind, batch.sizes), kind, *placing)
-    served = {name: placed.parts[0], f"{name}_classes": placed.parts[1]}
+    served = {name: placed.parts[0], f"{name}_classes": placed.parts[1] + kind.first_class}
     fills = {name: 0.0, f"{name}_classes": -1}
     for other, its_kind in kinds.items():
         if its_kind.of == name and its_kind.kind == "keypoints":

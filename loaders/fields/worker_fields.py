@@ -12,7 +12,7 @@ from penstock.loaders.sources.contract import Source, has_fields
 from penstock.loaders.sources.source_faults import call_source, naming_method
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.masks import decode_mask, window_of_mask
-from penstock.pipelines.fields.placement import corners_of, find_outside
+from penstock.pipelines.fields.placement import corners_of, find_other_sizes, find_outside
 from penstock.pipelines.plan.augmentations import AugmentPlan
 from penstock.pipelines.plan.moves import move_mask
 from penstock.pipelines.sample.patches import view_image
@@ -22,19 +22,21 @@ class WorkerFields:
     """Makes what workers have to make of a source's fields; belongs to one thread.
 
     Args:
+        exif: what the pipeline does about EXIF orientations, "ignore" or "apply".
         in_patches: leave each mask as a whole image at the beginning of its row, whose memory is that of patches.
 
     Attributes:
         has_work: whether there is anything to make or to check.
     """
 
-    def __init__(self, source: Source, *, in_patches: bool = False) -> None:
+    def __init__(self, source: Source, *, exif: str = "ignore", in_patches: bool = False) -> None:
         self._in_patches = in_patches
         self._source = source if has_fields(source) else None
         kinds = {} if self._source is None else self._source.field_kinds
         self._masks = {name: kind for name, kind in kinds.items() if kind.kind == "mask"}
         self._boxes = {name: kind for name, kind in kinds.items() if kind.kind == "boxes"}
         self.has_work = bool(self._masks or self._boxes)
+        self._exif, self._other_exif = exif, "ignore" if exif == "apply" else "apply"
 
     def fill(
         self,
@@ -75,7 +77,10 @@ class WorkerFields:
         if mask.shape != (height, width):
             size = "x".join(map(str, mask.shape[::-1]))
             cause = f"field {name!r}: the mask has {size} pixels, and its image {width}x{height}"
-            raise LoaderError("E-DATASET", cause, fix="give each image a mask of its size, or on_bad_sample='replace'")
+            fix = "give each image a mask of its size, or on_bad_sample='replace'"
+            if mask.shape == (width, height) and width != height:
+                fix = f"pass ImagePipeline(exif={self._other_exif!r}), or give each image a mask of its size"
+            raise LoaderError("E-DATASET", cause, fix=fix)
         if mask.dtype.itemsize > views[0].itemsize and mask.max(initial=0) > np.iinfo(views[0].dtype).max:
             cause = f"field {name!r}: the mask has values up to {mask.max()}, and {kind.dtype} holds less"
             raise LoaderError("E-DATASET", cause, fix="pass Masks(..., dtype='int32')")
@@ -99,7 +104,22 @@ class WorkerFields:
                 cause = f"field {name!r}: box {corner} reaches out of its image of {width}x{height} pixels"
                 fix = "give left, top, right, bottom in pixels of the image as it is read, or on_bad_sample='replace'"
                 wrong[rows[int(of[box])]] = LoaderError("E-DATASET", cause, fix=fix)
+            for box in find_other_sizes(boxes, about["size"]).tolist():
+                row = int(of[box])
+                wrong[rows[row]] = self._other_size(name, boxes.parts[2][box].tolist(), about["size"][row].tolist())
         return wrong
+
+    def _other_size(self, name: str, said: list[int], is_now: list[int]) -> LoaderError:
+        """Return the refusal of an image of another size, (width, height), than its annotation says."""
+        annotated, read = (f"{width}x{height}" for width, height in (said, is_now))
+        done = "applied" if self._exif == "apply" else "ignored"
+        cause = (
+            f"field {name!r}: annotated at {annotated} pixels, the image has {read} with its EXIF orientation {done}"
+        )
+        fix = "scale the annotations to the images as they are now, or pass the images that were annotated"
+        if said == is_now[::-1]:
+            fix = f"pass ImagePipeline(exif={self._other_exif!r}), as the images were annotated"
+        return LoaderError("E-DATASET", cause, fix=fix)
 
 
 def mask_types(source: Source) -> dict[str, str]:

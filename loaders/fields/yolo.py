@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.fields.box_values import number_classes
+from penstock.loaders.fields.box_values import checked_names, number_classes
 from penstock.loaders.fields.mask_files import sample_names
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import printable
 from penstock.pipelines.fields.ragged import Ragged
 
 
-def read_yolo(source: Source, folder: Any, names: Sequence[str] | None) -> tuple[Ragged, tuple[bytes, ...]]:
+def read_yolo(
+    source: Source, folder: Any, names: Sequence[str] | Mapping[int, str] | None
+) -> tuple[Ragged, tuple[bytes, ...]]:
     """Return boxes, centre and sides as shares of the image, float32 [4], with class numbers; and the classes' names.
 
     Raises ValueError for a folder without a single file, and for other lines than "class x y width height".
     """
+    checked_names(names)  # before many files are read
     found = []
     for name in sample_names(source):
         path = os.path.join(folder, os.path.splitext(name)[0] + ".txt")

@@ -37,7 +37,9 @@ class PythonRows:
         self._settings = settings
         decoder = ImageDecoder(settings.pipeline, settings.decoder, judge=settings.on_repaired != "ignore")
         self._reader = SampleReader(settings.source, decoder, settings.sound)
-        self.fields = WorkerFields(settings.source, in_patches=settings.schedule.rounds is not None)
+        self.fields = WorkerFields(
+            settings.source, exif=settings.pipeline.exif, in_patches=settings.schedule.rounds is not None
+        )
         self._resize = RESIZERS[settings.pipeline.resample]
         self.repaired: dict[int, BadSample] = {}
         self._keys: npt.NDArray[np.int64] | None = None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.pipelines.checked import checked_choice
 
-KINDS = ("mask", "boxes", "keypoints", "text", "bytes", "json")
+KINDS = ("mask", "boxes", "keypoints", "integer", "text", "bytes", "json")
 MOVING = ("mask", "boxes", "keypoints")  # what has to follow the image's crop, turn and flip
 # Ultralytics' training drops boxes below this share after its crops. torchvision and albumentations keep any sliver
 # unless told otherwise, and a model cannot learn a class from a sliver.
@@ -19,7 +19,7 @@ class FieldKind:
 
     Attributes:
         kind: one of KINDS.
-        classes: of boxes, what their class numbers are called.
+        classes: of boxes, what their class numbers are called, from `first_class` on.
         min_area: of boxes, those that keep a smaller share of their area in the crop are dropped.
         relative: of boxes, whether they are stored as shares of the image's sides, not as pixels.
         of: of keypoints, the field of boxes that they belong to, one set per box; "" for one set per sample.
@@ -28,6 +28,8 @@ class FieldKind:
         padded: of boxes and keypoints, whether a batch holds one padded tensor instead of a list of tensors.
         dtype: of masks, "uint8", "uint16" or "int32".
         ignore_index: of masks, the value of pixels outside the image.
+        first_class: of boxes, the number of the first class as it is served; a source counts from 0.
+        category_ids: of boxes, the ids of their classes in the file that they come from; empty for numbers from 0.
     """
 
     kind: str
@@ -40,6 +42,9 @@ class FieldKind:
     padded: bool = False
     dtype: str = "uint8"
     ignore_index: int = 255
+    # Not in the repr: it identifies data, and data without these stays the same.
+    first_class: int = field(default=0, repr=False)
+    category_ids: tuple[int | str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         checked_choice("kind", self.kind, KINDS)

@@ -57,14 +57,23 @@ def find_outside(corners: Floats, rows: npt.NDArray[np.intp], sizes: npt.NDArray
     return np.flatnonzero(~inside)
 
 
+def find_other_sizes(boxes: Ragged, sizes: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
+    """Return the numbers of boxes whose third part, if there is one, says another size than that of their image."""
+    if len(boxes.parts) < 3:
+        return np.empty(0, np.intp)
+    said = boxes.parts[2]
+    return np.flatnonzero((said != sizes[boxes.rows]).any(1) & (said != 0).any(1))
+
+
 def place_boxes(
     boxes: Ragged, corners: Floats, kind: FieldKind, plan: BatchPlan, size: Size, moves: Floats = STILL
 ) -> tuple[Ragged, npt.NDArray[np.bool_]]:
     """Cut boxes to the windows, drop those of which too little is left, and move the others to output pixels.
 
-    Returns boxes, float32 [m, 4] (x1, y1, x2, y2) and their classes, and which of the boxes these are. A box of which
-    nothing is left is always dropped. moves: of forward_matrices, all outputs having one size, after which a
-    box is the smallest one around its four moved corners, cut to the image; what is left of it counts in the same way.
+    Returns boxes, float32 [m, 4] (x1, y1, x2, y2), their classes and what else they have, and which of the boxes
+    these are. A box of which nothing is left is always dropped. moves: of forward_matrices, all outputs having one
+    size, after which a box is the smallest one around its four moved corners, cut to the image; what is left of it
+    counts in the same way.
     """
     windows = plan.windows[boxes.rows].astype(np.float64)
     low, high = windows[:, :2], windows[:, :2] + windows[:, 2:]

@@ -66,8 +66,17 @@ def take_rows(values: Any, rows: npt.NDArray[np.intp]) -> Any:
 
 
 def join_rows(values: Sequence[Any]) -> Any:
-    """Return the rows of all of `values`, which are each a Ragged, or arrays, or lists."""
+    """Return the rows of all of `values`, which are each a Ragged, or arrays, or lists.
+
+    A part that some lack, such as the image sizes of boxes, is 0 there.
+    """
     if isinstance(values[0], Ragged):
-        parts = zip(*(value.parts for value in values), strict=True)
-        return Ragged(np.concatenate([value.lengths for value in values]), tuple(map(np.concatenate, parts)))
+        most = max(values, key=lambda value: len(value.parts)).parts
+        parts = [[*value.parts, *(_zeros(value, part) for part in most[len(value.parts) :])] for value in values]
+        lengths = np.concatenate([value.lengths for value in values])
+        return Ragged(lengths, tuple(map(np.concatenate, zip(*parts, strict=True))))
     return [row for value in values for row in value] if isinstance(values[0], list) else np.concatenate(values)
+
+
+def _zeros(values: Ragged, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.zeros((int(values.lengths.sum()), *like.shape[1:]), like.dtype)

@@ -239,7 +239,7 @@ PARTS = {
     "with_fields('photos', bboxes=[[[0, 0, 9, 9]]] * 12)": "perhaps boxes= is meant, which follows the crop",
     "with_fields('photos', boxes=[[[9, 9, 0, 0]]] * 12)": "left, top, right, bottom (not width and height)",
     "with_fields('photos', coco='nowhere.json')": "LoaderError[E-MISSING]",
-    "with_fields('photos', coco='labels.csv')": "no JSON file of COCO",
+    "with_fields('photos', coco='labels.csv')": "not a JSON file of COCO",
     "with_fields('photos', caption=['a'] * 11)": "one per sample (12), got 11",
     "split('photos', 90)": "above 0 and at most 1, got 90",
     "split('photos', save='nowhere/cut.json')": "E-MISUSE|nowhere' does not exist|mkdir -p",

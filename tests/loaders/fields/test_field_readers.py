@@ -131,7 +131,7 @@ def write_coco(path: Path, **changes: Any) -> Path:
 
 def test_coco(photos: Path, tmp_path: Path) -> None:
     source = with_fields(photos, coco=write_coco(tmp_path / "a.json"))
-    assert list(source.field_kinds) == ["boxes", "keypoints"]  # type: ignore[attr-defined]
+    assert list(source.field_kinds) == ["boxes", "keypoints", "image_ids"]  # type: ignore[attr-defined]
     assert source.field_kinds["boxes"].classes == (b"cat", b"dog")  # type: ignore[attr-defined]
     assert source.field_kinds["keypoints"].swaps == ((1, 2),)  # type: ignore[attr-defined]
     raw = source.fields(np.arange(NUM_PHOTOS))  # type: ignore[attr-defined]
@@ -193,13 +193,16 @@ def test_fields_that_do_not_fit_are_refused(photos: Path, fields: dict[str, Any]
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"annotations": 3}, "is no JSON file of COCO instances"),
-        ({"images": []}, "sample 0 ('p0.jpg') is not in the file, which has 0 images"),
+        ({"annotations": 3}, "not a JSON file of COCO instances (it has no list of objects called annotations)"),
+        ({"images": [], "annotations": []}, "sample 0 ('p0.jpg') is not in the file, which has 0 images"),
         (
-            {"images": [{"id": number, "file_name": f"{number}/p0.jpg"} for number in (100, 101)]},
+            {"images": [{"id": n, "file_name": f"{n}/p0.jpg"} for n in (100, 101)], "annotations": []},
             "sample 0 ('p0.jpg') has the last part of several names in the file, which has 2 images",
         ),
-        ({"categories": []}, "annotation 1 of image 100 must have a category of the file"),
+        (
+            {"categories": []},
+            "annotation 1 of image 100: the category_id 7 is not an id of the file (and 3 more annotations)",
+        ),
     ],
 )
 def test_other_json_files_are_refused(photos: Path, tmp_path: Path, changes: dict[str, Any], text: str) -> None:

@@ -1,0 +1,273 @@
+"""JSON files of COCO and LVIS that contradict themselves, or name images in other ways, through with_fields."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from penstock.loaders import Boxes, Coco, Masks, Yolo, concat, create_loader, split, with_fields
+from penstock.pipelines.spec import ImagePipeline
+
+SIDE = 64
+FILES = ("a/a.png", "b/b.png", "x/0001.png", "y/0001.png")
+WHOLE = ImagePipeline(size=(SIDE, SIDE), crop="full", flip=0.0)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    for name in FILES:
+        (folder / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((SIDE, SIDE, 3), 100, np.uint8)).save(folder / name)
+    return folder
+
+
+def image(number: Any, name: str, **more: Any) -> dict[str, Any]:
+    return {"id": number, "file_name": name, "width": SIDE, "height": SIDE, **more}
+
+
+def box(number: int, of: Any, category: Any = 7, **more: Any) -> dict[str, Any]:
+    return {"id": number, "image_id": of, "category_id": category, "bbox": [number, 2, 10, 10], "area": 100, **more}
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return {
+        "images": [image(10 * (number + 1), name) for number, name in enumerate(FILES)],
+        "annotations": [box(1, 20), box(2, 40, 3), box(3, 20, 3), box(4, 10, 7)],
+        "categories": [{"id": 7, "name": "dog"}, {"id": 3, "name": "cat"}],
+        **changes,
+    }
+
+
+def write(path: Path, content: Any) -> Path:
+    path.write_text(json.dumps(content))
+    return path
+
+
+def write_yolo(folder: Path) -> None:
+    (folder / "a").mkdir()
+    (folder / "a" / "a.txt").write_text("1 0.5 0.5 0.5 0.5\n")
+
+
+def serve(source: Any, **options: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"pipeline": WHOLE, "batch_size": len(FILES), "dtype": torch.uint8, "workers": 0}
+    with create_loader(source, **{**settings, **options}) as loader:
+        (batch,) = loader
+    return batch  # type: ignore[no-any-return]
+
+
+def lefts(batch: dict[str, Any]) -> list[list[int]]:
+    """The numbers of the annotations of each image, which are the left edges of their boxes."""
+    return [[int(each[0]) for each in boxes] for boxes in batch["boxes"]]
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "one image id twice": (
+        {"images": [*document()["images"], image(20, "c.png")]},
+        "images 'b/b.png' and 'c.png' have the id 20",
+    ),
+    "one file name twice": (
+        {"images": [*document()["images"], image(50, "a/a.png")]},
+        "images 10 and 50 have the file_name 'a/a.png'",
+    ),
+    "one category id twice": (
+        {"categories": [*document()["categories"], {"id": 3, "name": "lion"}]},
+        "categories 'cat' and 'lion' have the id 3",
+    ),
+    "an annotation of another image": (
+        {"annotations": [box(1, 20), box(2, 99), box(3, 98)]},
+        "annotation 2: the image_id 99 is not an id of the file (and 1 more annotations)",
+    ),
+    "an annotation without an image": (
+        {"annotations": [{"id": 5, "category_id": 3}]},
+        "annotation 5: it has no image_id",
+    ),
+    "an id as text": ({"annotations": [box(2, "20")]}, "annotation 2: the image_id '20' is not an id of the file"),
+    "a list for an id": ({"annotations": [box(2, [20])]}, "annotation 2: the image_id [20] is not an id of the file"),
+    "an annotation of another category": (
+        {"annotations": [box(6, 20, 4)]},
+        "annotation 6 of image 20: the category_id 4 is not an id of the file",
+    ),
+    "no id": ({"images": [{"file_name": "a/a.png"}]}, "image number 0 must have an id, an integer or text, got None"),
+    "no name": ({"images": [{"id": 3}], "annotations": []}, "image 3 must have a file_name or a coco_url, got None"),
+    "no height": (
+        {"images": [{"id": 3, "file_name": "a/a.png", "width": 9}], "annotations": []},
+        "image 3 must have width and height in pixels, or neither, got 9 and None",
+    ),
+    "no box": (
+        {"annotations": [box(1, 20), box(2, 20, bbox=None)]},
+        "annotation 2 of image 20 must have a bbox of x, y",
+    ),
+    "an empty box": ({"annotations": [box(2, 20, bbox=[])]}, "annotation 2 of image 20 must have a bbox"),
+    "words": ({"annotations": [box(2, 20, bbox=[1, 2, "x", 4])]}, "annotation 2 of image 20 must have a bbox"),
+    "a negative side": ({"annotations": [box(2, 20, bbox=[1, 2, -3, 4])]}, "got [1, 2, -3, 4]"),
+    "no number": ({"annotations": [box(2, 20, bbox=[1, 2, float("nan"), 4])]}, "annotation 2 of image 20 must have a"),
+    "a huge number": ({"annotations": [box(2, 20, bbox=[1, 2, 10**400, 4])]}, "annotation 2 of image 20 must have a"),
+    "a list of numbers": ({"images": [1, 2]}, "it has no list of objects called images"),
+    "two sets of keypoints": (
+        {
+            "categories": [{"id": 7, "name": "dog", "keypoints": ["a"]}, {"id": 3, "name": "cat", "keypoints": ["b"]}],
+            "annotations": [],
+        },
+        "categories 'cat' and 'dog' have different keypoints",
+    ),
+    "two samples of one image": (
+        {"images": [image(1, "a.png"), image(2, "b.png"), image(3, "x/0001.png")], "annotations": []},
+        "samples 2 ('x/0001.png') and 3 ('y/0001.png') would both be image 'x/0001.png'",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+@pytest.mark.parametrize("drawn", [False, True])
+def test_files_that_contradict_themselves_are_refused(images: Path, tmp_path: Path, fault: str, drawn: bool) -> None:
+    changes, text = WRONG[fault]
+    file = write(tmp_path / "a.json", document(**changes))
+    if drawn and ("of image 20 must" in text or "keypoints" in text or "got [1, 2, -3, 4]" in text):
+        return  # masks need neither
+    with pytest.raises(ValueError, match=re.escape(text)) as raised:
+        with_fields(images, **({"mask": file} if drawn else {"coco": file}))
+    assert "a.json" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_ids_of_any_kind_keep_their_images(images: Path, tmp_path: Path) -> None:
+    """One annotation id twice, ids that are text or large, categories with gaps: each box is at its image."""
+    whole = document(annotations=[*document()["annotations"], box(4, 40, 3)])
+    expected = [[4], [1, 3], [], [2, 4]]
+    batch = serve(with_fields(images, coco=write(tmp_path / "a.json", whole)))
+    assert lefts(batch) == expected
+    assert batch["image_ids"].tolist() == [10, 20, 30, 40]
+    assert [classes.tolist() for classes in batch["boxes_classes"]] == [[1], [1, 0], [], [0, 0]]
+    for name, new in (("text", "x{}".format), ("large", lambda old: old * 10**15), ("float", float)):
+        listed = [{**each, "id": new(each["id"])} for each in whole["images"]]
+        boxes = [{**each, "image_id": new(each["image_id"])} for each in whole["annotations"]]
+        other = {**whole, "images": listed, "annotations": boxes}
+        batch = serve(with_fields(images, coco=write(tmp_path / f"{name}.json", other)))
+        assert lefts(batch) == expected
+        assert list(batch["image_ids"]) == [new(number) for number in (10, 20, 30, 40)]
+
+
+def test_rows_without_a_sample_have_no_image_id(images: Path, tmp_path: Path) -> None:
+    source = with_fields(images, coco=write(tmp_path / "a.json", document()))
+    assert serve(source, batch_size=6, drop_last=False, pad=True)["image_ids"].tolist() == [10, 20, 30, 40, -1, -1]
+    assert serve(source, batch_size=6, drop_last=False)["image_ids"].tolist() == [10, 20, 30, 40]
+
+
+def test_lvis_names_images_by_address_alone(images: Path, tmp_path: Path) -> None:
+    listed = [
+        {
+            "id": 10 * (number + 1),
+            "coco_url": f"http://images.cocodataset.org/{name}",
+            "neg_category_ids": [3],
+            "not_exhaustive_category_ids": [],
+            "width": SIDE,
+            "height": SIDE,
+        }
+        for number, name in enumerate(FILES)
+    ]
+    kinds = [{**each, "frequency": "r", "synset": "x.n.01"} for each in document()["categories"]]
+    file = write(tmp_path / "lvis.json", document(images=listed, categories=kinds))
+    assert lefts(serve(with_fields(images, coco=file))) == [[4], [1, 3], [], [2]]
+
+
+def test_images_of_the_file_that_are_not_in_the_data_are_counted(images: Path, tmp_path: Path) -> None:
+    more = [*document()["images"], image(50, "c.png"), image(60, "d.png")]
+    file = write(tmp_path / "a.json", document(images=more))
+    with pytest.warns(
+        UserWarning, match=r"a\.json': 2 of 6 images are not in this data and are left out, first 'c.png'"
+    ):
+        source = with_fields(images, coco=file)
+    assert lefts(serve(source)) == [[4], [1, 3], [], [2]]
+    part, _ = split(images, 0.5, by_class=False)  # a part of the data has a part of the file's images
+    assert len(part) < len(FILES)
+    boxes = serve(with_fields(part, coco=write(tmp_path / "b.json", document())), batch_size=len(part))["boxes"]
+    assert len(boxes) == len(part)
+
+
+def test_keypoints_are_swapped_as_asked(images: Path, tmp_path: Path) -> None:
+    names = ["nose", "port", "starboard"]
+    kinds = [{"id": 7, "name": "dog", "keypoints": names}, {"id": 3, "name": "cat", "keypoints": names}]
+    points = [[9, 20, 2, 10, 20, 2, 50, 20, 2] for _ in range(4)]
+    boxes = [{**each, "keypoints": own} for each, own in zip(document()["annotations"], points, strict=True)]
+    file = write(tmp_path / "a.json", document(categories=kinds, annotations=boxes))
+    mirror = ImagePipeline(size=(SIDE, SIDE), crop="full", flip=1.0)
+    for swaps, wanted in (
+        ((), [54.5, 53.5, 13.5]),
+        ([(1, 2)], [54.5, 13.5, 53.5]),
+        ([("port", "starboard")], [54.5, 13.5, 53.5]),
+        ([("starboard", 0)], [13.5, 53.5, 54.5]),
+    ):
+        batch = serve(with_fields(images, coco=Coco(file, swaps=swaps)), pipeline=mirror, shuffle=False)
+        assert batch["keypoints"][0][0, :, 0].tolist() == wanted
+    for swaps, text in (
+        ([("port", "left")], "swaps names 'left', and the keypoints of the file are nose, port, starboard"),
+        ([(1, 3)], "swaps must be pairs of different keypoints from 0 to 2"),
+        ([(1, 1)], "swaps must be pairs of different keypoints"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(text)):
+            with_fields(images, coco=Coco(file, swaps=swaps))
+    with pytest.raises(ValueError, match="its categories have no keypoints"):
+        with_fields(images, coco=Coco(write(tmp_path / "b.json", document()), swaps=[(0, 1)]))
+
+
+def test_yolo_takes_the_names_of_data_yaml(images: Path, tmp_path: Path) -> None:
+    write_yolo(tmp_path)
+    for names in (["cat", "dog"], ("cat", "dog"), {0: "cat", 1: "dog"}, {1: "dog", 0: "cat"}):
+        source = with_fields(images, yolo=Yolo(tmp_path, names))
+        assert source.field_kinds["boxes"].classes == (b"cat", b"dog")  # type: ignore[attr-defined]
+        assert serve(source)["boxes_classes"][0].tolist() == [1]
+    for names, text in (
+        ("cat", "names must be a list of class names or a dict of number -> name, got 'cat'"),
+        ({1: "cat", 2: "dog"}, "names must have the numbers from 0 to 1, got [1, 2]"),
+        ({"0": "cat"}, "names must have the numbers from 0 to 0, got ['0']"),
+        ([1, 2], "names must be a list of class names"),
+        (["cat"], "class numbers must be from 0 to 0"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(text)):
+            with_fields(images, yolo=Yolo(tmp_path, names))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="names must be different where boxes have names, got 'cat' twice"):
+        with_fields(images, boxes=Boxes([[[0, 0, 1, 1]]] * 4, [["cat"]] * 4, names=["cat", "dog", "cat"]))
+
+
+def test_classes_begin_where_the_model_wants_them(images: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.json", document())
+    write_yolo(tmp_path)
+    plain = serve(with_fields(images, coco=file))
+    for first in (0, 1, 5):
+        batch = serve(with_fields(images, coco=Coco(file, first_class=first)))
+        for own, others in zip(batch["boxes_classes"], plain["boxes_classes"], strict=True):
+            assert own.tolist() == [number + first for number in others.tolist()]
+        padded = serve(with_fields(images, coco=Coco(file, first_class=first, padded=True)))
+        assert padded["boxes_classes"].tolist() == [[1 + first, -1], [1 + first, first], [-1, -1], [first, -1]]
+        yolo = serve(with_fields(images, yolo=Yolo(tmp_path, first_class=first)))
+        assert yolo["boxes_classes"][0].tolist() == [1 + first]
+        own = serve(with_fields(images, boxes=Boxes([[[0, 0, 9, 9]]] * 4, [[2]] * 4, first_class=first)))
+        assert [each.tolist() for each in own["boxes_classes"]] == [[2 + first]] * 4
+    for first in (-1, 0.5, True, "1"):
+        with pytest.raises(ValueError, match="first_class must be"):
+            Coco(file, first_class=first)  # type: ignore[arg-type]
+
+
+def test_data_of_other_first_classes_is_other_data(images: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.json", document())
+    one, two = (with_fields(images, coco=Coco(file, first_class=first)) for first in (0, 1))
+    assert one.fingerprint != two.fingerprint
+    with pytest.raises(ValueError, match="boxes differ"):
+        concat([one, two])
+
+
+def test_masks_of_a_json_file_keep_to_its_images(images: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pycocotools")
+    square = [[0, 0, SIDE, 0, SIDE, SIDE, 0, SIDE]]
+    boxes = [box(1, 20, 7, segmentation=square, area=None), box(2, 40, 3, segmentation=square)]
+    file = write(tmp_path / "a.json", document(annotations=boxes))
+    masks = serve(with_fields(images, mask=Masks(file)))["mask"]
+    assert [mask.unique().tolist() for mask in masks] == [[0], [2], [0], [1]]
