@@ -107,6 +107,8 @@ CLOCKS = {
     for name in ("time", "perf_counter", "monotonic", "process_time", "thread_time", "clock_gettime")
     for suffix in ("", "_ns")
 } | {"timeit.default_timer", "timeit.timeit", "timeit.repeat"}
+# What makes a tensor of torch's default dtype on its default device, both of which a program may change.
+FACTORIES = {f"torch.{name}" for name in ("empty", "zeros", "ones", "full", "tensor", "arange", "linspace", "eye")}
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # "import": with the module; "guarded": likewise, with ImportError caught; "later": in a function, or for type checkers.
 When = Literal["import", "guarded", "later"]
@@ -312,6 +314,17 @@ def data_is_not_code(module: Module) -> Iterator[str]:
             yield f"{module.path}:{node.lineno}: allow_pickle is never anything but False"
 
 
+def tensors_name_dtype_and_device(module: Module) -> Iterator[str]:
+    """Pixels do not depend on torch.set_default_dtype or torch.set_default_device, which belong to the program."""
+    if module.layer not in ("pipelines", "loaders"):
+        return
+    for node, _ in module.nodes:
+        if isinstance(node, ast.Call) and module.dotted(node.func) in FACTORIES:
+            missing = {"dtype", "device"} - {keyword.arg for keyword in node.keywords}
+            if missing:
+                yield f"{module.path}:{node.lineno}: name {' and '.join(sorted(missing))} of {ast.unparse(node.func)}"
+
+
 def one_clock(module: Module) -> Iterator[str]:
     """In bench/, only measure/clock.py reads a clock, so that all times are taken in the same way."""
     if module.layer != "bench" or module.path == "bench/measure/clock.py":
@@ -371,6 +384,7 @@ PACKAGE_CHECKS: tuple[Check, ...] = (
     file_size,
     function_length,
     data_is_not_code,
+    tensors_name_dtype_and_device,
     one_clock,
     module_has_a_caption,
 )
@@ -489,6 +503,8 @@ OFFENCES: list[tuple[Check, str, str]] = [
     (data_is_not_code, "loaders/a.py", "import torch\ntorch.load(f)"),
     (data_is_not_code, "loaders/a.py", "import torch\ntorch.load(f, weights_only=False)"),
     (data_is_not_code, "loaders/a.py", "import numpy as np\nnp.load(f, allow_pickle=True)"),
+    (tensors_name_dtype_and_device, "loaders/a.py", "import torch\ntorch.empty(3, dtype=torch.uint8)"),
+    (tensors_name_dtype_and_device, "pipelines/a.py", "from torch import tensor as t\nt(0.5, device='cpu')"),
     (one_clock, "bench/train/loop.py", "import time\nstart = time.perf_counter()"),
     (one_clock, "bench/train/loop.py", "from time import monotonic as now\nnow()"),
     (one_clock, "bench/train/loop.py", "import time\ndef f(clock=time.time_ns): ..."),
@@ -521,6 +537,8 @@ INNOCENT: list[tuple[Check, str, str]] = [
     (file_size, "bench/a.py", "x = 1\n" * 400),
     (function_length, "bench/a.py", LINES_61.removesuffix("    x = 1\n")),
     (data_is_not_code, "bench/a.py", "import torch\ntorch.load(f, weights_only=True)\nregistry.load(f)"),
+    (tensors_name_dtype_and_device, "loaders/a.py", "import torch\ntorch.empty(3, dtype=a, device=b)\nempty_like(c)"),
+    (tensors_name_dtype_and_device, "bench/a.py", "import torch\ntorch.empty(3)"),
     (one_clock, "bench/measure/clock.py", "import time\ntime.perf_counter()"),
     (one_clock, "bench/train/loop.py", "import time\ntime.sleep(1)\nstats.time"),
     (one_clock, "loaders/stats.py", "import time\ntime.monotonic()"),

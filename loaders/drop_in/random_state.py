@@ -56,7 +56,7 @@ def peek_base_seed(generator: torch.Generator | None) -> int:
     """Return the base seed of workers that torch's next iterator will draw, without drawing it."""
     copy = torch.Generator()
     copy.set_state(torch.get_rng_state() if generator is None else generator.get_state())
-    return int(torch.empty((), dtype=torch.int64).random_(generator=copy))
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=copy))
 
 
 def find_changed(before: States, after: States) -> set[str]:

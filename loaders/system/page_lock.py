@@ -28,7 +28,7 @@ def page_lock(memory: npt.NDArray[Any], device: str) -> bool:
             why = f"CUDA error {status}" if status else ""
             if status:  # CUDA reports it again at the next kernel: run one here, so that it is not the user's
                 with contextlib.suppress(RuntimeError):
-                    torch.ones(1, device=device)
+                    torch.ones(1, dtype=torch.uint8, device=device)
     except (RuntimeError, AssertionError) as error:  # a torch without CUDA, a forked process
         why = str(error)
     if why:

@@ -28,7 +28,7 @@ def _find_rows(
     within = np.arange(len(of_box)) - np.repeat(np.cumsum(counts) - counts, counts)
     rows = to_device(of_box * height + top[of_box] + within, device)
     edges = to_device(channels * np.stack((left[of_box], right[of_box])), device)[:, :, None]
-    column = torch.arange(channels * width, device=device)
+    column = torch.arange(channels * width, dtype=torch.int64, device=device)
     return rows, (column >= edges[0]) & (column < edges[1])
 
 

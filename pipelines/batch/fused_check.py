@@ -54,7 +54,8 @@ def _find_fault(device: torch.device, dtype: torch.dtype, augments: bool = True)
     """Try every operation on a test batch, or normalising alone, and return what is wrong; "" for nothing."""
     images, plan = make_test_batch()
     plans = (plan._replace(mixing=None), plan)[: 1 + (dtype != torch.uint8)] if augments else (None,)
-    levels = torch.arange(257, device="cpu") + torch.tensor([[0], [85], [170]], device="cpu")
+    first = torch.tensor([[0], [85], [170]], dtype=torch.int64, device="cpu")
+    levels = torch.arange(257, dtype=torch.int64, device="cpu") + first
     levels = levels.remainder(256).to(dtype) if dtype == torch.uint8 else levels.sub(200).div(77).to(dtype)
     try:
         for each in plans:

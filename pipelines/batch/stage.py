@@ -52,7 +52,7 @@ class BatchStage:
         if self._augment.mixes and num_classes is None:
             raise ValueError("mixing needs num_classes, the width of the soft targets")
         self.dtype, self.device, self.memory_format = dtype, device, memory_format
-        std, mean = (torch.tensor(each, device="cpu") for each in (pipeline.std, pipeline.mean))
+        std, mean = (torch.tensor(each, dtype=torch.float32, device="cpu") for each in (pipeline.std, pipeline.mean))
         highest = float(2**pipeline.depth - 1)
         scale, shift = 1 / (highest * std), -mean / std
         self._scale, self._shift = scale.to(device), shift.to(device)
@@ -177,7 +177,9 @@ class BatchStage:
         results = torch.empty_like(rows, dtype=self.dtype) if out is None else out.view(rows.shape)
         step = max(1, min(len(rows), _PARALLEL_GRAIN // rows.shape[1]))
         row_scale, row_shift = self._tables_of(width)
-        scratch = None if self.dtype == torch.float32 else torch.empty((step, rows.shape[1]), device="cpu")
+        scratch = None
+        if self.dtype != torch.float32:
+            scratch = torch.empty((step, rows.shape[1]), dtype=torch.float32, device="cpu")
         for chunk, result in zip(torch.split(rows, step), torch.split(results, step), strict=True):
             target = result if scratch is None else scratch[: len(chunk)]
             target.copy_(chunk)
@@ -244,6 +246,7 @@ def _movable(levels: torch.Tensor) -> torch.Tensor:
 def _tabulate_results(scale: torch.Tensor, shift: torch.Tensor, blank: torch.Tensor) -> torch.Tensor:
     """Tabulate the result for each level of a channel, and for an erased pixel: [3, 257] of the dtype of `blank`."""
     levels = torch.arange(256, dtype=torch.uint8, device="cpu")[:, None].repeat(1, 3)
-    result = torch.empty_like(levels, dtype=blank.dtype)
-    result = levels if blank.dtype == torch.uint8 else torch.addcmul(shift, levels, scale, out=result)
-    return torch.cat((result, blank[None])).T.contiguous()
+    results = torch.empty((257, 3), dtype=blank.dtype, device="cpu")
+    results[:256] = levels if blank.dtype == torch.uint8 else torch.addcmul(shift, levels, scale)
+    results[256] = blank  # not torch.cat, which refuses float16 under torch.autocast
+    return results.T.contiguous()
