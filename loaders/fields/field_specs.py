@@ -248,7 +248,7 @@ def _plain_field(source: Source, value: Any) -> Field:
     """Return a field of strings, of bytes, or of objects that JSON can hold."""
     values = [value(name) for name in sample_names(source)] if callable(value) else value
     if isinstance(values, Source):
-        others = match_source(source, values)
+        others = match_source(source, values, "text")
         values = [bytes(others.read(index)).decode("utf-8", "surrogateescape") for index in range(len(source))]
     values = values.tolist() if hasattr(values, "tolist") else values  # an array, or a column of a data frame
     if not isinstance(values, (list, tuple)) or len(values) != len(source):

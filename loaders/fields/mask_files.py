@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.fields.columns import ArrayColumn, BytesColumn
+from penstock.loaders.fields.join import join_sources, sample_stems, stem
 from penstock.loaders.sources.contract import Source, sample_name
 from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES
 from penstock.loaders.system.file_read import mtime_ns, read_error
@@ -110,7 +111,7 @@ def find_masks(source: Source, where: Any) -> MaskFiles | MaskBytes | MaskSource
             "images"
         )
     if "{name}" in text:
-        paths = (os.fsencode(text.replace("{name}", os.path.splitext(name)[0])) for name in sample_names(source))
+        paths = (os.fsencode(text.replace("{name}", name)) for name in sample_stems(source, "masks"))
         return _check_first(source, MaskFiles(paths))
     return MaskFiles(_find_in_folder(source, text))
 
@@ -142,12 +143,17 @@ def _find_in_folder(source: Source, folder: str) -> Iterable[bytes]:
     for parent, _, files in os.walk(folder, followlinks=True):
         for file in sorted(sorted(files, reverse=True), key=_may_be_mask):
             name = os.path.relpath(os.path.join(parent, file), folder)
-            names[os.path.splitext(name)[0]] = name
-    for index, name in enumerate(sample_names(source)):
-        found = names.get(os.path.splitext(name)[0])
+            other = names.get(stem(name))
+            if other is not None and _may_be_mask(other) and _may_be_mask(file):
+                both = f"{printable(other)} and {printable(name)}"
+                raise ValueError(f"two masks of one name in {printable(folder)}: {both}; leave one of them")
+            names[stem(name)] = name
+    for index, name in enumerate(sample_stems(source, "masks")):
+        found = names.get(name)
         if found is None:
             why = "it must have its name" if os.path.isdir(folder) else "there is no such folder"
-            raise ValueError(f"no mask for sample {index} ({printable(name)}) in {printable(folder)}: {why}")
+            called = printable(sample_name(source, index))
+            raise ValueError(f"no mask for sample {index} ({called}) in {printable(folder)}: {why}")
         yield os.fsencode(os.path.join(folder, found))
 
 
@@ -156,16 +162,6 @@ def _may_be_mask(file: str) -> bool:
     return suffix in IMAGE_SUFFIXES and not suffix.startswith(".jp")  # a JPEG changes values
 
 
-def match_source(source: Source, masks: Source) -> MaskSource:
-    """Find the image of `masks` that has the name of each sample, up to its first dot as in tars. Raises ValueError."""
-    number_of = {_key(name): number for number, name in enumerate(sample_names(masks))}
-    numbers = [number_of.get(_key(name), -1) for name in sample_names(source)]
-    if -1 in numbers:
-        index = numbers.index(-1)
-        raise ValueError(f"no mask for sample {index} ({printable(sample_name(source, index))}) among the masks")
-    return MaskSource(masks, np.array(numbers, np.int64))
-
-
-def _key(name: str) -> str:
-    folder, _, last = name.rpartition("/")
-    return f"{folder}/{last.partition('.')[0]}"
+def match_source(source: Source, masks: Source, what: str = "mask") -> MaskSource:
+    """Find the image of `masks` that has the key of each sample, as join_sources does. Raises ValueError."""
+    return MaskSource(masks, join_sources(source, masks, what))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.fields.box_values import checked_names, number_classes
-from penstock.loaders.fields.mask_files import sample_names
+from penstock.loaders.fields.join import sample_stems
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import printable
 from penstock.pipelines.fields.ragged import Ragged
@@ -25,8 +25,8 @@ def read_yolo(
     """
     checked_names(names)  # before many files are read
     found = []
-    for name in sample_names(source):
-        path = os.path.join(folder, os.path.splitext(name)[0] + ".txt")
+    for name in sample_stems(source, "text files"):
+        path = os.path.join(folder, f"{name}.txt")
         found.append(_read_file(path) if os.path.exists(path) else None)
     if not any(each is not None for each in found):
         raise ValueError(f"no image has a text file of its name in {printable(str(folder))}")
