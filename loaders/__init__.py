@@ -13,6 +13,7 @@ from penstock.loaders.create import create_loader
 from penstock.loaders.dali.dali_engine import DaliOptions
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.fields.field_specs import Boxes, Coco, Keypoints, Masks, Yolo
+from penstock.loaders.fields.geometry import Geometry
 from penstock.loaders.loader import Loader
 from penstock.loaders.metrics.prometheus import serve_prometheus
 from penstock.loaders.metrics.stats import LoaderStats
@@ -36,6 +37,7 @@ __all__ = [
     "DataLoader",
     "Encoding",
     "EpochLedger",
+    "Geometry",
     "Keypoints",
     "Loader",
     "LoaderError",

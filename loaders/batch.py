@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+
+class BatchContents(NamedTuple):
+    """Say what batches hold next to images, labels and fields.
+
+    Attributes:
+        with_index: the position of each sample in the source.
+        with_geometry: a Geometry; batches are dicts then.
+        is_upright: the images are turned upright as EXIF says.
+    """
+
+    with_index: bool = False
+    with_geometry: bool = False
+    is_upright: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,7 +46,7 @@ class Batch:
         step: number of the step within the epoch.
         fields: what the source has next to images and labels, by name; see with_fields. With a PatchBudget also
             patch_coord, int64 [batch, length, 2], row and column of each patch, and patch_valid, bool [batch, length],
-            False for padding.
+            False for padding. With with_geometry=True also `geometry`, a Geometry, of several views a tuple of these.
     """
 
     images: Any

@@ -14,6 +14,7 @@ import torch
 
 from penstock.loaders.backend_choice import Choice, choose_named, choose_saved
 from penstock.loaders.backends import BACKENDS
+from penstock.loaders.batch import BatchContents
 from penstock.loaders.choose_order import Shuffle, checked_shuffle, choose_order
 from penstock.loaders.engine.slot_needs import consumer_bytes
 from penstock.loaders.feed.batch_feed import Stage
@@ -40,7 +41,7 @@ from penstock.loaders.stream.state import LoaderState, pipeline_settings
 from penstock.loaders.workers.needs import Needs
 from penstock.pipelines.batch.stage import BatchStage, PatchStage, PlainStage
 from penstock.pipelines.checked import checked_bool, checked_int
-from penstock.pipelines.fields.field_kinds import MOVING, FieldKind
+from penstock.pipelines.fields.field_kinds import MOVING
 from penstock.pipelines.sample.decode import NATIVE
 from penstock.pipelines.spec import ImagePipeline, checked_views
 
@@ -71,6 +72,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     on_repaired: str | None = None,
     max_bad: int | float | None = None,
     with_index: bool = False,
+    with_geometry: bool = False,
     memory_format: torch.memory_format = torch.channels_last,
     transform: Any = None,
     batch_transform: Callable[..., Any] | None = None,
@@ -144,6 +146,8 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
             reports them. Pillow and DALI do not; with them anything but "ignore" costs a second look at each file.
         max_bad: count, or fraction as a float below 1.
         with_index: yield (images, labels, index), with -1 in padding.
+        with_geometry: yield dicts with "geometry", a Geometry, which says how each image was cropped, placed, turned
+            and flipped, and maps boxes and points back to the image. Refused with mixup and cutmix.
         memory_format: torch.channels_last, or torch.contiguous_format at the cost of a copy: `images.view(len(images),
             -1)` needs that, `images.flatten(1)` takes both.
         transform: your own function, which workers call for each crop (after crop, resize and flip): it takes an image,
@@ -177,7 +181,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     check_sizes(views, phases, bucket_sizes, has_schedule=sizes is not None)
     others = {"buckets": buckets, "sizes": sizes, "batch_size by epoch": phases or None, "transform": transform}
     patches = check_patches(patches, views, batch_size, [name for name, given in others.items() if given is not None])
-    with_index = checked_bool("with_index", with_index)
+    with_index, with_geometry = checked_bool("with_index", with_index), checked_bool("with_geometry", with_geometry)
     shuffle = checked_shuffle(shuffle, default=is_random)
     drop_last = bool(shuffle) if drop_last is None else checked_bool("drop_last", drop_last)
     policy = BadSamplePolicy(
@@ -224,8 +228,11 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         _make_stage, BatchStage if rounds is None else PatchStage, dtype, target, len(named.classes), memory_format
     )
     stages = [make_stage(*both) for both in zip(views, transforms or [None] * len(views), strict=True)]
-    if has_fields(named):
-        _check_fields(named.field_kinds, views, transforms)
+    kinds = named.field_kinds if has_fields(named) else {}
+    if with_geometry and "geometry" in kinds:
+        raise ValueError("with_geometry=True puts 'geometry' into batches, and the data has a field of that name")
+    moving = [name for name, kind in kinds.items() if kind.kind in MOVING] + ["geometry"] * with_geometry
+    _check_moving(moving, views, transforms)
     # After all checks of the arguments, because it may build a cache, for hours.
     prepare_source = choice.backend.prepare_source
     data = named if prepare_source is None else prepare_whole(named, partial(prepare_source, **choice.source_options))
@@ -255,7 +262,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         stages,
         state,
         policy,
-        with_index=with_index,
+        contents=BatchContents(with_index, with_geometry, views[0].exif == "apply"),
         batch_transform=batch_transform,
         about=_describe(choice, settings, stages[0]),
         follows=name_line(sys._getframe(1)) if rank is None else None,
@@ -363,10 +370,9 @@ def _check_mixing(schedule: Schedule, source: Source) -> None:
         raise ValueError("mixup and cutmix mix classes, and this data set has only one")
 
 
-def _check_fields(
-    kinds: Mapping[str, FieldKind], views: Sequence[ImagePipeline], transforms: Sequence[OwnTransform | None]
+def _check_moving(
+    moving: Sequence[str], views: Sequence[ImagePipeline], transforms: Sequence[OwnTransform | None]
 ) -> None:
-    moving = [name for name, kind in kinds.items() if kind.kind in MOVING]
     if moving and views[0].augment.mixes:
         raise ValueError(f"{', '.join(moving)} cannot follow mixup and cutmix, which mix two images: leave these out")
     for view, own in zip(views, transforms, strict=False):

@@ -5,16 +5,29 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from penstock.loaders.sources.contract import Source, has_targets
+from penstock.loaders.sources.contract import Source, has_fields, has_targets
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor
 from penstock.loaders.stream.schedule import Schedule
 from penstock.pipelines.targets import map_targets
 
 Batch = TypeVar("Batch")
+
+
+class Category(NamedTuple):
+    """Hold the id and the name of a class of boxes.
+
+    Attributes:
+        id: in the JSON file of COCO; of other boxes the class number counted from 0.
+        name: what it is called.
+    """
+
+    id: int | str
+    name: str
 
 
 class ServedData:
@@ -133,6 +146,19 @@ class DataLoaderAttributes(ABC):
         """The class names of labels that have names themselves, by these."""
         found: dict[str, tuple[bytes, ...]] = getattr(self._source, "label_classes", {})
         return {name: tuple(map(os.fsdecode, classes)) for name, classes in found.items() if name}
+
+    @property
+    def categories(self) -> dict[str, dict[int, Category]]:
+        """Of each field of boxes, what its class numbers are called and what ids they have in their file, by number."""
+        kinds = self._source.field_kinds if has_fields(self._source) else {}
+        return {
+            name: {
+                kind.first_class + number: Category(of, os.fsdecode(called))
+                for number, (of, called) in enumerate(zip(kind.category_ids or count(), kind.classes, strict=False))
+            }
+            for name, kind in kinds.items()
+            if kind.kind == "boxes"
+        }
 
     def paths(self, index: Any) -> list[str]:
         """Return the path of each sample in a tensor, array or list of indices, as with_index=True serves them.

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from penstock.loaders.batch import Batch
+from penstock.loaders.batch import Batch, BatchContents
 from penstock.loaders.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.feed.batch_feed import DeviceBatch, DeviceFeed, Stage
 from penstock.loaders.feed.patch_fields import add_patches
-from penstock.loaders.fields.served_fields import add_fields
+from penstock.loaders.fields.served_fields import ServedFields
 from penstock.loaders.metrics.stats import LoaderStats
 from penstock.loaders.one_thread import Item, OneThread
 from penstock.loaders.sources.contract import Source, has_fields, is_fetching
@@ -62,14 +62,14 @@ class Loader(DataLoaderAttributes):
         state: LoaderState,
         policy: BadSamplePolicy,
         *,
-        with_index: bool = False,
+        contents: BatchContents = BatchContents(),  # noqa: B008  a tuple
         batch_transform: Callable[..., Any] | None = None,
         about: dict[str, object] | None = None,
         follows: str | None = None,
         source: Source,
     ) -> None:
         self._open_engine, self._stages, self._identity = open_engine, stages, state
-        self._with_index, self._about, self._follows, self._source = with_index, about or {}, follows, source
+        self._contents, self._about, self._follows, self._source = contents, about or {}, follows, source
         self._batch_transform = batch_transform
         self._open(schedule, policy)
         self._cursor = schedule.settle(Cursor(0, 0))
@@ -94,7 +94,9 @@ class Loader(DataLoaderAttributes):
             draw_keys=schedule.draw_keys,
             pad=schedule.pads,
             batch_transform=self._batch_transform,
-            add_fields=partial(add_fields, self._source),
+            add_fields=ServedFields(
+                self._source, is_upright=self._contents.is_upright, with_geometry=self._contents.with_geometry
+            ),
         )
         self._schedule = schedule
         self._policy = replace(policy, samples_per_epoch=schedule.n // schedule.world_size)
@@ -104,7 +106,7 @@ class Loader(DataLoaderAttributes):
         if self._fed is not None or self._stats.batches or self._closed:
             fix = "send it before its first batch, or make it in that process"
             raise LoaderError("E-MISUSE", "a loader that was used cannot be sent to another process", fix=fix)
-        more: dict[str, Any] = {"with_index": self._with_index, "about": self._about, "follows": self._follows}
+        more: dict[str, Any] = {"contents": self._contents, "about": self._about, "follows": self._follows}
         more["batch_transform"] = self._batch_transform
         parts = (self._open_engine, self._schedule, self._stages, self._identity, self._policy)
         kept = {"_cursor": self._cursor, "_ledgers": self._ledgers, "named_source": self.named_source}
@@ -119,9 +121,9 @@ class Loader(DataLoaderAttributes):
 
     def _tuples(self) -> Generator[Any, None, None]:
         for batch in self.batches():
-            if has_fields(self._source) or self._schedule.patch is not None:
-                yield batch.as_dict(with_index=self._with_index)
-            elif self._with_index:
+            if has_fields(self._source) or self._schedule.patch is not None or self._contents.with_geometry:
+                yield batch.as_dict(with_index=self._contents.with_index)
+            elif self._contents.with_index:
                 yield batch.images, batch.labels, torch.from_numpy(batch.index)
             else:
                 yield batch.images, batch.labels

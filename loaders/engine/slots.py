@@ -78,7 +78,7 @@ class BatchSlots:
         slot = produced.item.slot
         memory, rows = self.memory[slot], self.rows[slot, : layout.batch_size]
         pinned = self.pinned and images is None
-        names = ("index", "label", "size", "window", "place", "turn", "flip")
+        names = ("index", "label", "size", "window", "place", "turn", "flip", "exif")
         copies = {name: rows[name].copy() for name in names}  # before others may have the slot
         made = Slot(layout, memory, rows).extras.items()
         extras = {name: tuple(array.copy() for array in views) for name, views in made}
@@ -103,6 +103,7 @@ class BatchSlots:
             turns=copies["turn"],
             extras=extras,
             sizes=copies["size"],
+            exif=copies["exif"],
             output_sizes=layout.crop_sizes,
             bad=produced.bad,
             produce_s=produced.produce_s,

@@ -14,7 +14,8 @@ def batch_row(num_views: int = 1) -> np.dtype[np.void]:
     """Return the type of one row of a slot, next to its pixels: int64 index and label, and how each view is made.
 
     That is the size (width, height) of the upright image, and of each view its window and place (x, y, width, height),
-    turn and flip, as BatchPlan describes them: of one view as they are, of several an array of them.
+    turn and flip, as BatchPlan describes them: of one view as they are, of several an array of them. At last the EXIF
+    orientation of the file, 1 to 8, applied or not; 0 where it is not applied and nothing moves with the image.
     """
     views = () if num_views == 1 else (num_views,)
     boxes = [(name, "<i4", (*views, 4)) for name in ("window", "place")]
@@ -26,6 +27,7 @@ def batch_row(num_views: int = 1) -> np.dtype[np.void]:
             *boxes,
             ("turn", "u1", views),
             ("flip", "?", views),
+            ("exif", "u1"),
         ]
     )
 

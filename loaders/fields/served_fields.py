@@ -9,45 +9,112 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import Source, has_fields
-from penstock.loaders.sources.source_faults import naming_method
+from penstock.loaders.fields.geometry import find_geometry
+from penstock.loaders.sources.contract import Source, has_fields, has_moving_fields
+from penstock.loaders.sources.source_faults import name_sample, naming_method
 from penstock.loaders.stream.engine_contract import HostBatch
+from penstock.pipelines.errors import printable
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.placement import STILL, corners_of, place_boxes, place_keypoints
 from penstock.pipelines.fields.ragged import Ragged, take_rows
 from penstock.pipelines.plan.augmentations import AugmentPlan
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.plan.moves import forward_matrices
+from penstock.pipelines.user_warnings import warn_user
 
 _EMPTY = {"text": "", "bytes": b"", "json": None}  # in rows without a sample
 
 
-def add_fields(source: Source, batch: HostBatch, plans: Sequence[AugmentPlan | None]) -> HostBatch:
-    """Return a batch with the fields of `source`, which are empty in rows without a sample.
+class ServedFields:
+    """Adds the fields of a source to batches, and their Geometry if it is wanted.
 
-    plans: of each view what the batch stage does to its images. What moves with the image is a tuple of several views.
+    Args:
+        source: whose fields are served, empty in rows without a sample.
+        is_upright: whether the pipeline applies EXIF orientations. Where it does not, the first photo with one is
+            warned of if it has fields that may be of the upright image.
+        with_geometry: add a Geometry, of several views a tuple of them, under that name.
     """
-    if not has_fields(source):
-        return batch
-    kinds = source.field_kinds
-    rows = np.flatnonzero(batch.index >= 0)
-    with naming_method("fields()"):
-        values = source.fields(batch.index[rows] if len(rows) else np.zeros(1, np.int64))
-        if not len(rows):  # a source of the user's may not take an empty list of samples
-            values = {name: take_rows(value, rows) for name, value in values.items()}
-        served: dict[str, Any] = {
-            name: _spread(values[name], rows, len(batch.index), _EMPTY[kind.kind])
-            for name, kind in kinds.items()
-            if kind.kind in _EMPTY
-        }
-        for name in (name for name, kind in kinds.items() if kind.kind == "integer"):
-            served[name] = np.full(len(batch.index), -1, np.int64)
-            served[name][rows] = values[name]
-        moved = [_move(batch, rows, kinds, values, *view) for view in enumerate(plans)]
-    for name in moved[0]:
-        views = tuple(view[name] for view in moved)
-        served[name] = views[0] if len(views) == 1 else views
-    return replace(batch, fields=batch.fields | {name: served[name] for name in _in_order(kinds, served)})
+
+    def __init__(self, source: Source, *, is_upright: bool, with_geometry: bool) -> None:
+        self._source, self._is_upright, self._with_geometry = source, is_upright, with_geometry
+        self._has_warned = is_upright or not has_moving_fields(source)
+
+    def __call__(self, batch: HostBatch, plans: Sequence[AugmentPlan | None]) -> HostBatch:
+        """Return a batch with its fields.
+
+        plans: of each view what the batch stage does to its images. What moves with the image is a tuple of several
+        views.
+        """
+        fields = self._look_up(batch, plans) if has_fields(self._source) else batch.fields
+        if self._with_geometry:
+            views = [
+                find_geometry(batch, view, moves, is_upright=self._is_upright, size=_output_size(batch, view))
+                for view, moves in enumerate(plans)
+            ]
+            fields = fields | {"geometry": views[0] if len(views) == 1 else tuple(views)}
+        return batch if fields is batch.fields else replace(batch, fields=fields)
+
+    def _look_up(self, batch: HostBatch, plans: Sequence[AugmentPlan | None]) -> dict[str, Any]:
+        """Return what the batch has already and the fields of the source."""
+        assert has_fields(self._source)
+        kinds = self._source.field_kinds
+        rows = np.flatnonzero(batch.index >= 0)
+        with naming_method("fields()"):
+            values = self._source.fields(batch.index[rows] if len(rows) else np.zeros(1, np.int64))
+            if not len(rows):  # a source of the user's may not take an empty list of samples
+                values = {name: take_rows(value, rows) for name, value in values.items()}
+            served: dict[str, Any] = {
+                name: _spread(values[name], rows, len(batch.index), _EMPTY[kind.kind])
+                for name, kind in kinds.items()
+                if kind.kind in _EMPTY
+            }
+            for name in (name for name, kind in kinds.items() if kind.kind == "integer"):
+                served[name] = np.full(len(batch.index), -1, np.int64)
+                served[name][rows] = values[name]
+            moved = [_move(batch, rows, kinds, values, *view) for view in enumerate(plans)]
+        if not self._has_warned:
+            self._warn_of_turned(batch, rows, kinds, values)
+        for name in moved[0]:
+            views = tuple(view[name] for view in moved)
+            served[name] = views[0] if len(views) == 1 else views
+        return batch.fields | {name: served[name] for name in _in_order(kinds, served)}
+
+    def _warn_of_turned(
+        self, batch: HostBatch, rows: npt.NDArray[np.intp], kinds: dict[str, FieldKind], values: dict[str, Any]
+    ) -> None:
+        """Warn of the first photo whose EXIF orientation is ignored, unless its fields are known to be as it is stored.
+
+        That is known of fields that come with a size, if turning the image would give it another one.
+        """
+        assert batch.exif is not None
+        assert batch.sizes is not None
+        orientations, sizes = batch.exif[rows], batch.sizes[rows]
+        turned = np.flatnonzero(orientations > 1)
+        if not len(turned):
+            return
+        tells = (orientations >= 5) & (sizes[:, 0] != sizes[:, 1])
+        for name, kind in kinds.items():
+            doubted = ~tells
+            if kind.kind == "boxes":
+                has_size = len(values[name].parts) > 2 and (values[name].parts[2] != 0).all()
+                doubted = (values[name].lengths > 0) & (~tells | (not has_size))
+            elif kind.kind == "keypoints" and not kind.of:
+                doubted = np.ones(len(rows), bool)
+            elif kind.kind != "mask":
+                continue
+            for row in turned[doubted[turned]][:1].tolist():
+                which, orientation = name_sample(self._source, int(batch.index[rows[row]])), orientations[row]
+                warn_user(
+                    f"{printable(which)} has the EXIF orientation {orientation}, which is ignored, and its {name} may "
+                    "be of the upright image, as annotation tools show it: pass ImagePipeline(exif='apply') if they are"
+                )
+                self._has_warned = True
+                return
+
+
+def _output_size(batch: HostBatch, view: int) -> tuple[int, int] | None:
+    """Return the (height, width) of the images of a view; None of patches, whose images have their own."""
+    return None if "patch_valid" in batch.fields else batch.output_sizes[view]
 
 
 def _move(
@@ -60,7 +127,7 @@ def _move(
 ) -> dict[str, Any]:
     """Return the fields that move with the images of a view."""
     plan, valid = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns), batch.fields.get("patch_valid")
-    size = batch.output_sizes[view] if valid is None else None
+    size = _output_size(batch, view)
     outside = batch.index < 0 if valid is None else ~valid
     if batch.flips.ndim > 1:
         plan = BatchPlan._make(part[:, view] for part in plan)

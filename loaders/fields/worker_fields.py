@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import Source, has_fields
+from penstock.loaders.sources.contract import Source, has_fields, has_moving_fields
 from penstock.loaders.sources.source_faults import call_source, naming_method
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.masks import decode_mask, window_of_mask
 from penstock.pipelines.fields.placement import corners_of, find_other_sizes, find_outside
 from penstock.pipelines.plan.augmentations import AugmentPlan
 from penstock.pipelines.plan.moves import move_mask
+from penstock.pipelines.sample.orientation import swaps_sides
 from penstock.pipelines.sample.patches import view_image
 
 
@@ -26,6 +27,7 @@ class WorkerFields:
         in_patches: leave each mask as a whole image at the beginning of its row, whose memory is that of patches.
 
     Attributes:
+        moves: whether some fields follow the crop of their image.
         has_work: whether there is anything to make or to check.
     """
 
@@ -35,6 +37,7 @@ class WorkerFields:
         kinds = {} if self._source is None else self._source.field_kinds
         self._masks = {name: kind for name, kind in kinds.items() if kind.kind == "mask"}
         self._boxes = {name: kind for name, kind in kinds.items() if kind.kind == "boxes"}
+        self.moves = has_moving_fields(source)
         self.has_work = bool(self._masks or self._boxes)
         self._exif, self._other_exif = exif, "ignore" if exif == "apply" else "apply"
 
@@ -78,7 +81,7 @@ class WorkerFields:
             size = "x".join(map(str, mask.shape[::-1]))
             cause = f"field {name!r}: the mask has {size} pixels, and its image {width}x{height}"
             fix = "give each image a mask of its size, or on_bad_sample='replace'"
-            if mask.shape == (width, height) and width != height:
+            if mask.shape == (width, height) and width != height and swaps_sides(int(about["exif"])):
                 fix = f"pass ImagePipeline(exif={self._other_exif!r}), or give each image a mask of its size"
             raise LoaderError("E-DATASET", cause, fix=fix)
         if mask.dtype.itemsize > views[0].itemsize and mask.max(initial=0) > np.iinfo(views[0].dtype).max:
@@ -106,18 +109,19 @@ class WorkerFields:
                 wrong[rows[int(of[box])]] = LoaderError("E-DATASET", cause, fix=fix)
             for box in find_other_sizes(boxes, about["size"]).tolist():
                 row = int(of[box])
-                wrong[rows[row]] = self._other_size(name, boxes.parts[2][box].tolist(), about["size"][row].tolist())
+                wrong[rows[row]] = self._other_size(name, boxes.parts[2][box].tolist(), about[row])
         return wrong
 
-    def _other_size(self, name: str, said: list[int], is_now: list[int]) -> LoaderError:
+    def _other_size(self, name: str, said: list[int], about: Any) -> LoaderError:
         """Return the refusal of an image of another size, (width, height), than its annotation says."""
+        is_now = about["size"].tolist()
         annotated, read = (f"{width}x{height}" for width, height in (said, is_now))
         done = "applied" if self._exif == "apply" else "ignored"
         cause = (
             f"field {name!r}: annotated at {annotated} pixels, the image has {read} with its EXIF orientation {done}"
         )
         fix = "scale the annotations to the images as they are now, or pass the images that were annotated"
-        if said == is_now[::-1]:
+        if said == is_now[::-1] and swaps_sides(int(about["exif"])):
             fix = f"pass ImagePipeline(exif={self._other_exif!r}), as the images were annotated"
         return LoaderError("E-DATASET", cause, fix=fix)
 

@@ -248,6 +248,7 @@ def note_rows(filled: Rows, rows: npt.NDArray[np.void]) -> None:
     done = filled["row"][:, 0] if len(filled) < len(rows) else slice(None)  # slices take a fraction of the time
     rows["index"][done], rows["label"][done] = filled["sample"][:, 0], -1
     rows["size"][done] = np.stack(upright_sizes(filled[:, 0]), 1)
+    rows["exif"][done] = filled["exif"][:, 0]
     for name in ("window", "place", "turn", "flip"):
         rows[name][done] = filled[name] if filled.shape[1] > 1 else filled[name][:, 0]
 

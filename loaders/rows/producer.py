@@ -82,6 +82,7 @@ class Producer:
             done = self._native.fill(index[left], left, content.plan, batch, progress, keys)
             if done is None:
                 raise Aborted
+            done = self._with_exif(done, batch)
             if self._python.fields.has_work:
                 moves = self._settings.plan_moves(cursor, (index if keys is None else keys)[done])
                 refused = self._python.fields.fill(done.tolist(), batch.rows, batch.extras, moves, working_on)
@@ -104,6 +105,17 @@ class Producer:
             self.repaired = {row + first: e._replace(row=e.row + first) for row, e in self.repaired.items()}
             bad = {row: entry._replace(row=entry.row + first) for row, entry in bad.items()}
         return tuple(bad[row] for row in sorted(bad)), time.perf_counter() - started
+
+    def _with_exif(self, done: npt.NDArray[np.intp], batch: Slot) -> npt.NDArray[np.intp]:
+        """Return the rows whose EXIF orientation is known where that is needed; Python makes the others."""
+        exif = batch.rows["exif"]
+        if not self._python.fields.moves:
+            exif[...] = 0 if self._settings.pipeline.exif == "ignore" else exif
+            return done
+        unknown = exif[done] == 0  # odd blocks, which the library leaves to Python
+        for row in done[unknown].tolist():
+            self.tasks.pop(row, None)
+        return done[~unknown] if unknown.any() else done
 
     def _label(self, rows: npt.NDArray[np.void], served: npt.NDArray[np.int64] | None) -> None:
         """Set the labels of rows; served: their samples, None where padding and substitutes may be among them."""

@@ -105,6 +105,8 @@ class PythonRows:
         for name, column in (("window", "windows"), ("place", "places"), ("turn", "turns"), ("flip", "flips")):
             views = [getattr(plan, column)[at] for plan in plans]
             done[name] = getattr(first, column)[at] if len(plans) == 1 else views
+        if self.fields.moves or self._settings.pipeline.exif == "apply":
+            done["exif"] = self._reader.exif(item)
         if self.fields.has_work:
             number = item.sample if self._keys is None else self._keys[row]
             moves = self._settings.plan_moves(self._cursor, np.array([number]))

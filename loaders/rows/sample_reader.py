@@ -72,6 +72,12 @@ class SampleReader:
         probe = self._decoder.probe(data)
         return Loaded(sample, data, probe, probe.width, probe.height)
 
+    def exif(self, item: Loaded) -> int:
+        """Return the EXIF orientation of a sample's file, 1 to 8, applied or not."""
+        if item.probe is None:
+            return 1
+        return self._decoder.read_exif(item.data, item.probe) if isinstance(item.data, bytes) else item.probe.exif
+
     def part(self, item: Loaded, window: Window) -> tuple[ImagePart, Window]:
         """Read the part around `window` of a sample without data, and return it with the window in the stored image."""
         assert self._windows is not None

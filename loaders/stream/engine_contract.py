@@ -73,6 +73,8 @@ class HostBatch:
         places: int32 [batch, 4], where in the image the crop lies; [batch, views, 4].
         turns: uint8 [batch], how the image is turned, as in BatchPlan; [batch, views].
         sizes: int32 [batch, 2], width and height of the whole upright images, in pixels.
+        exif: uint8 [batch], EXIF orientation of each file, 1 to 8, applied or not; 0 in padding rows, and where it is
+            not applied and nothing moves with the image.
         output_sizes: (height, width) of each view's images before transforms; none of patches.
         fields: what the source has next to images and labels, by name: arrays, lists, or Ragged for lists of arrays;
             of several views tuples of these, where it moves with the image.
@@ -107,6 +109,7 @@ class HostBatch:
     misread: tuple[BadSample, ...] = ()
     extras: Mapping[str, tuple[npt.NDArray[Any], ...]] = field(default_factory=dict)
     sizes: npt.NDArray[np.int32] | None = None
+    exif: npt.NDArray[np.uint8] | None = None
     output_sizes: tuple[tuple[int, int], ...] = ()
     fields: dict[str, Any] = field(default_factory=dict)
     when_read: Callable[[torch.Tensor], object] | None = None

@@ -36,6 +36,29 @@ def move_points(points: Floats, rows: npt.NDArray[np.intp], plan: BatchPlan, siz
     return moved
 
 
+def find_matrices(plan: BatchPlan, size: Size, moves: Floats = STILL) -> Floats:
+    """Return where a point (x, y) of each image lands: x' = a x + b y + c and y' = d x + e y + f.
+
+    Returns float64 [batch, 2, 3], zeros in rows without a sample. size, moves: as place_boxes takes them.
+    """
+    window, place = plan.windows.astype(np.float64), plan.places.astype(np.float64)
+    scale = np.divide(place[:, 2:], window[:, 2:], out=np.zeros((len(window), 2)), where=window[:, 2:] > 0)
+    found = np.zeros((len(window), 2, 3))
+    found[:, (0, 1), (0, 1)], found[:, :, 2] = scale, place[:, :2] - window[:, :2] * scale
+    transposed = (plan.turns & TRANSPOSED) != 0
+    found[transposed] = found[transposed, ::-1]
+    sides = place[:, 2:] if size is None else np.broadcast_to(np.array(size[::-1], np.float64), (len(window), 2))
+    for axis, turned in ((1, (plan.turns & UPSIDE_DOWN) != 0), (0, plan.flips)):
+        found[turned, axis] *= -1
+        found[turned, axis, 2] += sides[turned, axis]
+    for matrices in moves:
+        shift = matrices[:, :, 2]
+        found = matrices[:, :, :2] @ found
+        found[:, :, 2] += shift
+    found[window[:, 2] <= 0] = 0
+    return found
+
+
 def corners_of(boxes: Ragged, kind: FieldKind, sizes: npt.NDArray[np.int32]) -> Floats:
     """Return boxes as left, top, right, bottom in pixels, float64 [n, 4].
 

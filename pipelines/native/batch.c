@@ -73,6 +73,7 @@ static pn_result load_file(pn_worker *worker, pn_task *task, pn_row *row) {
   row->width = jpeg->width;
   row->height = jpeg->height;
   row->orientation = (uint8_t)(task->apply_exif ? jpeg->orientation : 1);
+  row->exif = (uint8_t)(jpeg->exif_unsupported ? 0 : jpeg->orientation);
   return PN_OK;
 }
 
@@ -81,6 +82,7 @@ static void copy_loaded(const pn_row *from, pn_row *to) {
   to->width = from->width;
   to->height = from->height;
   to->orientation = from->orientation;
+  to->exif = from->exif;
   to->result = from->result;
 }
 
@@ -94,7 +96,9 @@ int pn_load(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
     row->result = row->kind == PN_ELSEWHERE ? PN_UNSUPPORTED : PN_OK;
     if (!pn_is_whole(row)) {
       if (row->kind != PN_MEMORY && (int64_t)row->width * row->height > task->max_pixels) row->result = PN_UNSUPPORTED;
-      if (!task->apply_exif || row->orientation < 1 || row->orientation > 8) row->orientation = 1;
+      if (row->orientation < 1 || row->orientation > 8) row->orientation = 1;
+      row->exif = row->orientation;
+      if (!task->apply_exif) row->orientation = 1;
       continue;
     }
     if (row->size < 4 || (uint64_t)row->size > MAX_FILE_BYTES - total) {
@@ -251,6 +255,7 @@ static void write_note(const pn_task *task, const pn_row *rows) {
     turns[i] = rows[i].turn;
     flips[i] = rows[i].flip;
   }
+  flips[views] = rows->exif;
 }
 
 int pn_make(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {

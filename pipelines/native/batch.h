@@ -37,6 +37,7 @@ typedef struct {
   uint16_t segment_mcus, strip_rows, height_offset;
   uint8_t kind, orientation, mcu_width, mcu_height, flip, turn;
   uint8_t repeats; /* the image is that of the row before, which is read and decoded once for all that repeat it */
+  uint8_t exif;    /* EXIF orientation of the file, applied or not; 0 where Python must read it */
 } pn_row;
 
 /* Settings and memory that all rows of a batch share. */

@@ -20,7 +20,7 @@ _ROW_FIELDS = (
     ("(4,)<i4", "window place"),
     ("<u4", "head crc"),
     ("<u2", "segment_mcus strip_rows height_offset"),
-    ("u1", "kind orientation mcu_width mcu_height flip turn repeats"),
+    ("u1", "kind orientation mcu_width mcu_height flip turn repeats exif"),
 )
 ROW = np.dtype([(name, kind) for kind, names in _ROW_FIELDS for name in names.split()], align=True)
 Rows = npt.NDArray[np.void]

@@ -105,6 +105,7 @@ class ImageInfo(NamedTuple):
         format: name of the format, one of Pillow's; "" for an image whose file has not been read.
         orientation: EXIF orientation that decoding will undo, 1 to 8; 1 if EXIF is ignored.
         header: parsed header of a JPEG; None for other formats.
+        exif: EXIF orientation of the file, 1 to 8; 0 if it is ignored and was not looked for.
     """
 
     width: int
@@ -112,6 +113,7 @@ class ImageInfo(NamedTuple):
     format: str
     orientation: int
     header: jpeg.JpegHeader | None
+    exif: int = 0
 
 
 class ImageDecoder:
@@ -156,10 +158,15 @@ class ImageDecoder:
             raise self._missing_end_error(data, header)
         else:
             jpeg.check_scans(data, header, self._max_pixels)
-        orientation = self._read_orientation(data, kind, header) if self._apply_exif else 1
+        exif = self._read_orientation(data, kind, header) if self._apply_exif else 0
+        orientation = exif or 1
         if swaps_sides(orientation):
             width, height = height, width
-        return ImageInfo(width, height, kind, orientation, header)
+        return ImageInfo(width, height, kind, orientation, header, exif)
+
+    def read_exif(self, data: bytes, info: ImageInfo) -> int:
+        """Return the EXIF orientation of a file that was probed, 1 to 8, also where it is ignored."""
+        return info.exif or self._read_orientation(data, info.format, info.header)
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
         """Return whether pixels of this type can be made samples of the pipeline without a loss."""
@@ -241,9 +248,9 @@ class ImageDecoder:
         width, height, orientation = size
         self._check_size(width, height)
         if not self._apply_exif:
-            return ImageInfo(width, height, "", 1, None)
+            return ImageInfo(width, height, "", 1, None, orientation)
         sides = (height, width) if swaps_sides(orientation) else (width, height)
-        return ImageInfo(*sides, "", orientation, None)
+        return ImageInfo(*sides, "", orientation, None, orientation)
 
     def part(self, part: ImagePart, info: ImageInfo, window: Window) -> Pixels:
         """Decode `window` of the stored image from a part that contains it, upright: uint8 [height, width, 3].

@@ -1,0 +1,194 @@
+"""Boxes lie on their objects, whatever EXIF and the size in the file say, or their image is refused.
+
+The reference is the served image itself: each photo holds one red rectangle, which is looked for among the pixels.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from turned_photos import find_red, make_photo
+
+from penstock.loaders import Boxes, Coco, Keypoints, LoaderError, Masks, create_loader, with_fields
+from penstock.pipelines.spec import ImagePipeline
+
+ROUNDS, PHOTOS = 15, 14  # 210 photos
+PIPELINES: list[dict[str, Any]] = [
+    {"crop": "letterbox", "size": (160, 200)},
+    {"crop": "full", "size": (170, 150), "flip": 1.0},
+    {"crop": "center", "size": (180, 160), "vertical_flip": 1.0},
+    {"crop": "random_resized", "size": (160, 160), "rotate90": 0.8, "scale": (0.8, 1.0)},
+    {"crop": "scale_jitter", "size": (180, 140)},
+]
+
+
+def write_coco(path: Path, said: list[tuple[str, tuple[int, int], list[int]]], **more: Any) -> Path:
+    """Write a file of (name, (width, height), corners), one box per image."""
+    images = [{"id": n, "file_name": name, "width": w, "height": h} for n, (name, (w, h), _) in enumerate(said)]
+    boxes = [
+        {"id": n, "image_id": n, "category_id": 1, "bbox": [a, b, c - a, d - b], **more}
+        for n, (_, _, (a, b, c, d)) in enumerate(said)
+    ]
+    path.write_text(json.dumps({"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "red"}]}))
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:.*has the EXIF orientation:UserWarning")
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_a_box_lies_on_its_object_or_its_image_is_refused(tmp_path: Path, number: int) -> None:
+    """Each photo is stored in one of 8 orientations, as JPEG or PNG, and annotated upright, as stored, or otherwise."""
+    rng = np.random.default_rng(number)
+    exif = ("ignore", "apply")[number % 2]
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    photos, said, refused, unclear = [], [], {}, set()
+    for index in range(PHOTOS):
+        kind = ("JPEG", "PNG")[int(rng.integers(2))]
+        photo = make_photo(rng, kind, int(rng.integers(1, 9)))
+        name = f"{index:02}.{kind.lower()}"
+        (folder / name).write_bytes(photo.data)
+        turned = photo.size[::-1] if photo.orientation >= 5 else photo.size
+        read, box = (photo.size, photo.upright_box) if exif == "apply" else (turned, photo.stored_box)
+        fault = str(rng.choice(["none", "none", "other frame", "resized", "swapped"]))
+        size = read
+        if fault == "other frame":
+            size, box = (turned, photo.stored_box) if exif == "apply" else (photo.size, photo.upright_box)
+        elif fault == "resized":
+            size, box = (2 * read[0], 2 * read[1]), [2 * end for end in box]
+        elif fault == "swapped":
+            size = read[::-1]
+        if size != read:
+            refused[index] = (size, read)
+        elif fault == "other frame" and photo.orientation > 1:
+            unclear.add(index)  # the sizes are equal: nothing can tell
+        photos.append(photo)
+        said.append((name, size, box))
+    file = write_coco(tmp_path / "a.json", said)
+    pipeline = ImagePipeline(**{"flip": 0.5, **PIPELINES[number % len(PIPELINES)], "exif": exif})
+    options: dict[str, Any] = {"pipeline": pipeline, "batch_size": PHOTOS, "dtype": torch.uint8, "shuffle": False}
+    options |= {"on_bad_sample": "replace", "drop_last": False, "workers": number % 3, "seed": number}
+    with create_loader(with_fields(folder, coco=Coco(file, min_area=0)), **options) as loader:
+        (batch,) = loader.batches()
+        bad = {entry.sample: entry for entry in loader.ledger().bad}
+    assert set(bad) == set(refused)
+    for index, sizes in refused.items():
+        annotated, read = ("{}x{}".format(*size) for size in sizes)
+        assert f"annotated at {annotated} pixels, the image has {read}" in bad[index].cause
+    compared = 0
+    for row, index in enumerate(batch.index.tolist()):
+        if index < 0 or row in refused or index in unclear:
+            continue
+        boxes, found = batch.fields["boxes"][row].tolist(), find_red(batch.images[row])
+        if not boxes or found is None or min(boxes[0][2] - boxes[0][0], boxes[0][3] - boxes[0][1]) < 12:
+            continue
+        assert np.abs(np.array(boxes[0]) - found).max() < 2, (index, photos[index])
+        compared += 1
+    assert compared + len(refused) + len(unclear) > PHOTOS // 2
+
+
+def one_photo(folder: Path, orientation: int, size: tuple[int, int], kind: str = "jpg") -> str:
+    exif, data = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    Image.new("RGB", size, (9, 9, 9)).save(data, {"jpg": "JPEG", "png": "PNG"}[kind], exif=exif)
+    folder.mkdir(exist_ok=True)
+    (folder / f"a.{kind}").write_bytes(data.getvalue())
+    return f"a.{kind}"
+
+
+def serve(source: Any, **options: Any) -> Any:
+    pipeline = ImagePipeline(size=(60, 80), crop="full", flip=0.0, exif=options.pop("exif", "ignore"))
+    with create_loader(source, **{"pipeline": pipeline, "batch_size": 1, "workers": 0, **options}) as loader:
+        return next(iter(loader))
+
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "in the process": {"decoder": "simplejpeg"},
+    "native": {},
+    "threads": {"workers": 2},
+    "processes": {"workers": 1, "workers_are": "processes"},
+    "hdf5": {"backend": "hdf5"},
+    "dali": {"backend": "dali", "workers": 1},
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_says_that_exif_is_ignored_and_refuses_another_size(tmp_path: Path, engine: str) -> None:
+    options = dict(ENGINES[engine])
+    for place, orientation, size in (("half", 3, (80, 60)), ("quarter", 6, (80, 60)), ("square", 6, (60, 60))):
+        name = one_photo(tmp_path / place, orientation, size)
+        if engine == "hdf5":
+            options["cache"] = tmp_path / f"{place}.h5"
+        file = write_coco(tmp_path / f"{place}.json", [(name, size, [1, 2, 30, 40])])
+        if place == "quarter":  # the file's size is the stored one: its boxes are known to be of that
+            assert len(serve(with_fields(tmp_path / place, coco=file), **options)["boxes"][0]) == 1
+            file = write_coco(tmp_path / f"{place}2.json", [(name, size[::-1], [1, 2, 30, 40])])
+            options |= {"cache": tmp_path / "other.h5"} if engine == "hdf5" else {}
+            with pytest.raises(LoaderError, match=r"annotated at 60x80 pixels, the image has 80x60 .*exif='apply'"):
+                serve(with_fields(tmp_path / place, coco=file), **options)
+            continue
+        with pytest.warns(
+            UserWarning, match=f"a.jpg'.* EXIF orientation {orientation}, which is ignored, and its boxes"
+        ):
+            serve(with_fields(tmp_path / place, coco=file), **options)
+
+
+@pytest.mark.parametrize("kind", ["jpg", "png"])
+def test_what_is_warned_of(tmp_path: Path, kind: str) -> None:
+    """Fields that move, of a photo whose EXIF orientation is ignored, unless their size tells that they fit it."""
+    name = one_photo(tmp_path / "half", 3, (80, 60), kind)
+    one_photo(tmp_path / "quarter", 8, (80, 60), kind)
+    Image.new("L", (80, 60)).save(tmp_path / "mask.png")
+    box = [[[1, 2, 30, 40]]]
+    said: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+        ("half", {"mask": Masks([tmp_path / "mask.png"])}, {}, "mask"),
+        ("half", {"boxes": Boxes(box)}, {}, "boxes"),
+        ("quarter", {"boxes": Boxes(box)}, {}, "boxes"),
+        ("half", {"boxes": Boxes(box, sizes=[[80, 60]])}, {}, "boxes"),
+        ("half", {"keypoints": Keypoints(np.ones((1, 2, 2)))}, {}, "keypoints"),
+        ("quarter", {"keypoints": Keypoints(np.ones((1, 2, 2)))}, {}, "keypoints"),
+        ("quarter", {"mask": Masks([tmp_path / "mask.png"])}, {}, ""),
+        ("quarter", {"boxes": Boxes(box, sizes=[[80, 60]])}, {}, ""),
+        ("half", {"boxes": Boxes([[]])}, {}, ""),
+        ("half", {"text": ["a"]}, {}, ""),
+        ("half", {"boxes": Boxes(box)}, {"exif": "apply"}, ""),
+    ]
+    assert name
+    for folder, fields, options, field in said:
+        source = with_fields(tmp_path / folder, **fields)
+        if not field:
+            serve(source, **options)  # warnings are errors here
+            continue
+        with pytest.warns(UserWarning, match=rf"which is ignored, and its {field} may be of the upright image"):
+            serve(source, **options)
+
+
+def test_sizes_of_boxes_in_arrays(tmp_path: Path) -> None:
+    one_photo(tmp_path / "photos", 1, (80, 60))
+    box = [[[1, 2, 30, 40]]]
+    assert len(serve(with_fields(tmp_path / "photos", boxes=Boxes(box, sizes=[[80, 60]])))["boxes"][0]) == 1
+    for said in ([[60, 80]], [[160, 120]]):
+        text = f"annotated at {said[0][0]}x{said[0][1]} pixels, the image has 80x60.*scale the annotations"
+        with pytest.raises(LoaderError, match=text):
+            serve(with_fields(tmp_path / "photos", boxes=Boxes(box, sizes=said)))
+    for sizes in ([[80]], [[80, 60], [80, 60]], [[0, 60]], [[80.0, 60.0]]):
+        with pytest.raises(ValueError, match=r"sizes must be width and height of each image, integers \[1, 2\]"):
+            with_fields(tmp_path / "photos", boxes=Boxes(box, sizes=sizes))
+
+
+def test_drawn_masks_have_the_size_of_their_image(tmp_path: Path) -> None:
+    pytest.importorskip("pycocotools")
+    name = one_photo(tmp_path / "photos", 6, (80, 60))
+    outline = {"segmentation": [[1, 2, 30, 2, 30, 40]]}
+    for size, exif, other in (((60, 80), "ignore", "apply"), ((80, 60), "apply", "ignore")):
+        file = write_coco(tmp_path / "a.json", [(name, size, [1, 2, 30, 40])], **outline)
+        assert serve(with_fields(tmp_path / "photos", mask=file), exif=other)["mask"].unique().tolist() == [0, 1]
+        text = f"the mask has {size[0]}x{size[1]} pixels, and its image {size[1]}x{size[0]}.*exif='{other}'"
+        with pytest.raises(LoaderError, match=text):
+            serve(with_fields(tmp_path / "photos", mask=file), exif=exif)
