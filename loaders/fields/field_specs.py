@@ -161,6 +161,16 @@ _BY_NAME = {"mask": Masks, "boxes": Boxes, "keypoints": Keypoints, "coco": Coco,
 _MEANT = {"masks": "mask", "bboxes": "boxes", "bbox": "boxes", "box": "boxes", "keypoint": "keypoints"}
 
 
+def count_values(value: Any) -> int | None:
+    """Return how many values a field, as with_fields takes it, has; None for one that is found by name."""
+    given = value.where if isinstance(value, Masks) else value.boxes if isinstance(value, Boxes) else value
+    given = given.points if isinstance(given, Keypoints) else given
+    if isinstance(given, tuple) and len(given) == 2:  # boxes and classes
+        given = given[0]
+    is_named = isinstance(given, (str, bytes, os.PathLike, Source, Coco, Yolo, Mapping)) or callable(given)
+    return len(given) if hasattr(given, "__len__") and not is_named else None
+
+
 def field_source(source: Source, fields: Mapping[str, Any]) -> Fielded:
     """Return `source` with fields, as with_fields takes them. Raises ValueError."""
     found: dict[str, Field] = {}
