@@ -14,7 +14,7 @@ import numpy.typing as npt
 from penstock.loaders.fields.columns import ArrayColumn, BytesColumn
 from penstock.loaders.fields.join import join_sources, sample_stems, stem
 from penstock.loaders.sources.contract import Source, sample_name
-from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES
+from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES
 from penstock.loaders.system.file_read import mtime_ns, read_error
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
@@ -75,10 +75,6 @@ class MaskSource:
     def read(self, index: int) -> bytes | npt.NDArray[Any]:
         """Return the mask of sample `index`."""
         return self._masks.read(int(self._numbers.take(index)))
-
-    def path(self, index: int) -> bytes:
-        """Return what error texts call the mask of sample `index`."""
-        return self._masks.path(int(self._numbers.take(index)))
 
     def content(self) -> bytes:
         """Return a digest that covers the modification times of the masks' files."""
@@ -163,7 +159,7 @@ def _find_in_folder(source: Source, folder: str) -> Iterable[bytes]:
 
 def _may_be_mask(file: str) -> bool:
     suffix = os.path.splitext(file)[1].lower()
-    return suffix in IMAGE_SUFFIXES and not suffix.startswith(".jp")  # a JPEG changes values
+    return suffix in IMAGE_SUFFIXES - JPEG_SUFFIXES  # a JPEG changes values
 
 
 def match_source(source: Source, masks: Source, what: str = "mask") -> MaskSource:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.system.column_file import split_names
+from penstock.loaders.system.json_file import ByteText
 from penstock.loaders.system.saved_columns import SavedIndex
 from penstock.pipelines.native.locate import FileTables
 from penstock.pipelines.native.rows import FILE
 
-FORMAT = 3  # the version of the file, and of the rules by which a scan orders images and counts what it skips
+FORMAT = 4  # the version of the file, and of the rules by which a scan orders images and counts what it skips
 # Name -> types it may have; the file holds the header and these, in this order, as numpy.save writes them.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "root": ("|u1",),
@@ -43,6 +44,7 @@ class ImagesHeader:
         content: hex digest that also covers sizes and modification times of the files.
         num_bytes: total size of all images.
         skipped: reason -> number of entries that were skipped.
+        examples: reason -> name of one of them.
         made_by: what else decides the content, such as a table or options; compared before a saved index is used.
         labels: hex digest of the labels next to this index, if they are no class numbers.
     """
@@ -51,6 +53,7 @@ class ImagesHeader:
     content: str
     num_bytes: int
     skipped: dict[str, int]
+    examples: dict[str, ByteText] = field(default_factory=dict)
     made_by: str = ""
     labels: str = ""
 

@@ -106,12 +106,15 @@ class FolderIndexBuilder:
         root: bytes,
         flat: bool,
         skipped: dict[str, int],
+        examples: dict[str, str] | None = None,
         rules: bytes = b"penstock image folder 1",
         label_of: npt.NDArray[np.int32] | None = None,
         made_by: str = "",
         labels: str = "",
     ) -> None:
-        """Write the index of the files below `root`; `skipped` counts what was left out. Raises OSError.
+        """Write the index of the files below `root`; `skipped` counts what was left out, of which `examples` are.
+
+        Raises OSError.
 
         rules: version of the rules of the fingerprint. label_of: of each file, where they do not follow from the number
         of files of each class. made_by, labels: as of IndexHeader.
@@ -126,6 +129,7 @@ class FolderIndexBuilder:
             num_bytes=int(sizes.sum()),
             flat=flat,
             skipped=skipped,
+            examples=examples or {},
             made_by=made_by,
             labels=labels,
         )

@@ -6,18 +6,28 @@ import errno
 import os
 import stat
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import BinaryIO
 
 from penstock.loaders.sources.folder_index_builder import UNSETTLED, FileTable, FolderIndexBuilder
+from penstock.loaders.sources.left_out import (
+    BESIDE_CLASSES,
+    BROKEN_LINK,
+    HIDDEN,
+    HIDDEN_IMAGES,
+    LINK,
+    NOT_REGULAR,
+    SIDECAR,
+    UNREAD_FORMAT,
+    UNREADABLE,
+    VANISHED,
+    LeftOut,
+    explain_name,
+    is_image_name,
+)
 from penstock.loaders.system.file_read import mtime_ns, read_error, with_retries
-from penstock.pipelines.errors import LoaderError, count_text, printable
-from penstock.pipelines.user_warnings import warn_user
+from penstock.pipelines.errors import LoaderError, printable
 
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-# Images that torchvision.datasets.ImageFolder accepts, but this package does not decode.
-UNREAD_SUFFIXES = frozenset({".ppm", ".pgm"})
 # Folders that file systems and archivers leave next to the data; names that begin with a dot are also skipped.
 FOREIGN_FOLDERS = frozenset({"lost+found", "__MACOSX", "@eaDir"})
 FLAT_CLASS = b"."
@@ -25,17 +35,9 @@ FLAT_CLASS = b"."
 # Suffixes of images for torchvision.datasets.ImageFolder: IMG_EXTENSIONS of torchvision/datasets/folder.py.
 IMAGE_FOLDER_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
-HIDDEN, HIDDEN_IMAGES, OTHER_SUFFIX, NOT_REGULAR = "hidden", "hidden with images", "other suffix", "not a regular file"
-UNREAD_FORMAT = "format not read"
-LINK, BROKEN_LINK = "link", "broken link"
 KNOWN_FOLDER, KNOWN_CLASS = "folder seen before", "class folder seen before"
-LOST_TO_IMAGE_FOLDER = (
-    HIDDEN_IMAGES,
-    UNREAD_FORMAT,
-    KNOWN_FOLDER,
-    BROKEN_LINK,
-)  # what ImageFolder accepts, below class folders
-UNREADABLE, VANISHED, BESIDE_CLASSES = "unreadable", "vanished", "next to class folders"
+# What ImageFolder accepts below class folders.
+LOST_TO_IMAGE_FOLDER = (HIDDEN_IMAGES, UNREAD_FORMAT, KNOWN_FOLDER, BROKEN_LINK)
 
 # Some file systems keep time this coarsely: a folder that changed just now may change again within the same stamp.
 _SETTLING_NS = 2_000_000_000
@@ -50,7 +52,7 @@ class FolderScan:
     Images are regular files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder. They are
     numbered by class, then by path bytes, in whatever order the file system lists them. A folder is never an image,
     even if it is called v1.png. A root whose images lie only in itself is flat: one class, FLAT_CLASS. Otherwise
-    images next to class folders are skipped. `skipped` counts skipped entries by reason. A folder is walked once: by
+    images next to class folders are skipped. `left_out` counts skipped entries by reason. A folder is walked once: by
     its own path, otherwise by the first link to it. Links to a folder above are not followed.
 
     `progress(num_images)` is called from time to time and at the end. Raises LoaderError E-NODATA without any image, or
@@ -62,32 +64,36 @@ class FolderScan:
     ) -> None:
         self.root, self.follow_symlinks = root, follow_symlinks
         self.builder = FolderIndexBuilder()
-        self.skipped: Counter[str] = Counter()
+        self.left_out = LeftOut()
         self._progress = progress
         self._real_root = os.path.realpath(root)
         self._visited: set[tuple[int, int]] = set()
         self._num_images = 0
         top = FileTable()
         folders = self._walk_folder(b"", False, 0, top) or []
-        next_to_classes = Counter({reason: self.skipped[reason] for reason in LOST_TO_IMAGE_FOLDER})
+        beside, self.left_out = self.left_out, LeftOut()
         for name, is_link in folders:
             self._walk_class(name, is_link)
         self.flat = len(self.builder) == 0 and len(top) > 0
         if self.flat:
             if self.builder.classes:
-                refuse_strays(root, len(top), self.skipped[UNREAD_FORMAT] - next_to_classes[UNREAD_FORMAT])
+                refuse_strays(root, len(top), self.left_out)
             self.builder.classes, self.builder.class_counts = [FLAT_CLASS], [0]
             self.builder.add_files(0, top)
-        elif len(self.builder):
-            self.skipped -= next_to_classes
-            self.skipped += Counter({BESIDE_CLASSES: len(top) + next_to_classes.total()})
+        elif len(top):
+            self.left_out.add(BESIDE_CLASSES, min(map(top.name, range(len(top)))), len(top))
+        for reason, count in beside.counts.items():
+            is_beside = reason in LOST_TO_IMAGE_FOLDER and len(self.builder) and not self.flat
+            self.left_out.add(BESIDE_CLASSES if is_beside else reason, beside.examples[reason], count)
         progress(len(self.builder))
         if len(self.builder) == 0:
-            raise LoaderError("E-NODATA", f"no images in this folder{skipped_text(self.skipped)}", path=root)
+            cause = f"no images in this folder{skipped_text(self.left_out.counts)}"
+            raise LoaderError("E-NODATA", cause, path=root)
 
     def write(self, file: BinaryIO) -> None:
         """Write what was found as an index. Raises OSError."""
-        self.builder.write(file, root=self._real_root, flat=self.flat, skipped=dict(self.skipped))
+        skipped, examples = dict(self.left_out.counts), self.left_out.texts()
+        self.builder.write(file, root=self._real_root, flat=self.flat, skipped=skipped, examples=examples)
 
     def _walk_class(self, name: bytes, is_link: bool) -> None:
         label = len(self.builder.classes)
@@ -109,7 +115,7 @@ class FolderScan:
         path = self.root + b"/" + folder if folder else self.root
         known = KNOWN_FOLDER if b"/" in folder else KNOWN_CLASS
         if is_link and self._leads_back(path):
-            self.skipped[known] += 1
+            self.left_out.add(known, folder)
             return None
         try:
             fd = with_retries(lambda: os.open(path, _FOLDER_FLAGS))
@@ -119,7 +125,7 @@ class FolderScan:
             # Read before the listing, so that a change during it shows as a later time.
             status = os.fstat(fd)
             if (identity := (status.st_dev, status.st_ino)) in self._visited:
-                self.skipped[known] += 1
+                self.left_out.add(known, folder)
                 return None
             self._visited.add(identity)
             stamps = mtime_ns(status), status.st_ino, status.st_ctime_ns
@@ -136,35 +142,36 @@ class FolderScan:
     def _list(self, fd: int, folder: bytes, number: int, images: FileTable) -> tuple[list[Subfolder], bool]:
         """Return the folders in the open folder `fd`, and whether its mtime shows every change of this listing."""
         prefix = folder + b"/" if folder else b""
-        follow, skipped = self.follow_symlinks, self.skipped
+        follow, left_out = self.follow_symlinks, self.left_out
         subfolders: list[Subfolder] = []
         settled = True
         with os.scandir(fd) as entries:
             for entry in entries:
                 name = entry.name
+                path = prefix + os.fsencode(name)
                 if not is_walked(name):
                     is_lost = folder and (follow or not entry.is_symlink()) and _has_images(self.root, prefix, entry)
-                    skipped[HIDDEN_IMAGES if is_lost else HIDDEN] += 1
+                    left_out.add(HIDDEN_IMAGES if is_lost else HIDDEN, path)
                 elif not follow and entry.is_symlink():
-                    skipped[LINK] += 1
+                    left_out.add(LINK, path)
                 elif _is_folder(entry):
                     subfolders.append((os.fsencode(name), entry.is_symlink()))
-                elif (suffix := name[name.rfind(".") :].lower()) in IMAGE_SUFFIXES:
+                elif is_image_name(name):
                     try:
                         status = with_retries(entry.stat)
                     except OSError as error:
-                        skipped[_explain_skip(entry, error)] += 1
+                        left_out.add(_explain_skip(entry, error), path)
                         settled = False
                         continue
                     if stat.S_ISREG(status.st_mode):
-                        images.add(prefix + os.fsencode(name), number, status.st_size, mtime_ns(status))
+                        images.add(path, number, status.st_size, mtime_ns(status))
                         self._num_images += 1
                         if self._num_images % _PROGRESS_INTERVAL == 0:
                             self._progress(self._num_images)
                     else:
-                        skipped[NOT_REGULAR] += 1
+                        left_out.add(NOT_REGULAR, path)
                 else:
-                    skipped[UNREAD_FORMAT if suffix in UNREAD_SUFFIXES else OTHER_SUFFIX] += 1
+                    left_out.add(_explain_other(entry), path)
                     settled = settled and not entry.is_symlink()  # a link may lead to a folder later
         return subfolders, settled
 
@@ -173,9 +180,9 @@ class FolderScan:
         if not folder:
             raise root_error(error, path) from error
         if error.errno in (errno.EACCES, errno.EPERM):
-            self.skipped[UNREADABLE] += 1
+            self.left_out.add(UNREADABLE, folder)
         elif error.errno in (errno.ENOENT, errno.ENOTDIR):
-            self.skipped[VANISHED] += 1
+            self.left_out.add(VANISHED, folder)
         else:
             raise read_error(error, path) from error
         self.builder.add_folder(folder, label, UNSETTLED, 0)
@@ -212,9 +219,9 @@ def root_error(error: OSError, root: bytes) -> LoaderError:
     return read_error(error, root)
 
 
-def skipped_text(skipped: dict[str, int]) -> str:
+def skipped_text(skipped: Mapping[str, int]) -> str:
     """Return `, skipped: 3 hidden, 1 not a regular file`, or nothing."""
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items()))
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items()) if count)
     return f", skipped: {reasons}" if reasons else ""
 
 
@@ -237,6 +244,17 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False  # a circular link, or one into a folder that this user may not open
 
 
+def _explain_other(entry: os.DirEntry[str]) -> str:
+    """Return why a file that is no image by its name, or a link that leads nowhere, is skipped."""
+    reason = explain_name(entry.name)
+    if reason != SIDECAR and entry.is_symlink():
+        try:
+            entry.stat()
+        except OSError as error:
+            return _explain_skip(entry, error)
+    return reason
+
+
 def _explain_skip(entry: os.DirEntry[str], error: OSError) -> str:
     """Return why an unreadable entry is skipped. Raises `error` if the storage is at fault."""
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -246,20 +264,14 @@ def _explain_skip(entry: os.DirEntry[str], error: OSError) -> str:
     raise error
 
 
-def refuse_strays(root: bytes, num_images: int, unread: int) -> None:
+def refuse_strays(root: bytes, num_images: int, left_out: LeftOut) -> None:
     """Raise LoaderError E-NODATA if class folders hold images that are not read, next to `num_images` that are."""
-    if unread:
+    if unread := left_out.counts[UNREAD_FORMAT]:
         others = f"{num_images:,} image{'s' * (num_images != 1)} next to them would be all of the data"
-        cause = f"the class folders hold {unread:,} images of formats not read (PPM, PGM, TIFF), and {others}"
+        example = printable(left_out.examples[UNREAD_FORMAT])
+        cause = f"the class folders hold {unread:,} images of formats not read ({example}), and {others}"
         fix = "convert them to PNG or JPEG, or move away the images next to the class folders"
         raise LoaderError("E-NODATA", cause, fix=fix, path=root)
-
-
-def warn_of_strays(skipped: Mapping[str, int], where: bytes, instead: str = "pass a list of (path, label)") -> None:
-    """Warn of the images that are left out because they are in no class folder."""
-    if strays := skipped.get(BESIDE_CLASSES, 0):
-        fix = f"move them into the folder of their class, or {instead}"
-        warn_user(f"{printable(where)}: left out: {count_text(strays, 'image')} {BESIDE_CLASSES}; {fix}")
 
 
 def empty_classes_error(path: bytes, num_empty: int, fix: str | None = None) -> LoaderError:

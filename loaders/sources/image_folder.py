@@ -10,15 +10,15 @@ import numpy as np
 
 from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.folder_scan import (
-    LOST_TO_IMAGE_FOLDER,
+    KNOWN_FOLDER,
     FolderScan,
     empty_classes_error,
     find_unnumbered_classes,
     root_error,
     skipped_text,
-    warn_of_strays,
 )
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, ImageFiles
+from penstock.loaders.sources.left_out import HIDDEN_IMAGES, LINK, PARTS, warn_of_left_out
 from penstock.loaders.system.file_read import mtime_ns
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.system.saved_columns import load_saved, save_index
@@ -84,10 +84,13 @@ class ImageFolder(ImageFiles):
             for text in (self._describe_left_out_classes(), self._describe_left_out_images()):
                 if text:
                     warn_user(f"{printable(self.root)}: {text}")
-        warn_of_strays(self.skipped, self.root)
+        warn_of_left_out(self.skipped, self._index.header.examples, printable(self.root), unsaid=(LINK,))
+        names = " and ".join(map(printable, self.classes[:_SHOWN]))
         if len(self.classes) > 1 and _SPLITS.issuperset(self.classes):
-            names = " and ".join(map(printable, self.classes))
             fix = "pass the folder of one of them, if these are parts of the data"
+            warn_user(f"{printable(self.root)}: its classes are {names}: {fix}")
+        if len(self.classes) > 1 and PARTS.issuperset(name.lower() for name in self.classes):
+            fix = "pass the folder of the images, if the others hold their labels or masks"
             warn_user(f"{printable(self.root)}: its classes are {names}: {fix}")
         if self._index.header.flat and self._index.num_folders > 1:
             warn_user(
@@ -111,7 +114,7 @@ class ImageFolder(ImageFiles):
 
     def _describe_left_out_images(self) -> str:
         """Describe the files in our classes that only ImageFolder accepts."""
-        lost = {reason: self.skipped[reason] for reason in LOST_TO_IMAGE_FOLDER if reason in self.skipped}
+        lost = {reason: self.skipped[reason] for reason in (HIDDEN_IMAGES, KNOWN_FOLDER) if reason in self.skipped}
         if not lost:
             return ""
         return f"left out of its class folders{skipped_text(lost)}; torchvision.datasets.ImageFolder would accept them"

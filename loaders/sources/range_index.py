@@ -14,7 +14,7 @@ from penstock.loaders.sources.folder_index import FolderIndex, ImagesHeader, as_
 from penstock.loaders.system.column_file import DIGEST_BYTES, Columns, join_names, narrowest, split_names
 from penstock.loaders.system.saved_columns import SavedIndex
 
-FORMAT = 1
+FORMAT = 2
 COLUMNS: dict[str, tuple[str, ...]] = {
     "class_names": ("|u1",),
     "class_offsets": ("<u8",),
@@ -135,7 +135,7 @@ class RangeTable:
     """Hold the columns of an index that is being made, in the order of the samples.
 
     Attributes:
-        kind: as in RangeHeader, as made_by, skipped and labels_digest.
+        kind: as in RangeHeader, as made_by, skipped, examples and labels_digest.
         containers: the files.
         container_of: number of the container of each sample.
         starts, sizes: offset and bytes of each sample there.
@@ -154,6 +154,7 @@ class RangeTable:
     classes: Sequence[bytes]
     made_by: str = ""
     skipped: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
     labels_digest: str = ""
 
     def write(self, file: BinaryIO) -> None:
@@ -180,6 +181,7 @@ class RangeTable:
             made_by=self.made_by,
             labels=self.labels_digest,
             skipped=self.skipped,
+            examples=self.examples,
         )
         columns: Columns = {
             "class_names": class_names,

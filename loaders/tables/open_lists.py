@@ -16,8 +16,8 @@ from penstock.loaders.remote.places import absolute, folder_of, without_query
 from penstock.loaders.remote.remote_source import check_remote
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.folder_index import FolderIndex
-from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
+from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.tables.image_list import open_index
 from penstock.loaders.tables.open_tables import SHOW_AFTER_S, as_root, index_rows

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.loaders.labels.label_columns import name_columns
-from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES
+from penstock.loaders.sources.left_out import IMAGE_SUFFIXES
 from penstock.pipelines.errors import printable
 from penstock.pipelines.user_warnings import warn_user
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, BinaryIO
@@ -12,25 +11,27 @@ from penstock.loaders.remote.remote_source import check_remote
 from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.folder_index_builder import FileTable, FolderIndexBuilder
 from penstock.loaders.sources.folder_scan import (
-    BESIDE_CLASSES,
     FLAT_CLASS,
-    HIDDEN,
-    IMAGE_SUFFIXES,
-    OTHER_SUFFIX,
-    UNREAD_FORMAT,
-    UNREAD_SUFFIXES,
     empty_classes_error,
     is_walked,
     refuse_strays,
     skipped_text,
-    warn_of_strays,
 )
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
+from penstock.loaders.sources.left_out import (
+    BESIDE_CLASSES,
+    HIDDEN,
+    UNREAD_FORMAT,
+    LeftOut,
+    explain_name,
+    is_image_name,
+    warn_of_left_out,
+)
 from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.loaders.tables.file_stats import REMOTE_THREADS
 from penstock.loaders.tables.image_list import RemoteImageList
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, printable
 
 
 class UrlFolder(RemoteImageList):
@@ -51,7 +52,7 @@ def open_url_folder(url: bytes, *, max_file_bytes: int = MAX_FILE_BYTES, **remot
     reopen = Reopening(partial(open_url_folder, url, max_file_bytes=max_file_bytes, **remote_options))
     root = url.rstrip(b"/")
     index = save_in_memory(UrlFolderScan(root).write, FolderIndex)
-    warn_of_strays(index.header.skipped, root)
+    warn_of_left_out(index.header.skipped, index.header.examples, printable(root))
     return UrlFolder(index, max_file_bytes, reopen, root, remote=remote)
 
 
@@ -60,13 +61,15 @@ class UrlFolderScan:
 
     def __init__(self, root: bytes) -> None:
         self._root, self._prefix = root, root.decode() + "/"
-        self._builder, self._skipped = FolderIndexBuilder(), Counter[str]()
+        self._builder, self._left_out = FolderIndexBuilder(), LeftOut()
         store = ObjectStore()
         folders, objects = store.list_folder(self._prefix)
         names = [folder[len(self._prefix) : -1] for folder in folders]
         classes = sorted(filter(is_walked, names))
-        self._skipped[HIDDEN] += len(names) - len(classes)
+        for name in set(names) - set(classes):
+            self._left_out.add(HIDDEN, name.encode())
         top = self._take(objects)
+        beside, self._left_out = self._left_out, LeftOut()
         with ThreadPoolExecutor(REMOTE_THREADS) as pool:
             listings = pool.map(store.list, [f"{self._prefix}{name}/" for name in classes])
             for name, listed in zip(classes, listings, strict=True):
@@ -75,18 +78,24 @@ class UrlFolderScan:
         self._flat = len(self._builder) == 0 and len(top) > 0
         if self._flat:
             if self._builder.classes:
-                refuse_strays(root, len(top), self._skipped[UNREAD_FORMAT])
+                refuse_strays(root, len(top), self._left_out)
             self._builder.classes, self._builder.class_counts = [FLAT_CLASS], [0]
             self._builder.add_files(0, top)
-        elif len(self._builder) == 0:
-            raise LoaderError("E-NODATA", f"no images in this folder{skipped_text(+self._skipped)}", path=root)
-        else:
-            self._skipped[BESIDE_CLASSES] += len(top)
+        elif len(top):
+            self._left_out.add(BESIDE_CLASSES, min(map(top.name, range(len(top)))), len(top))
+        for reason, count in beside.counts.items():
+            is_beside = reason == UNREAD_FORMAT and len(self._builder) and not self._flat
+            self._left_out.add(BESIDE_CLASSES if is_beside else reason, beside.examples[reason], count)
+        if len(self._builder) == 0:
+            cause = f"no images in this folder{skipped_text(self._left_out.counts)}"
+            raise LoaderError("E-NODATA", cause, path=root)
+        if not self._flat:
             self._refuse_empty_classes()
 
     def write(self, file: BinaryIO) -> None:
         """Write what was found as an index. Raises OSError."""
-        self._builder.write(file, root=self._root, flat=self._flat, skipped=dict(+self._skipped))
+        skipped, examples = dict(self._left_out.counts), self._left_out.texts()
+        self._builder.write(file, root=self._root, flat=self._flat, skipped=skipped, examples=examples)
 
     def _take(self, objects: dict[str, RemoteObject]) -> FileTable:
         """Return the images among `objects`, which are of the latest class."""
@@ -94,11 +103,11 @@ class UrlFolderScan:
         label = max(0, len(self._builder.classes) - 1)
         for url, found in objects.items():
             path = url[len(self._prefix) :]
-            suffix = path[path.rfind(".") :].lower()
+            name = path[path.rfind("/") + 1 :]
             if not all(map(is_walked, path.split("/"))):
-                self._skipped[HIDDEN] += 1
-            elif suffix not in IMAGE_SUFFIXES:
-                self._skipped[UNREAD_FORMAT if suffix in UNREAD_SUFFIXES else OTHER_SUFFIX] += 1
+                self._left_out.add(HIDDEN, path.encode())
+            elif not is_image_name(name):
+                self._left_out.add(explain_name(name), path.encode())
             else:
                 below = path.rpartition("/")[0]
                 if below not in numbers:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from penstock.loaders.remote.object_store import ObjectStore, is_url
-from penstock.loaders.sources.folder_scan import BROKEN_LINK, LINK, NOT_REGULAR
+from penstock.loaders.sources.left_out import BROKEN_LINK, LINK, NOT_REGULAR, LeftOut
 from penstock.loaders.sources.range_index import Container
 from penstock.loaders.system.file_read import mtime_ns, open_regular, read_error, with_retries
 from penstock.pipelines.errors import LoaderError
@@ -95,14 +94,14 @@ class TarReader:
 
     Attributes:
         path, size: of the file, bytes.
-        skipped: reason -> number of entries that are not regular files.
+        left_out: entries that are not regular files, and odd ends.
         position: where the next header begins.
     """
 
     def __init__(self, tar: OpenTar, end: int | None = None) -> None:
         """Read the headers of `tar`, up to byte `end` if that is given."""
         self.path, self.size, self.position = tar.container.name, tar.container.size if end is None else end, 0
-        self.skipped: Counter[str] = Counter()
+        self.left_out = LeftOut()
         self._tar = tar
         self._window, self._window_start = b"", 0
         self._earlier: dict[bytes, Member] | None = None
@@ -158,7 +157,8 @@ class TarReader:
         at = self.position
         if at + BLOCK > self.size:
             self._check_remainder(at)
-            self.skipped[NO_END] += self.size > 0
+            if self.size > 0:
+                self.left_out.add(NO_END, self.path)
             return None
         begin = at - self._window_start
         if begin < 0 or begin + BLOCK > len(self._window):
@@ -166,7 +166,8 @@ class TarReader:
         header = self._window[begin : begin + BLOCK]
         if header == _ZEROS:
             rest = self._pread(at, min(_AFTER_END_BYTES, self.size - at), _AFTER_END_BYTES)
-            self.skipped[AFTER_END] += bool(rest.strip(b"\0"))
+            if rest.strip(b"\0"):
+                self.left_out.add(AFTER_END, self.path)
             return None
         if not _is_sound(header):
             raise self._damaged(at)
@@ -208,14 +209,14 @@ class TarReader:
                 self._earlier = {earlier.name: earlier for earlier in before.members()}
             linked = self._earlier.get(target)
             if linked is None:
-                self.skipped[BROKEN_LINK] += 1
+                self.left_out.add(BROKEN_LINK, member.name)
                 return None
             member = linked._replace(name=member.name)
         elif kind == _FOLDER or (kind in _REGULAR and member.name.endswith(b"/")):  # v7 marks folders by a slash
-            self.skipped[FOLDER] += 1
+            self.left_out.add(FOLDER, member.name)
             return None
         elif kind not in _REGULAR:
-            self.skipped[LINK if kind == _SYMLINK else NOT_REGULAR] += 1
+            self.left_out.add(LINK if kind == _SYMLINK else NOT_REGULAR, member.name)
             return None
         if self._earlier is not None:
             self._earlier[member.name] = member

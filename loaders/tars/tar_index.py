@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
@@ -16,27 +15,31 @@ import numpy as np
 
 from penstock.loaders.labels.label_columns import LabelRows
 from penstock.loaders.labels.label_values import Labels, digest_labels, split_classes
-from penstock.loaders.sources.folder_scan import BESIDE_CLASSES, FLAT_CLASS, skipped_text
+from penstock.loaders.labels.row_origin import Fail
+from penstock.loaders.sources.folder_scan import FLAT_CLASS, skipped_text
+from penstock.loaders.sources.left_out import BESIDE_CLASSES, NO_SAMPLES, PARTS, LeftOut
 from penstock.loaders.sources.range_index import RangeTable
 from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.loaders.tars.tar_join import TarSamples
 from penstock.loaders.tars.tar_labels import (
     FOLDER,
     SHARD,
-    LabelMember,
-    NamedMembers,
+    LabelPlaces,
     Table,
     folder_labels,
-    label_members,
+    label_places,
     table_labels,
 )
-from penstock.loaders.tars.tar_scan import TarSamples, TarScan
+from penstock.loaders.tars.tar_samples import sample_key
+from penstock.loaders.tars.tar_scan import TarScan
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 
 KIND = "tar files"
-_RULES = b"penstock tars 2"  # the version of the rules by which samples are grouped, ordered and labelled
+_RULES = b"penstock tars 3"  # the version of the rules by which samples are grouped, ordered and labelled
 SHOW_SCAN_AFTER_S = 1.0
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
-_FIX_TABLE = "add its key to the table: the name up to the first dot of its last part"
+_FIX_SAMPLE = "repair the sample, or pass label='folder', or a table of keys and labels"
+_FIX_TABLE = "add its key to the table: the name up to the first dot of its last part, or the whole name"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,19 +69,20 @@ class IndexSettings:
 
 
 def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTable, Labels]:
-    """Return the samples of the tars, in the order of these and of their members, and labels that are no class numbers.
+    """Return the samples of the tars, in the order of these and of their keys, and labels that are no class numbers.
 
     Raises LoaderError.
     """
-    tars = _scan(paths, settings)
-    skipped = sum((tar.skipped for tar in tars), Counter[str]())
+    places = label_places(settings.label) if settings.table is None else LabelPlaces(())
+    tars, whole_names = _scan(paths, settings, places)
+    left_out = _count_left_out(tars)
     names = list(chain.from_iterable(tar.names for tar in tars))
     container_of = np.repeat(np.arange(len(tars)), [len(tar.names) for tar in tars])
     if not names:
         fix = "pass tars that contain JPEG, PNG, WebP, BMP or GIF files"
         if settings.image:
             fix = "check image=: no member has this suffix"
-        raise LoaderError("E-NODATA", f"no sample in {_describe(paths)}{skipped_text(+skipped)}", fix=fix)
+        raise LoaderError("E-NODATA", f"no sample in {_describe(paths)}{skipped_text(left_out.counts)}", fix=fix)
 
     def place(index: int) -> bytes:
         return paths[int(container_of[index])] + b":" + names[index]
@@ -86,21 +90,28 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
     def fail(sample: int, cause: str, fix: str | None = None) -> LoaderError:
         return LoaderError("E-FORMAT", cause, fix=fix, path=place(sample))
 
-    labels = _find_labels(paths, tars, names, settings)
+    if settings.table is not None:
+        keys = [sample_key(name, whole=whole_names) for name in names]
+        labels = _Labels(table_labels(settings.table, names, keys))
+    elif settings.label == SHARD:
+        shards = [splitext(basename(hide_secrets(path)))[0] for path in paths]
+        labels = _Labels([os.fsencode(shards[number]) for number in container_of.tolist()], are_names=True)
+    else:
+        labels = _find_labels(tars, names, places, settings, fail)
     if None in labels.texts:
         number = labels.texts.index(None)
         if settings.table is not None:
             raise LoaderError("E-MISUSE", "the table of labels lacks this sample", fix=_FIX_TABLE, path=place(number))
-        skipped[BESIDE_CLASSES] += labels.texts.count(None)
+        beside = [name for name, text in zip(names, labels.texts, strict=True) if text is None]
+        left_out.add(BESIDE_CLASSES, min(beside), len(beside))
     kept = np.array([text is not None for text in labels.texts])
     starts = np.concatenate([np.asarray(tar.starts, np.int64) for tar in tars])
     sizes = np.concatenate([np.asarray(tar.sizes, np.int64) for tar in tars])
     names, container_of = list(compress(names, kept.tolist())), container_of[kept]
     texts = [text for text in labels.texts if text is not None]
     rows = LabelRows(settings.classes or labels.classes, untyped=not labels.are_names)
-    are_several = isinstance(tars[0].label_member, NamedMembers)
     for number, text in enumerate(texts):
-        rows.add(json.loads(text) if are_several else os.fsdecode(text), fail, number)
+        rows.add(json.loads(text) if places.names else os.fsdecode(text), fail, number)
     numbers, classes, others = split_classes(rows.finish(), len(texts))
     table = RangeTable(
         kind=KIND,
@@ -112,10 +123,22 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
         keys=names,
         classes=classes,
         made_by=settings.digest(),
-        skipped=dict(+skipped),
+        skipped=dict(left_out.counts),
+        examples=left_out.texts(),
         labels_digest=digest_labels(others) if others else "",
     )
     return table, others
+
+
+def _count_left_out(tars: Sequence[TarSamples]) -> LeftOut:
+    """Return what is left out of all tars; of several tars the names say which."""
+    left_out = LeftOut()
+    for tar in tars:
+        if not tar.names:
+            left_out.add(NO_SAMPLES, tar.container.name)
+        which = os.fsencode(basename(hide_secrets(tar.container.name))) + b":"
+        left_out.add_all(tar.left_out, which if len(tars) > 1 else b"")
+    return left_out
 
 
 class _Labels(NamedTuple):
@@ -133,41 +156,102 @@ class _Labels(NamedTuple):
 
 
 def _find_labels(
-    paths: Sequence[bytes], tars: Sequence[TarSamples], names: Sequence[bytes], settings: IndexSettings
+    tars: Sequence[TarSamples], names: Sequence[bytes], places: LabelPlaces, settings: IndexSettings, fail: Fail
 ) -> _Labels:
-    if settings.table is not None:
-        return _Labels(table_labels(settings.table, names))
-    if settings.label == SHARD:
-        shards = [splitext(basename(hide_secrets(path)))[0] for path in paths]
-        return _Labels([shard for shard, tar in zip(shards, tars, strict=True) for _ in tar.names], are_names=True)
-    firsts: dict[LabelMember | NamedMembers | None, TarSamples] = {}
-    for tar in tars:
-        if tar.names:
-            firsts.setdefault(tar.label_member, tar)
-    if len(firsts) > 1:
-        (one, first), (other, second), *_ = firsts.items()
-        where = [
-            f"{'folder' if m is None else m.describe()} in {printable(basename(hide_secrets(t.container.name)))}"
-            for m, t in ((one, first), (other, second))
-        ]
-        raise LoaderError("E-FORMAT", f"labels stand in different places: {' and '.join(where)}", fix=_FIX_LABEL)
-    if None not in firsts:
-        return _Labels(list(chain.from_iterable(tar.labels for tar in tars)))
+    """Return the labels in members, or else those of the folders."""
+    if places.names:
+        columns = [_collect(tars, places, number, fail) for number in range(len(places.places))]
+        rows = zip(*columns, strict=True)
+        named = [dict(zip(places.names, map(os.fsdecode, row), strict=True)) for row in rows]
+        return _Labels([json.dumps(labels).encode() for labels in named])
+    numbers = range(len(places.places))
+    chosen = next((number for number in numbers if any(tar.has_place(number) for tar in tars)), None)
+    if not places.is_choice and places.places:
+        chosen = 0
+    if chosen is not None:
+        if places.is_choice:
+            _refuse_other_places(tars, places, chosen)
+        return _Labels(_collect(tars, places, chosen, fail))
+    longer = next(((tar.container.name, tar.longer_label) for tar in tars if tar.longer_label), None)
+    if longer is not None and places.is_choice:
+        suffix = longer[1][len(sample_key(longer[1])) + 1 :]
+        cause = f"the suffix of {printable(longer[1])} begins at the first dot, and is not that of a label"
+        fix = f"pass label={os.fsdecode(suffix)!r}, or label='folder' to leave it out"
+        raise LoaderError("E-FORMAT", cause, fix=fix, path=longer[0])
     folders = folder_labels(names)
     if folders is not None:
+        if places.is_choice:
+            _refuse_parts(folders, fail)
         return _Labels(folders, are_names=True)
     if settings.label == FOLDER:
-        raise LoaderError("E-FORMAT", "no member lies in a folder", fix=_FIX_LABEL, path=paths[0])
+        raise LoaderError("E-FORMAT", "no member lies in a folder", fix=_FIX_LABEL, path=tars[0].container.name)
     return _Labels([b"0"] * len(names), classes=(FLAT_CLASS,))
 
 
-def _scan(paths: Sequence[bytes], settings: IndexSettings) -> list[TarSamples]:
+def _refuse_other_places(tars: Sequence[TarSamples], places: LabelPlaces, chosen: int) -> None:
+    """Raise LoaderError if a tar has samples, but no label at the place where others have theirs."""
+    has = next(tar for tar in tars if tar.has_place(chosen))
+    lacks = next((tar for tar in tars if tar.names and not tar.has_place(chosen)), None)
+    if lacks is None:
+        return
+    others = range(chosen + 1, len(places.places))
+    other = next((places.places[number].describe() for number in others if lacks.has_place(number)), FOLDER)
+    if other == FOLDER and folder_labels(lacks.names) is None:
+        other = "none"
+    one, two = (printable(basename(hide_secrets(tar.container.name))) for tar in (has, lacks))
+    cause = f"the tars store labels differently: {places.places[chosen].describe()} in {one}, {other} in {two}"
+    raise LoaderError("E-FORMAT", cause, fix=_FIX_LABEL)
+
+
+def _collect(tars: Sequence[TarSamples], places: LabelPlaces, number: int, fail: Fail) -> list[bytes]:
+    """Return the labels at one place. Raises LoaderError with the first sample that has none."""
+    texts: list[bytes | None] = []
+    faults: list[tuple[int, str]] = []
+    for tar in tars:
+        faults += [(len(texts) + sample, cause) for place, sample, cause in tar.faults if place == number]
+        texts += tar.texts[number] or [None] * len(tar.names)
+    if faults:
+        raise fail(*min(faults), _FIX_SAMPLE)
+    if None in texts:
+        count, first = texts.count(None), texts.index(None)
+        tar = tars[int(np.searchsorted(np.cumsum([len(tar.names) for tar in tars]), first, "right"))]
+        what = places.places[number].describe_member(tar.suffixes)
+        cause = f"the sample has no {what}" if count == 1 else ""
+        cause = cause or f"{count:,} of the {len(texts):,} samples have no {what}, this is the first"
+        stray = next((tar.stray_labels[number] for tar in tars if number in tar.stray_labels), None)
+        cause += "" if stray is None else f"; {printable(stray)} has the key of no image"
+        raise fail(first, cause, _FIX_SAMPLE)
+    return [text for text in texts if text is not None]
+
+
+def _refuse_parts(folders: Sequence[bytes | None], fail: Fail) -> None:
+    """Raise LoaderError if folders are called as the parts of samples are, and not as classes."""
+    classes = sorted({folder for folder in folders if folder is not None})
+    if len(classes) > 1 and PARTS.issuperset(name.lower() for name in classes):
+        some = " and ".join(map(printable, classes[:2]))
+        cause = f"the folders {some} look like parts of samples, and not like classes"
+        fix = "give the members of a sample one folder and name, or pass label='folder'"
+        raise fail(0, cause, fix)
+
+
+def _scan(paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces) -> tuple[list[TarSamples], bool]:
+    """Return the samples of each tar, and whether their keys go up to the last dot."""
     with ProgressBar("indexing", show_after_s=SHOW_SCAN_AFTER_S) as bar:
 
         def show(done: int, total: int) -> None:
             bar.show(done, total, what=f"indexing {_describe(paths)}")
 
-        return list(TarScan(paths, settings.image, label_members(settings.label), show))
+        tars = list[TarSamples]()
+        for tar in TarScan(paths, settings.image, places, show):
+            tars.append(tar)
+            if tar.series is not None and not settings.image:
+                break
+        has_label = any(tar.has_place(number) for tar in tars for number in range(len(places.places)))
+        if settings.image:  # which says what the suffix is, unless no member has it
+            whole_names = not any(tar.names for tar in tars) and any(tar.series for tar in tars)
+        else:
+            whole_names = bool(tars[-1].series) or (not has_label and any(tar.longer_label for tar in tars))
+        return list(TarScan(paths, settings.image, places, show, True)) if whole_names else tars, whole_names
 
 
 def _describe(paths: Sequence[bytes]) -> str:

@@ -9,85 +9,98 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.loaders.tars.tar_headers import TarReader
-from penstock.loaders.tars.tar_samples import Sample, sample_key
 from penstock.pipelines.checked import shown
 
 FOLDER, SHARD = "folder", "shard"
 JSON = "json:"
-_MOST_LABEL_BYTES = 16 << 20  # of a member that holds a label
+_SHOWN = 8  # suffixes in an error
+TEXTS = (b"cls", b"class", b"label")  # suffixes of members whose whole text is a label
 Table = Mapping[bytes, bytes]  # key -> label
 
 
-class LabelMember(NamedTuple):
-    """Name the member that holds the label of a sample.
+class LabelPlace(NamedTuple):
+    """Name a place of labels: a member of each sample, or a field in it.
 
     Attributes:
         suffix: of the member.
         field: in the JSON object that it holds; "" if the whole text is the label.
-        integers_only: whether a label that is no integer counts as none.
+        quoted_field: the field as it stands in the text of an object.
     """
 
     suffix: bytes
     field: str = ""
-    integers_only: bool = False
+    quoted_field: bytes = b""
 
-    def read(self, reader: TarReader, sample: Sample) -> bytes:
-        """Return the label as text. Raises ValueError, which says why there is none, OSError."""
-        member = sample.get(self.suffix)
-        if member is None:
-            there = ", ".join(f".{os.fsdecode(suffix)}" for suffix in sorted(sample))
-            raise ValueError(f"the sample has no .{os.fsdecode(self.suffix)} member, only {there}")
-        if member.size > _MOST_LABEL_BYTES:
-            raise ValueError(f"its .{os.fsdecode(self.suffix)} member has {member.size:,} bytes")
-        text = reader.read(member.start, member.size)
+    def find(self, content: Any) -> bytes | None:
+        """Return the label in `content`, the bytes of the member or what parse_json made of it; None if it is missing.
+
+        Raises ValueError, which says what is wrong with it.
+        """
         if not self.field:
-            return _checked_text(text.strip(), "its .cls member")
-        try:
-            value = json.loads(text)[self.field]
-        except (ValueError, LookupError, TypeError, RecursionError):
-            raise ValueError(f"its .json member is no object with the field {self.field!r}") from None
-        kinds = int if self.integers_only else (int, float, str, list)
-        is_finite = not isinstance(value, float) or math.isfinite(value)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not is_finite:
+            text = bytes(content.strip())
+            return text if text and b"\n" not in text else _checked_text(text, f"its {self.describe_member()}")
+        if not isinstance(content, dict):
+            raise ValueError(f"its .{os.fsdecode(self.suffix)} member is no JSON object with the field {self.field!r}")
+        value = content.get(self.field)
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float, str, list)) or value in (math.inf, -math.inf):
             raise ValueError(f"the field {self.field!r} of its .json member is {shown(value)}")
         return _checked_text(_as_bytes(value), f"the field {self.field!r}")
 
     def describe(self) -> str:
         """Return the value of the option `label` that chooses this place."""
-        return f"{JSON}{self.field}" if self.field else "cls"
+        return f"{JSON}{self.field}" if self.field else os.fsdecode(self.suffix)
+
+    def describe_member(self, suffixes: Sequence[bytes] = ()) -> str:
+        """Return what holds the label: ".cls member"; `suffixes` are those of a tar, told if none is this."""
+        if suffixes and self.suffix not in suffixes:
+            known = ", ".join(f".{os.fsdecode(suffix)}" for suffix in suffixes[:_SHOWN])
+            return f".{os.fsdecode(self.suffix)} member, only {known}{', ...' * (len(suffixes) > _SHOWN)}"
+        of_field = f" with a value in the field {self.field!r}" if self.field else ""
+        return f".{os.fsdecode(self.suffix)} member{of_field}"
 
 
-class NamedMembers(NamedTuple):
-    """Name the members that hold several labels of a sample: name -> member."""
-
-    members: tuple[tuple[str, LabelMember], ...]
-
-    def read(self, reader: TarReader, sample: Sample) -> bytes:
-        """Return the labels as the text of a JSON object. Raises as LabelMember.read."""
-        texts = {name: member.read(reader, sample) for name, member in self.members}
-        return json.dumps({name: os.fsdecode(text) for name, text in texts.items()}).encode()
-
-    def describe(self) -> str:
-        """Return the value of the option `label` that chooses these places."""
-        return ", ".join(member.describe() for _, member in self.members)
+def parse_json(content: bytes) -> Any:
+    """Return what a JSON member holds; None for other text."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
-def label_members(label: Any) -> tuple[LabelMember | NamedMembers, ...]:
-    """Return the members that may hold the labels which the option `label` asks for, the first choice first."""
+class LabelPlaces(NamedTuple):
+    """Say where labels may be.
+
+    Attributes:
+        places: the places; of a choice the first that any sample has counts.
+        names: what the labels are called, if there are several; () for one label.
+        is_choice: whether it is not said which place.
+    """
+
+    places: tuple[LabelPlace, ...]
+    names: tuple[str, ...] = ()
+    is_choice: bool = False
+
+
+def label_places(label: Any) -> LabelPlaces:
+    """Return the places of the labels that the option `label` asks for; none if they are not in members."""
     if label is None:
-        json_fields = (LabelMember(b"json", field, integers_only=True) for field in ("label", "cls"))
-        return (LabelMember(b"cls"), *json_fields)
-    if label == "cls":
-        return (LabelMember(b"cls"),)
-    if isinstance(label, str) and label.startswith(JSON):
-        return (LabelMember(b"json", label[len(JSON) :]),)
+        places = (
+            *map(LabelPlace, TEXTS),
+            *(LabelPlace(b"json", name, b'"%s"' % name.encode()) for name in ("label", "cls")),
+        )
+        return LabelPlaces(places, is_choice=True)
+    if isinstance(label, str) and label.startswith(JSON) and label != JSON:
+        return LabelPlaces((LabelPlace(b"json", label[len(JSON) :]),))
+    if isinstance(label, str) and "/" not in label and os.fsencode(label.lower().rpartition(".")[2]) in TEXTS:
+        return LabelPlaces((LabelPlace(os.fsencode(label.lower())),))
     if isinstance(label, (list, tuple)):
-        found = [(str(part).removeprefix(JSON), label_members(part)) for part in label]
-        if not found or not all(len(members) == 1 for _, members in found) or len(dict(found)) < len(found):
+        found = {str(part).removeprefix(JSON): label_places(part).places for part in label if part is not None}
+        if not found or len(found) < len(label) or not all(len(places) == 1 for places in found.values()):
             raise ValueError(f"several labels must be a list of different 'json:FIELD' and 'cls', got {shown(label)}")
-        return (NamedMembers(tuple((name, member) for name, (member,) in found)),)  # type: ignore[misc]
-    return ()
+        return LabelPlaces(tuple(place for (place,) in found.values()), tuple(found))
+    return LabelPlaces(())
 
 
 def open_table(label: Any) -> Table | None:
@@ -96,7 +109,7 @@ def open_table(label: Any) -> Table | None:
     A file has a key and a label per line, separated by a tab or a comma; or a first line that names a column "key" and
     one "label".
     """
-    if label is None or (isinstance(label, str) and label in (FOLDER, SHARD)) or label_members(label):
+    if label is None or (isinstance(label, str) and label in (FOLDER, SHARD)) or label_places(label).places:
         return None
     if isinstance(label, Mapping):
         return {_without_dot(_as_bytes(key)): _as_bytes(value) for key, value in label.items()}
@@ -136,10 +149,11 @@ def folder_labels(names: Sequence[bytes]) -> list[bytes | None] | None:
     return [classes[name[: name.rfind(b"/") + 1]] for name in names]
 
 
-def table_labels(table: Table, names: Sequence[bytes]) -> list[bytes | None]:
+def table_labels(table: Table, names: Sequence[bytes], keys: Sequence[bytes]) -> list[bytes | None]:
     """Return for each member the label that `table` has for its key, or for its name; None if it has neither."""
-    plain = map(_without_dot, names)
-    return [table.get(sample_key(name)) or table.get(name) for name in plain]
+    return [
+        table.get(_without_dot(key)) or table.get(_without_dot(name)) for name, key in zip(names, keys, strict=True)
+    ]
 
 
 def _checked_text(text: bytes, what: str) -> bytes:

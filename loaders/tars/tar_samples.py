@@ -1,78 +1,86 @@
-"""Groups the members of a tar into samples, as WebDataset does, and finds the image of each."""
+"""Names of members: the key of the sample to which each belongs, and what role it has there."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from penstock.loaders.sources.folder_scan import FOREIGN_FOLDERS, HIDDEN, IMAGE_SUFFIXES, OTHER_SUFFIX
-from penstock.loaders.tars.tar_headers import Member, TarReader
+from penstock.loaders.sources.folder_scan import FOREIGN_FOLDERS
+from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES, SIDECAR, UNREAD_SUFFIXES, explain_name
+from penstock.loaders.tars.tar_labels import LabelPlace
 
-# Photos before formats without loss, in which masks are stored. The others of IMAGE_SUFFIXES follow.
-_PREFERRED = (b"jpg", b"jpeg", b"jpe", b"webp")
+# Photos before formats without loss, in which masks are stored.
+_FORMATS = ("jpg", "jpeg", "jpe", *sorted(suffix[1:] for suffix in JPEG_SUFFIXES - {".jpg", ".jpeg", ".jpe"}))
+_FORMATS += ("webp", "png", "bmp", "gif", "tif", "tiff")
+assert {f".{name}" for name in _FORMATS} == IMAGE_SUFFIXES
+_DOTTED, UNREAD, NO_RANK = 100, 1000, 1 << 30
 _FOREIGN = frozenset(name.encode() for name in FOREIGN_FOLDERS)
-Sample = dict[bytes, Member]  # suffix in small letters -> member; never empty
+_DIGITS = re.compile(rb"\d+")
 
 
-def sample_key(name: bytes) -> bytes:
-    """Return the key of a member: its name up to the first dot behind the last slash."""
-    dot = name.find(b".", name.rfind(b"/") + 1)
+class Role(NamedTuple):
+    """Say what a member is to its sample.
+
+    Attributes:
+        rank: of an image: that of the lowest rank is the sample's; from UNREAD on it is of a format that is not read.
+            NO_RANK for another member.
+        places: numbers of the places of labels that it holds.
+        is_dotted: whether its suffix has a dot.
+        is_json: whether these places are fields of a JSON object.
+        is_longer: whether `places` are those of the last part of its suffix: b"left.cls".
+        is_sidecar: whether it needs no image.
+    """
+
+    rank: int
+    places: tuple[int, ...]
+    is_dotted: bool
+    is_json: bool
+    is_longer: bool
+    is_sidecar: bool
+
+
+def find_role(suffix: bytes, wanted: Sequence[bytes], places: Sequence[LabelPlace]) -> Role:
+    """Return the role of members with a suffix.
+
+    Images are the suffixes `wanted`, in their order; without these JPEG, WebP, then other formats. A suffix that is a
+    format comes before one that ends in it: a.png before a.mask.jpg. places: where labels may be.
+    """
+    suffix = suffix.lower()
+    last = suffix.rpartition(b".")[2]
+    text = last.decode("latin-1")
+    rank = NO_RANK
+    if wanted:
+        rank = wanted.index(suffix) if suffix in wanted else NO_RANK
+    elif text in _FORMATS:
+        jpeg_is_one = 0 if "." + text in JPEG_SUFFIXES else _FORMATS.index(text)
+        rank = _FORMATS.index(text) if suffix == last else _DOTTED + jpeg_is_one
+    elif "." + text in UNREAD_SUFFIXES:
+        rank = UNREAD
+    of_suffix = tuple(number for number, place in enumerate(places) if place.suffix == suffix)
+    of_last = () if of_suffix else tuple(number for number, place in enumerate(places) if place.suffix == last)
+    found = of_suffix or of_last
+    is_json = any(places[number].field for number in found)
+    is_sidecar = (is_json or not of_suffix) and explain_name("x." + text) == SIDECAR and last not in wanted
+    return Role(rank, found, suffix != last, is_json, bool(of_last), is_sidecar)
+
+
+def sample_key(name: bytes, *, whole: bool = False) -> bytes:
+    """Return the key of a member: its name up to the first dot behind the last slash; `whole`: up to the last dot."""
+    slash = name.rfind(b"/") + 1
+    dot = name.rfind(b".", slash) if whole else name.find(b".", slash)
     return name if dot < 0 else name[:dot]
 
 
-def group_members(reader: TarReader) -> Iterator[tuple[bytes, Sample]]:
-    """Yield key and members of each sample of a tar: of neighbours whose names have the same key (`sample_key`).
-
-    A suffix that comes again begins a new sample, and so does a key that comes again later: two samples may share a
-    key. Hidden files, files in hidden folders and names without a suffix belong to no sample and are counted.
-    """
-    key, sample = b"", Sample()
-    for member in reader.members():
-        name = member.name
-        slash = name.rfind(b"/") + 1
-        dot = name.find(b".", slash)
-        if dot <= slash or _is_hidden(name[:slash]):
-            reader.skipped[OTHER_SUFFIX if dot < 0 else HIDDEN] += 1
-            continue
-        suffix = name[dot + 1 :].lower()
-        if name[:dot] != key or suffix in sample:
-            if sample:
-                yield key, sample
-            key, sample = name[:dot], {}
-        sample[suffix] = member
-    if sample:
-        yield key, sample
-
-
-def choose_image(sample: Sample, wanted: Sequence[bytes] = ()) -> Member | None:
-    """Return the image of a sample: the first of the suffixes `wanted`; otherwise the first by format.
-
-    Formats in order: JPEG, WebP, then the others of IMAGE_SUFFIXES as they come. A suffix that is a format comes before
-    one that ends in it: a.png before a.mask.jpg.
-    """
-    for suffix in wanted or _PREFERRED:
-        if suffix in sample:
-            return sample[suffix]
-    images = [] if wanted else [suffix for suffix in sample if _is_image(suffix)]
-    return sample[min(images, key=_rank)] if images else None
-
-
-def count_images(sample: Sample) -> int:
-    """Return how many members of a sample are images."""
-    return sum(map(_is_image, sample))
+def split_series(name: bytes) -> tuple[bytes, bytes]:
+    """Return the part of a name between its first dot and its last, and the same with # for numbers."""
+    middle = name[name.rfind(b"/") + 1 :].partition(b".")[2].rpartition(b".")[0]
+    return middle, _DIGITS.sub(b"#", middle)
 
 
 @functools.lru_cache(1024)
-def _is_image(suffix: bytes) -> bool:
-    return "." + suffix.rpartition(b".")[2].decode("latin-1") in IMAGE_SUFFIXES
-
-
-def _rank(suffix: bytes) -> tuple[bool, int]:
-    last = suffix.rpartition(b".")[2]
-    return b"." in suffix, _PREFERRED.index(last) if last in _PREFERRED else len(_PREFERRED)
-
-
-@functools.lru_cache(1024)
-def _is_hidden(folder: bytes) -> bool:
+def is_hidden(folder: bytes) -> bool:
+    """Return whether members in this folder are hidden, or left by a file system or an archiver."""
     parts = folder.split(b"/")
     return any(part in _FOREIGN or (part.startswith(b".") and part not in (b".", b"..")) for part in parts)

@@ -4,47 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from array import array
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
-from dataclasses import dataclass, field
 
 from penstock.loaders.remote.object_store import ObjectStore, is_url
-from penstock.loaders.sources.range_index import Container
 from penstock.loaders.system.machine import available_cpus, many_workers
 from penstock.loaders.tars.tar_headers import TarReader, open_tar
-from penstock.loaders.tars.tar_labels import LabelMember, NamedMembers
-from penstock.loaders.tars.tar_samples import Sample, choose_image, count_images, group_members
+from penstock.loaders.tars.tar_join import MemberJoin, TarSamples
+from penstock.loaders.tars.tar_labels import LabelPlaces
 from penstock.pipelines.errors import LoaderError
 
-NO_IMAGE, OTHER_IMAGE, NO_SAMPLES = "sample without an image", "other image of a sample", "tar without samples"
 _LOOK_EVERY_S = 0.1
 _REMOTE_WORKERS = 64  # which mostly wait for answers
-_REPORT_INTERVAL = 1024  # samples
-_FIX_LABEL = "repair the sample, or pass label='folder', or a table of keys and labels"
+_FIX_EMPTY = "copy or write it again, or leave it out of the paths"
 
 
-@dataclass
-class TarSamples:
-    """Hold the samples of one tar, in the order of its members.
-
-    Attributes:
-        container: the file.
-        names: of the members that are the images.
-        starts, sizes: of these, bytes.
-        labels: label of each sample as text; empty unless a member holds it.
-        label_member: the member that does; None if none does.
-        skipped: reason -> number of entries that were skipped.
-    """
-
-    container: Container
-    names: list[bytes] = field(default_factory=list)
-    starts: array[int] = field(default_factory=lambda: array("q"))
-    sizes: array[int] = field(default_factory=lambda: array("q"))
-    labels: list[bytes] = field(default_factory=list)
-    label_member: LabelMember | NamedMembers | None = None
-    skipped: Counter[str] = field(default_factory=Counter)
+class _Stopped(Exception):
+    """Nobody waits for the scan."""
 
 
 class TarScan:
@@ -53,18 +29,21 @@ class TarScan:
     Args:
         paths: of the files.
         image: suffixes of the images; none for automatic.
-        label_members: members that may hold the labels: the first that the first sample of a tar has, all have.
+        places: where labels may be.
         progress: called with (bytes passed, bytes of all tars) from time to time.
+        whole_names: whether keys go up to the last dot of a name.
     """
 
     def __init__(
         self,
         paths: Sequence[bytes],
         image: Sequence[bytes],
-        label_members: Sequence[LabelMember | NamedMembers],
+        places: LabelPlaces,
         progress: Callable[[int, int], None],
+        whole_names: bool = False,
     ) -> None:
-        self._paths, self._image, self._label_members, self._progress = paths, image, label_members, progress
+        self._paths, self._image, self._places, self._progress = paths, image, places, progress
+        self._whole_names = whole_names
         self._passed, self._sizes = [0] * len(paths), [0] * len(paths)
         self._stopped = threading.Event()
         self._store = ObjectStore()
@@ -89,45 +68,16 @@ class TarScan:
 
     def _scan(self, number: int) -> TarSamples:
         with open_tar(self._paths[number], self._store) as tar:
-            samples = TarSamples(tar.container)
+            samples, reader = TarSamples(tar.container), TarReader(tar)
             self._sizes[number] = tar.container.size
-            self._read(number, TarReader(tar), samples)
-        return samples
 
-    def _read(self, number: int, reader: TarReader, samples: TarSamples) -> None:
-        skipped = samples.skipped
-        for _, sample in group_members(reader):
-            image = choose_image(sample, self._image)
-            if image is None:
-                skipped[NO_IMAGE] += 1
-                continue
-            if len(sample) > 1:
-                skipped[OTHER_IMAGE] += count_images(sample) - 1
-            if not samples.names:
-                samples.label_member = self._choose_label_member(reader, sample)
-            if samples.label_member is not None:
-                try:
-                    samples.labels.append(samples.label_member.read(reader, sample))
-                except ValueError as error:
-                    where = reader.path + b":" + image.name
-                    raise LoaderError("E-FORMAT", str(error), fix=_FIX_LABEL, path=where) from None
-            samples.names.append(image.name)
-            samples.starts.append(image.start)
-            samples.sizes.append(image.size)
-            if len(samples.names) % _REPORT_INTERVAL == 0:
+            def report() -> None:
                 self._passed[number] = reader.position
                 if self._stopped.is_set():
-                    return
-        self._passed[number] = reader.size
-        skipped += reader.skipped
-        skipped[NO_SAMPLES] += not samples.names
+                    raise _Stopped
 
-    def _choose_label_member(self, reader: TarReader, sample: Sample) -> LabelMember | NamedMembers | None:
-        """Return the first of the members that holds a label; the only one whatever it holds."""
-        for member in self._label_members:
-            if len(self._label_members) == 1:
-                return member
-            with contextlib.suppress(ValueError):
-                member.read(reader, sample)
-                return member
-        return None
+            MemberJoin(samples, self._image, self._places, self._whole_names, report).read(reader)
+        self._passed[number] = tar.container.size
+        if samples.is_empty:
+            raise LoaderError("E-NODATA", "the tar holds no file", fix=_FIX_EMPTY, path=tar.container.name)
+        return samples

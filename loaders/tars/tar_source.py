@@ -17,8 +17,9 @@ from penstock.loaders.remote.remote_source import (
 )
 from penstock.loaders.remote.url_patterns import refuse_http
 from penstock.loaders.sources.contract import Source, images_of
-from penstock.loaders.sources.folder_scan import IMAGE_SUFFIXES, root_error, warn_of_strays
+from penstock.loaders.sources.folder_scan import root_error
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
+from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, warn_of_left_out
 from penstock.loaders.sources.range_index import RangeIndex
 from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.sources.reopening import Reopening
@@ -87,7 +88,9 @@ def open_tars(
     options = {"image": image, "label": label, "classes": classes, "max_file_bytes": max_file_bytes, **remote_options}
     reopen = Reopening(lambda: images_of(open_tars(paths, **options)))
     _warn_of_ends(index.header.skipped, paths)
-    warn_of_strays(index.header.skipped, paths[0], "pass a table of keys and labels as label=")
+    where = printable(paths[0]) + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
+    instead = "pass a table of keys and labels as label="
+    warn_of_left_out(index.header.skipped, index.header.examples, where, instead=instead)
     images = RangeSource(index, reopen, max_file_bytes) if remote is None else RemoteSource(index, reopen, remote)
     return serve_labels(images, labels)
 

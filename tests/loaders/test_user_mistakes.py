@@ -173,7 +173,7 @@ SOURCES = {
     "create_loader('photos/class0')": "the data has no labels, so all of them are 0",
     "create_loader('cut.tar', label=None)": "tar without an end-of-archive block: it may have been cut off",
     "create_loader('joined.tar', label=None)": "data after the end of a tar|if tars were joined by cat",
-    "create_loader('texts.tar')": "E-NODATA|sample without an image",
+    "create_loader('texts.tar')": "E-NODATA|1 tar without samples",
     "create_loader('good.tar', label='txt')": "label must be 'cls', 'json:FIELD'",
     "create_loader([])": "the list is empty",
     "create_loader((paths, [0] * 11))": "equal length, got 12 and 11",

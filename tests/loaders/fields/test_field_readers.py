@@ -76,7 +76,7 @@ def test_masks_from_anywhere(photos: Path, tmp_path: Path) -> None:
         {"mask": open_source(only)},
     ]
     served = [serve(with_fields(photos, **kind))["mask"] for kind in kinds]
-    of_tar = serve(with_fields(tar, **in_tar))
+    of_tar = serve(with_fields(open_source(tar, image="jpg"), **in_tar))
     assert of_tar["caption"] == [f"text {number}" for number in range(NUM_PHOTOS)]
     assert all(torch.equal(each, served[0]) for each in [*served, of_tar["mask"]])
     assert served[0].unique().numel() > 50

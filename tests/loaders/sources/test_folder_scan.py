@@ -117,9 +117,13 @@ LIKE_IMAGE_FOLDER: dict[str, tuple[list[Any], dict[str, str], str | None]] = {
     "the last": ([*CAT_DOG, "lost+found/#3.jpg"], {}, r"'lost\+found'.* number ours alike"),
     "a class twice": (CAT_DOG, {"ant": "dog", "bee": "dog"}, "'ant', 'bee'.* 2 of ours higher"),
     "a folder twice": (CAT_DOG, {"cat/again": "../dog"}, "skipped: 1 folder seen before"),
-    "PGM among JPEGs": ([*CAT_DOG, "cat/3.pgm", "dog/4.PPM"], {}, "skipped: 2 format not read"),
+    "PGM among JPEGs": (
+        [*CAT_DOG, "cat/3.pgm", "dog/4.PPM"],
+        {},
+        r"left out: 2 images of a format that is not read \('cat/3.pgm'\)",
+    ),
     "hidden images": ([*CAT_DOG, "cat/.3.jpg", "dog/@eaDir/4.jpg"], {}, "skipped: 2 hidden with images"),
-    "a broken link": (CAT_DOG, {"cat/3.jpg": "nowhere"}, "skipped: 1 broken link"),
+    "a broken link": (CAT_DOG, {"cat/3.jpg": "nowhere"}, r"left out: 1 broken link \('cat/3.jpg'\)"),
 }
 
 
@@ -163,10 +167,11 @@ def test_a_stray_image_beside_class_folders_of_other_formats_is_not_the_data(tmp
 
 def test_an_image_of_another_format_beside_the_flat_data_is_no_stray(tmp_path: Path) -> None:
     plant(tmp_path, ["1.png", "2.png", "scan.pgm", "labels/names.txt"])
-    with pytest.warns(UserWarning, match="as one class"):
+    with pytest.warns(UserWarning, match="as one class"), pytest.warns(UserWarning, match="left out: 1 .*'scan.pgm'"):
         assert ImageFolder(tmp_path).skipped == {"format not read": 1, "other suffix": 1}
 
 
+@left_out
 @pytest.mark.timeout(20)
 def test_what_is_not_a_regular_file_is_counted_and_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, ["c/1.jpg"])
@@ -197,7 +202,7 @@ TREES: dict[str, tuple[list[str], dict[str, str], list[str], dict[str, int]]] = 
         [f"c/{name}" for name in (*SUFFIXES, "jpg", "x.jpgx", "x.ppm", "x.jpg.txt", "noext")],
         {},
         [f"c/{name}" for name in SUFFIXES],
-        {"format not read": 1, "other suffix": 4},
+        {"format not read": 1, "other suffix": 1, "unknown suffix": 1, "no suffix": 2},
     ),
     "hidden names and what systems leave": (
         [
@@ -213,7 +218,7 @@ TREES: dict[str, tuple[list[str], dict[str, str], list[str], dict[str, int]]] = 
         {"c/self": ".", "c/up": "..", "c/above": "../..", "c/sibling": "../d/deep", "a-class-that-is-a-link": "d"}
         | {"d/absolute": ROOT, "d/circle": "circle"},
         ["c/1.jpg", "d/deep/2.jpg"],
-        {"folder seen before": 5, "class folder seen before": 1, "other suffix": 1},
+        {"folder seen before": 5, "class folder seen before": 1, "broken link": 1},
     ),
     "a loop outside the root": (
         ["../outside/1.jpg", "../outside/deep/2.jpg", "b/1.jpg"],
@@ -338,10 +343,11 @@ def denied(monkeypatch: pytest.MonkeyPatch, *folders: Path, number: int = errno.
 def test_folders_that_cannot_be_read_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, ["a/1.jpg", "a/deep/1.jpg", "b/1.jpg"])
     denied(monkeypatch, tmp_path / "a" / "deep")
-    assert ImageFolder(tmp_path).skipped == {"unreadable": 1}
+    with pytest.warns(UserWarning, match=r"left out: 1 unreadable path \('a/deep'\)"):
+        assert ImageFolder(tmp_path).skipped == {"unreadable": 1}
     denied(monkeypatch, tmp_path / "b")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(LoaderError) as caught:
+    with pytest.raises(LoaderError) as caught, pytest.warns(UserWarning, match="2 unreadable paths"):
         ImageFolder(tmp_path, rescan=True)
     assert caught.value.code == "E-ACCESS"
     assert caught.value.path == os.fsencode(tmp_path / "b")

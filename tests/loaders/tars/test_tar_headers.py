@@ -33,7 +33,7 @@ NAMES = [
 def read(path: Path) -> tuple[list[Member], Counter[str]]:
     with open_tar(os.fsencode(path), ObjectStore()) as tar:
         reader = TarReader(tar)
-        return list(reader.members()), +reader.skipped
+        return list(reader.members()), +reader.left_out.counts
 
 
 def by_tarfile(path: Path) -> list[Member]:

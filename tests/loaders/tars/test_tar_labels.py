@@ -69,7 +69,7 @@ def test_a_field_of_json_members_that_is_named(tmp_path: Path) -> None:
     samples = {"d/0": {"json": json.dumps(large).encode()}, "e/1": {"json": '{"class": "Ärger"}'.encode()}}
     path = plant(tmp_path / "x.tar", samples)
     assert labels(path, label="json:class") == ([0, 1], ["tench", "Ärger"])
-    assert labels(path) == ([0, 1], ["d", "e"])  # no field that is chosen by itself
+    assert labels(path) == ([0, 1], ["d", "e"])  # only "label" and "cls" are looked for
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_samples_without_a_usable_cls_are_named(tmp_path: Path, content: bytes |
         b"[" * 99999,
     ],
 )
-def test_json_members_without_the_field_are_refused_or_left(tmp_path: Path, content: bytes) -> None:
+def test_json_members_without_the_field_are_refused(tmp_path: Path, content: bytes) -> None:
     path = plant(tmp_path / "x.tar", {"a": {"json": content}, "b": {"json": b'{"label": 1}'}})
-    error = refused(path, label="json:label")
-    assert (error.code, error.path) == ("E-FORMAT", os.fsencode(path) + b":a.jpg")
-    assert labels(path) == ([0, 0], ["."])  # the first sample decides where labels stand
+    for label in ("json:label", None):  # another sample has it
+        error = refused(path, label=label)
+        assert (error.code, error.path) == ("E-FORMAT", os.fsencode(path) + b":a.jpg")
     path = plant(tmp_path / "y.tar", {"b": {"json": b'{"label": 1}'}, "c": {"json": content}})
     assert refused(path).path == os.fsencode(path) + b":c.jpg"
 
@@ -122,7 +122,7 @@ def test_tars_whose_labels_stand_in_different_places_are_refused(tmp_path: Path)
     plant(tmp_path / "b.tar", {"y/0": {"txt": b"1"}})
     error = refused(tmp_path)
     assert error.code == "E-FORMAT"
-    assert error.cause == "labels stand in different places: cls in 'a.tar' and folder in 'b.tar'"
+    assert error.cause == "the tars store labels differently: cls in 'a.tar', folder in 'b.tar'"
     assert labels(tmp_path, label="folder") == ([0, 1], ["x", "y"])
 
 
@@ -161,7 +161,9 @@ def test_folders_are_numbered_as_an_image_folder_numbers_them(tmp_path: Path) ->
 def test_images_next_to_the_folders_are_counted_and_warned_of(tmp_path: Path) -> None:
     files = [(name, photo(number)) for number, name in enumerate(["a/0.jpg", "1.jpg", "b/2.jpg"])]
     path = write_tar(tmp_path / "x.tar", files)
-    with pytest.warns(UserWarning, match=r"x.tar': left out: 1 image next to class folders; move them .* label="):
+    with pytest.warns(
+        UserWarning, match=r"x.tar': left out: 1 image next to class folders \('1.jpg'\); move them .* label="
+    ):
         assert labels(path) == ([0, 1], ["a", "b"])
     with pytest.warns(UserWarning, match="left out"):
         source = open_source(path)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import pickle
+import re
 import shutil
 import tarfile
 import time
@@ -21,10 +22,10 @@ from tar_files import BLOCK, END, entry, header, pack_folder, write_tar
 
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.sources.left_out import NO_IMAGE, NO_SAMPLES, OTHER_IMAGE
 from penstock.loaders.sources.range_source import RangeSource
-from penstock.loaders.tars import tar_index, tar_scan, tar_source
-from penstock.loaders.tars.tar_headers import AFTER_END
-from penstock.loaders.tars.tar_scan import NO_IMAGE, NO_SAMPLES, OTHER_IMAGE
+from penstock.loaders.tars import tar_index, tar_join, tar_scan, tar_source
+from penstock.loaders.tars.tar_headers import AFTER_END, TarReader
 from penstock.loaders.tars.tar_source import is_tar_folder
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import FILE, ROW
@@ -138,19 +139,28 @@ def test_images_of_a_folder_are_looked_at_once(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_is_skipped_is_counted(tmp_path: Path) -> None:
-    (tmp_path / "0.tar").write_bytes(b"")
-    write_tar(tmp_path / "1.tar", [("a.txt", b""), ("b.cls", b"1"), ("README", b"")])
+    write_tar(tmp_path / "1.tar", [("a.txt", b""), ("b.npy", b"1"), ("README", b"")])
     write_tar(tmp_path / "2.tar", [("c/a.jpg", photo(0)), ("c/a.png", b""), ("c/a.seg.png", b""), ("c/.b.jpg", b"")])
     (tmp_path / "3.tar").write_bytes(entry(b"d/", kind=b"5") + entry(b"d/a.png", photo(1)) + END + entry(b"x.jpg"))
-    with pytest.warns(UserWarning, match=f"1 of 4 tars: {AFTER_END}"):
-        source = open_source(tmp_path)
+    write_tar(tmp_path / "4.tar", [("c/lost.cls", b"0"), ("c/8.HEIC", b""), ("c/9.JPG_large", b""), ("c/2", b"")])
+    words = (
+        "left out: 1 file without a suffix ('4.tar:c/2'), 2 samples without an image ('4.tar:c/8.HEIC'), "
+        f"2 other images of samples ('2.tar:c/a.png'), 2 tars without samples ('{tmp_path}/1.tar'); "
+    )
+    for _ in range(2):  # scanned, then from the saved index
+        with (
+            pytest.warns(UserWarning, match=f"1 of 4 tars: {AFTER_END}"),
+            pytest.warns(UserWarning, match=re.escape(words)),
+        ):
+            source = open_source(tmp_path, label="folder")
     assert len(source) == 2
     assert source.skipped == {
         NO_SAMPLES: 2,
         NO_IMAGE: 2,
         OTHER_IMAGE: 2,
         AFTER_END: 1,
-        "other suffix": 1,
+        "other suffix": 4,
+        "no suffix": 1,
         "hidden": 1,
         "folder": 1,
     }
@@ -158,11 +168,21 @@ def test_what_is_skipped_is_counted(tmp_path: Path) -> None:
 
 
 def test_tars_without_a_sample(tmp_path: Path) -> None:
-    (tmp_path / "0.tar").write_bytes(b"")
-    write_tar(tmp_path / "1.tar", [("a.txt", b""), ("b.npy", b"1")])
+    write_tar(tmp_path / "0.tar", [("a.txt", b"")])
+    write_tar(tmp_path / "1.tar", [("a.txt", b""), ("b.mp3", b"1")])
     error = refused(tmp_path)
     assert error.code == "E-NODATA"
-    assert "no sample in 2 tar files, skipped: 2 sample without an image, 2 tar without samples" in error.cause
+    words = "no sample in 2 tar files, skipped: 2 other suffix, 1 sample without an image, 2 tar without samples"
+    assert words in error.cause
+
+
+@pytest.mark.parametrize("content", [b"", bytes(1024), bytes(10240), entry(b"d/", kind=b"5") + END])
+def test_a_tar_without_a_file_is_refused_and_named(shards: Path, content: bytes) -> None:
+    path = shards / "train-0001.tar"
+    path.write_bytes(content)
+    for spec in (shards, str(shards / "train-{0000..0002}.tar"), str(shards / "*.tar"), path):
+        error = refused(spec)
+        assert (error.code, error.cause, error.path) == ("E-NODATA", "the tar holds no file", os.fsencode(path))
 
 
 @pytest.mark.parametrize("name", ["x.tgz", "x.tar.zst"])
@@ -186,13 +206,17 @@ def test_the_first_tar_that_is_refused_is_named(shards: Path) -> None:
 def test_the_image_option(tmp_path: Path) -> None:
     files = [(f"{i}.{suffix}", photo(i)) for i in range(2) for suffix in ("mask.PNG", "jpg", "webp")]
     path = write_tar(tmp_path / "x.tar", [*files, ("2.webp", photo(2))])
+    with pytest.warns(UserWarning, match=r"left out: 4 other images of samples \('0.mask.PNG'\); name .* with image="):
+        open_source(path)
     for image, names in (
-        (None, [b"0.jpg", b"1.jpg", b"2.webp"]),
+        ("jpg;webp", [b"0.jpg", b"1.jpg", b"2.webp"]),
         ("mask.png", [b"0.mask.PNG", b"1.mask.PNG"]),
         (".WEBP", [b"0.webp", b"1.webp", b"2.webp"]),
         ("png; mask.png;webp", [b"0.mask.PNG", b"1.mask.PNG", b"2.webp"]),
     ):
-        source = open_source(path, image=image)
+        lost = pytest.warns(UserWarning, match=r"left out: 1 sample without an image \('2.webp'\)")
+        with lost if image == "mask.png" else contextlib.nullcontext():
+            source = open_source(path, image=image)
         assert [source.name(i) for i in range(len(source))] == names  # type: ignore[attr-defined]
     assert refused(path, image="png").code == "E-NODATA"
 
@@ -346,8 +370,8 @@ def test_a_tar_that_is_written_to_while_it_is_indexed_is_refused(shards: Path, m
         with path.open("ab") as file:
             file.write(bytes(BLOCK))
 
-    choose = tar_scan.choose_image
-    monkeypatch.setattr(tar_scan, "choose_image", lambda *a: (grow(), choose(*a))[1])
+    read = TarReader.read
+    monkeypatch.setattr(TarReader, "read", lambda *a: (grow(), read(*a))[1])
     error = refused(path)
     assert (error.code, error.path) == ("E-CHANGED", os.fsencode(path))
 
@@ -374,7 +398,7 @@ def test_members_are_located_for_the_native_library(shards: Path) -> None:
 def test_a_member_beyond_8_gib_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
     with path.open("wb") as file:
-        file.write(header(b"c/big.bin", magic=b"ustar  \0", size_field=b"\x80" + (9 << 30).to_bytes(11, "big")))
+        file.write(header(b"c/big.npy", magic=b"ustar  \0", size_field=b"\x80" + (9 << 30).to_bytes(11, "big")))
         file.seek(9 << 30, os.SEEK_CUR)
         file.write(entry(b"c/a.jpg", photo(1)) + entry(b"d/b.jpg", photo(2)) + END)
     assert [open_source(path).read(i) for i in (0, 1)] == [photo(1), photo(2)]
@@ -405,9 +429,9 @@ def test_tars_are_indexed_at_once(tmp_path: Path) -> None:
 def test_a_long_scan_is_shown(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     monkeypatch.setattr(tar_index.ProgressBar, "show", lambda bar, done, total, what: shown.append(what))
-    choose = tar_scan.choose_image
+    read = TarReader.read
     monkeypatch.setattr(tar_scan, "_LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(tar_scan, "choose_image", lambda *a: (time.sleep(0.02), choose(*a))[1])
+    monkeypatch.setattr(TarReader, "read", lambda *a: (time.sleep(0.02), read(*a))[1])
     assert len(open_source(shards)) == 12
     assert set(shown) == {"indexing 3 tar files"}
 
@@ -423,11 +447,11 @@ def test_an_interrupted_scan_ends(shards: Path, monkeypatch: pytest.MonkeyPatch)
     def look(*arguments: Any) -> Any:
         looked.append(1)
         time.sleep(0.2)
-        return choose(*arguments)
+        return read(*arguments)
 
-    choose = tar_scan.choose_image
-    monkeypatch.setattr(tar_scan, "_REPORT_INTERVAL", 1)
-    monkeypatch.setattr(tar_scan, "choose_image", look)
+    read = TarReader.read
+    monkeypatch.setattr(tar_join, "REPORT_INTERVAL", 1)
+    monkeypatch.setattr(TarReader, "read", look)
     monkeypatch.setattr(tar_index.ProgressBar, "show", interrupt)
     with pytest.raises(KeyboardInterrupt):
         open_source(shards)
