@@ -48,9 +48,9 @@ def open_dataset(
     """Open a `datasets.Dataset`; samples are numbered as its rows, whatever was selected, shuffled or concatenated.
 
     Images are read from the Arrow files that the data set has mapped. Those in memory are copied once, to memory that
-    worker processes share. Formats and transforms of the data set do not matter. split: which one, of a DatasetDict.
-    image, label: as open_arrow_files takes them. Raises ValueError for columns, splits and iterable data sets;
-    LoaderError E-MEM, and those of the index.
+    worker processes share. Formats of the data set ("torch", "numpy") do not matter. split: which one, of a
+    DatasetDict. image, label: as open_arrow_files takes them. Raises ValueError for columns, splits, iterable data sets
+    and data sets with a transform; LoaderError E-MEM, and those of the index.
     """
     kind = _kind_of(dataset) or ""
     if kind.startswith("Iterable"):
@@ -65,6 +65,7 @@ def open_dataset(
     elif split is not None and str(dataset.split) != split:
         raise ValueError(f"split must be that of the data set, {str(dataset.split)!r}, got {shown(split)}")
     checked_int("max_file_bytes", max_file_bytes, 1)
+    refuse_transform(dataset)
     table = dataset.data
     features = dataset.features.to_dict() or read_features(table.schema)
     columns = choose_columns(table.schema, features, image, label)
@@ -80,6 +81,18 @@ def open_dataset(
     index, kept = save_with_labels(None, ranges.write, RangeIndex, others)
     reopen = Reopening(functools.partial(_refuse_to_reopen, held))  # which keeps the file alive here
     return serve_labels(RangeSource(index, reopen, max_file_bytes), kept)
+
+
+def refuse_transform(dataset: Any) -> None:
+    """Raise ValueError for a data set that set_transform or with_transform gave a function: it would not be called."""
+    about = getattr(dataset, "format", None)
+    if isinstance(about, dict) and about.get("type") == "custom":
+        function = about.get("format_kwargs", {}).get("transform")
+        name = getattr(function, "__qualname__", None) or type(function).__name__
+        raise ValueError(
+            f"the data set has the transform {name} (set_transform, with_transform), and its rows are read without it: "
+            "pass a function of one image as transform=, and the data as dataset.with_format(None)"
+        )
 
 
 def _read_order(dataset: Any) -> npt.NDArray[np.int64] | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.loaders.arrow.arrow_files import ArrowFile
 from penstock.loaders.arrow.arrow_parquet import open_file, read_schema
+from penstock.loaders.arrow.dataset_object import refuse_transform
 from penstock.loaders.fields.field_specs import Masks
 from penstock.loaders.fields.mask_files import MaskBytes
 from penstock.loaders.remote.places import absolute, folder_of
@@ -73,6 +74,7 @@ def _read_column(table: Any, name: str) -> list[Any]:
         paths = list(expand_pattern(path)) if is_pattern(path) else [path]
         return [value for each in paths for value in _read_file(each, name)]
     if hasattr(table, "with_format"):  # a Dataset of Hugging Face
+        refuse_transform(table)
         table = table.with_format("arrow")[:]
     names = getattr(table, "column_names", None)
     if names is None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from photo_tables import assert_same_samples
 
+from penstock.loaders import Column, with_fields
 from penstock.loaders.arrow.dataset_object import is_dataset
 from penstock.loaders.open_source import open_source
 from penstock.loaders.sources.image_folder import ImageFolder
@@ -115,6 +116,38 @@ def test_splits_and_streams_are_named(dataset: Any) -> None:
         open_source(dataset, split="test")
     with pytest.raises(ValueError, match=r"an IterableDataset has no rows.*save_to_disk"):
         open_source(dataset.to_iterable_dataset())
+
+
+def _darker(rows: Any) -> Any:
+    return rows
+
+
+def test_a_transform_of_the_data_set_is_refused(dataset: Any) -> None:
+    """It would not be called. As labels and fields, too; without it the data is served."""
+    changed = dataset.select(range(5))
+    changed.set_transform(_darker)
+    parts = datasets.DatasetDict(train=changed, test=dataset)
+    refusal = r"the data set has the transform _darker .*pass a function of one image as transform=.*with_format\(None\)"
+    for source, options in (
+        (dataset.with_transform(_darker), {}),
+        (dataset.with_transform(_darker, columns=["image"], output_all_columns=True), {}),
+        (changed, {}),
+        (changed.select([1, 0]), {}),
+        (parts, {"split": "train"}),
+    ):
+        with pytest.raises(ValueError, match=refusal):
+            open_source(source, **options)
+    with pytest.raises(ValueError, match=refusal):
+        with_fields(dataset, number=Column("number", table=dataset.with_transform(_darker), json=True))
+    with pytest.raises(ValueError, match="the data set has the transform _Twice"):
+        open_source(dataset.with_transform(_Twice()))
+    assert len(open_source(parts, split="test")) == len(dataset)
+    assert len(open_source(changed.with_format(None))) == 5
+
+
+class _Twice:
+    def __call__(self, rows: Any) -> Any:
+        return rows
 
 
 def test_columns_without_encoded_images_are_listed(dataset: Any) -> None:
