@@ -12,6 +12,7 @@ from penstock.loaders.rows.native_rows import native_rows
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.engine_contract import Engine
+from penstock.loaders.workers.launch import hides_main
 from penstock.loaders.workers.needs import Needs
 from penstock.pipelines.user_warnings import warn_user
 
@@ -20,31 +21,45 @@ _NEARLY_ALL = 0.75  # of them the native library must take: the others hold the 
 
 
 def open_engine(name: str, settings: ProducerSettings, options: ProcessOptions) -> Engine:
-    """Return the engine of backend `name` that `options` ask for."""
+    """Return the engine of backend `name` that `options` ask for.
+
+    Raises ValueError where that is one of processes, which cannot be sent the user's transform.
+    """
     if options.has_processes and not (options.workers_are == "auto" and suits_threads(settings, options)):
+        if options.start_method != "fork" and hides_main(settings.source) and _needs_script(settings):
+            raise ValueError(
+                "worker processes cannot be sent the transform, which is a lambda, an inner function, or defined in a "
+                "script or a notebook: define it in a module, or pass workers_are='threads'"
+            )
         return ProcessEngine(name, settings, options)
     return ThreadEngine(name, settings, options)
+
+
+def _needs_script(settings: ProducerSettings) -> bool:
+    return any(transform is not None and transform.needs_script for transform in settings.transforms)
 
 
 def suits_threads(settings: ProducerSettings, options: ProcessOptions) -> bool:
     """Say whether threads are at least as fast as processes, or all that works; not if processes were asked for.
 
-    Threads suit where the native library makes nearly all images, and sources of the user's own that serve encoded
-    images: their decoders release the interpreter lock. Pixels are cropped and resized with that lock in between, so
-    two threads make half as many images/s as two processes (2,400 and 4,500).
+    Threads are all that works for a transform that a script or a notebook defines. Elsewhere they suit where the
+    native library makes nearly all images, and for sources of the user's own that serve encoded images: their decoders
+    release the interpreter lock. Pixels are cropped and resized with that lock in between, so two threads make half as
+    many images/s as two processes (2,400 and 4,500).
     """
     source = settings.source
     if options.start_method != "forkserver" or getattr(source, "holds_interpreter_lock", False):
         return False
     own = [transform for transform in settings.transforms if transform is not None]
-    if any(transform.holds_interpreter_lock() for transform in own):
-        if not any(transform.needs_main for transform in own):
-            return False
+    if _needs_script(settings):
         if any(transform.uses_global_state for transform in own):
             warn_user(
                 "transform draws from the global random state, so that one thread at a time may call it: define it in "
                 "a module, for worker processes, or let it draw from a parameter named generator",
             )
+        return True
+    if any(transform.holds_interpreter_lock() for transform in own):
+        return False
     native = native_rows(source, settings.pipeline, settings.decoder)
     if native is not None:
         count = min(_LOOKED_AT, len(source))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from penstock.loaders.rows.layout import BatchLayout, Part
+from penstock.loaders.rows.sendable import needs_script
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
@@ -132,9 +131,9 @@ class OwnTransform:
         return time.perf_counter() - started > _SERIAL * alone
 
     @property
-    def needs_main(self) -> bool:
+    def needs_script(self) -> bool:
         """Whether a worker process finds it only by importing the user's script, or not at all."""
-        return getattr(self.function, "__module__", None) == "__main__" or not _can_be_sent(self.function)
+        return needs_script(self.function)
 
 
 _FIX = "see the traceback; with workers=0 a debugger stops there"
@@ -218,13 +217,3 @@ def _kept_global_state() -> Iterator[Callable[[], bool]]:
         random.setstate(before[0])
         np.random.set_state(before[1])  # noqa: NPY002
         torch.default_generator.set_state(before[2])
-
-
-def _can_be_sent(function: Callable[..., Any]) -> bool:
-    from multiprocessing.reduction import ForkingPickler
-
-    try:
-        ForkingPickler.dumps(function)
-    except Exception:
-        return False
-    return getattr(function, "__module__", None) in sys.modules or not inspect.isfunction(function)

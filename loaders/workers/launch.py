@@ -173,12 +173,14 @@ def start_error(error: BaseException) -> BaseException:
     return LoaderError("E-WORKER", f"a worker process ended while it was being started ({str(error) or 'no details'})")
 
 
-def without_main(source: object) -> contextlib.AbstractContextManager[None]:
-    """Start workers that do not import the user's script, unless `source` is of a class that may be defined there.
+def hides_main(source: object) -> bool:
+    """Return whether workers do not import the user's script: all but those of a class that may be defined there."""
+    return type(source).__module__.startswith("penstock.")
 
-    With a source of this package, workers run this package's code alone.
-    """
-    return hidden_main() if type(source).__module__.startswith("penstock.") else contextlib.nullcontext()
+
+def without_main(source: object) -> contextlib.AbstractContextManager[None]:
+    """Start workers that import the user's script only as hides_main says."""
+    return hidden_main() if hides_main(source) else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from memory_source import MemorySource
+from PIL import Image
 from transform_functions import Faulty, from_global_state, from_own_state, mean
 
 from penstock.loaders import LoaderError, create_loader
@@ -118,6 +121,53 @@ def test_a_transform_that_holds_the_interpreter_lock_runs_in_processes(photos: P
 
     with pytest.warns(UserWarning, match="define it in a module"):
         serve_in_threads()
+
+
+CELL = """
+import functools, sys, warnings, torch
+from penstock.loaders import create_loader
+from penstock.pipelines import ImagePipeline
+warnings.simplefilter("error")
+def inverted(image, generator, top=255):
+    return torch.from_numpy(top - image)
+class Inverted:
+    def __call__(self, image, generator):
+        return inverted(image, generator)
+    def method(self, image, generator):
+        return inverted(image, generator)
+def make(top):
+    return lambda image, generator: inverted(image, generator, top)
+functions = {
+    "function": inverted, "instance": Inverted(), "method": Inverted().method, "lambda": lambda image: 255 - image,
+    "closure": make(255), "partial": functools.partial(inverted, top=255),
+}
+for kind, function in functions.items():
+    for backend in ("torch", "dali"):
+        options = {"pipeline": ImagePipeline(size=(16, 16)), "batch_size": 4, "backend": backend, "workers": 2}
+        with create_loader(sys.argv[1], transform=function, **options) as loader:
+            print(kind, backend, sum(len(images) for images, _ in loader), loader.describe()["workers_are"])
+try:
+    create_loader(sys.argv[1], transform=inverted, workers=2, batch_size=4, workers_are="processes")
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+def test_a_transform_of_a_script_runs_in_threads(suffix: str, tmp_path: Path) -> None:
+    """Over every kind of image, whatever holds the function; processes that were asked for are refused at once."""
+    for number in range(12):
+        noise = np.random.default_rng(number).integers(0, 256, (40, 40, 3), np.uint8)
+        (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
+        Image.fromarray(noise).save(tmp_path / "ab"[number % 2] / f"{number}.{suffix}")
+    done = subprocess.run(
+        [sys.executable, "-c", CELL, tmp_path], capture_output=True, text=True, timeout=120, check=False
+    )
+    *served, refusal = done.stdout.splitlines() or [done.stderr]
+    kinds = ("function", "instance", "method", "lambda", "closure", "partial")
+    assert served == [f"{kind} {backend} 12 threads" for kind in kinds for backend in ("torch", "dali")], done.stderr
+    assert refusal.startswith("worker processes cannot be sent the transform")
+    assert refusal.endswith("define it in a module, or pass workers_are='threads'")
 
 
 def test_a_batch_transform_is_called_at_last(photos: Path) -> None:

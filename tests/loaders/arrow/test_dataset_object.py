@@ -127,7 +127,9 @@ def test_a_transform_of_the_data_set_is_refused(dataset: Any) -> None:
     changed = dataset.select(range(5))
     changed.set_transform(_darker)
     parts = datasets.DatasetDict(train=changed, test=dataset)
-    refusal = r"the data set has the transform _darker .*pass a function of one image as transform=.*with_format\(None\)"
+    refusal = (
+        r"the data set has the transform _darker .*pass a function of one image as transform=.*with_format\(None\)"
+    )
     for source, options in (
         (dataset.with_transform(_darker), {}),
         (dataset.with_transform(_darker, columns=["image"], output_all_columns=True), {}),
