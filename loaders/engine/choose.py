@@ -10,6 +10,7 @@ from penstock.loaders.engine.thread_engine import ThreadEngine
 from penstock.loaders.rows.layout import BatchLayout
 from penstock.loaders.rows.native_rows import native_rows
 from penstock.loaders.rows.producer_settings import ProducerSettings
+from penstock.loaders.rows.transform_step import DRAWS_IN_THREADS
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.stream.engine_contract import Engine
 from penstock.loaders.workers.launch import hides_main
@@ -32,6 +33,8 @@ def open_engine(name: str, settings: ProducerSettings, options: ProcessOptions) 
                 "script or a notebook: define it in a module, or pass workers_are='threads'"
             )
         return ProcessEngine(name, settings, options)
+    if options.num_workers and any(own is not None and own.uses_global_state for own in settings.transforms):
+        warn_user(DRAWS_IN_THREADS)
     return ThreadEngine(name, settings, options)
 
 
@@ -52,11 +55,6 @@ def suits_threads(settings: ProducerSettings, options: ProcessOptions) -> bool:
         return False
     own = [transform for transform in settings.transforms if transform is not None]
     if _needs_script(settings):
-        if any(transform.uses_global_state for transform in own):
-            warn_user(
-                "transform draws from the global random state, so that one thread at a time may call it: define it in "
-                "a module, for worker processes, or let it draw from a parameter named generator",
-            )
         return True
     if any(transform.holds_interpreter_lock() for transform in own):
         return False

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.loaders.rows.global_draws import is_drawing, own_draws, seed_generators
 from penstock.loaders.rows.layout import BatchLayout, Part
 from penstock.loaders.rows.sendable import needs_script
 from penstock.pipelines.checked import shown
@@ -26,7 +26,7 @@ from penstock.pipelines.user_warnings import warn_user
 WORDS = 4  # random words for each call
 _TRIAL_S = 0.05  # of calls in one thread, before as many in each of two
 _SERIAL = 1.5  # times as long: then they wait for each other
-_global_state = threading.Lock()  # of the random state that all threads of the process share
+_by_name = threading.Lock()  # for transforms of albumentations, which hold one random state for all threads
 
 
 class OwnTransform:
@@ -37,14 +37,15 @@ class OwnTransform:
     - it takes a parameter named generator or rng, or a second one without default: `function(image, generator)`, with a
       numpy.random.Generator;
     - it is a transform of albumentations: `function(image=image)["image"]`, seeded by its set_random_seed();
-    - otherwise: `function(image)`. If a trial shows that it draws from the global random state of Python, numpy or
-      torch, that state is seeded for each call, and put back.
+    - otherwise: `function(image)`.
 
-    It can be pickled if `function` can.
+    It may draw from the global random state of Python, numpy and torch as well, for all images or for some of them:
+    the caller seeds that state (TransformStep). It can be pickled if `function` can.
 
     Attributes:
         part: shape and dtype of its results, as a trial shows them.
-        uses_global_state: whether it draws from the global random state, so that only one thread at a time may call it.
+        uses_global_state: whether it was seen to draw from the global random state, so that only one thread at a time
+            may call it.
     """
 
     def __init__(self, function: Callable[..., Any], image: Part) -> None:
@@ -60,17 +61,20 @@ class OwnTransform:
         self.uses_global_state = False
         self._trial_image = np.random.Generator(np.random.Philox(0)).integers(0, 256, image.shape).astype(image.dtype)
         words = np.arange(WORDS, dtype=np.uint64)
-        if not (self._takes_image_by_name or self._takes_generator):
-            with _kept_global_state() as has_changed:
-                self._try(words)
-                self.uses_global_state = has_changed()
-        first, second = self._try(words), self._try(words)
+        with own_draws():
+            self.uses_global_state = is_drawing(lambda: self._try(words))
+            first, second = self._try_seeded(words), self._try_seeded(words)
         self.part = Part(first.shape, first.dtype.str)
         if first.shape == second.shape and first.tobytes() != second.tobytes():
             warn_user(
                 "transform returns different results for the same image and random state: the stream cannot be "
                 "repeated. Draw from the generator that it gets as a second parameter",
             )
+
+    def _try_seeded(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+        if self.uses_global_state:
+            seed_generators(words)
+        return self._try(words)
 
     def _try(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
         try:
@@ -100,14 +104,11 @@ class OwnTransform:
             return _as_array(self.function(image, _generator(words)))
         if self._takes_image_by_name:
             function: Any = self.function
-            with _global_state:  # its own random state is one for all threads too
-                function.set_random_seed(int(words[0]))
+            with _by_name:
+                if hasattr(function, "set_random_seed"):  # older ones draw from the global random state
+                    function.set_random_seed(int(words[0]))
                 return _as_array(function(image=image)["image"])
-        if not self.uses_global_state:
-            return _as_array(self.function(image))
-        with _global_state, _kept_global_state():
-            _seed_global_state(words)
-            return _as_array(self.function(image))
+        return _as_array(self.function(image))
 
     def holds_interpreter_lock(self) -> bool:
         """Say whether two threads that call it wait for each other; takes a tenth of a second."""
@@ -188,32 +189,3 @@ def _kind(result: Any) -> str:
         where = f" on {result.device}" if isinstance(result, torch.Tensor) else ""
         return f"{result.dtype} {list(result.shape)}{where}"
     return type(result).__name__
-
-
-def _seed_global_state(words: npt.NDArray[np.uint64]) -> None:
-    random.seed(int(words[0]))
-    np.random.seed(int(words[1]))  # noqa: NPY002
-    torch.default_generator.manual_seed(int(words[2]) | int(words[3]) << 32)
-
-
-@contextlib.contextmanager
-def _kept_global_state() -> Iterator[Callable[[], bool]]:
-    """Put the global random state back at the end; yields a function that says whether it has changed."""
-
-    def state() -> tuple[Any, ...]:
-        numpy_state: Any = np.random.get_state()  # noqa: NPY002
-        return random.getstate(), numpy_state, torch.default_generator.get_state()
-
-    before = state()
-
-    def has_changed() -> bool:
-        now = state()
-        numpy_words = [state[1][1].tolist() + list(state[1][2:]) for state in (before, now)]
-        return before[0] != now[0] or numpy_words[0] != numpy_words[1] or not torch.equal(before[2], now[2])
-
-    try:
-        yield has_changed
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
-        torch.default_generator.set_state(before[2])

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.rows.global_draws import is_drawing, own_draws, read_random_state, seed_generators, shared_draws
 from penstock.loaders.rows.layout import Slot
-from penstock.loaders.rows.own_transform import draw_words
+from penstock.loaders.rows.own_transform import OwnTransform, draw_words
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sources.source_faults import name_sample
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.user_warnings import warn_user
+
+Make = Callable[[int, bool], None]  # makes a row, which perhaps is to be made again
+DRAWS_IN_THREADS = (
+    "transform draws from the global random state, so that one thread at a time may call it, and its results differ "
+    "between runs if other code draws at the same time: define it in a module, for worker processes, or let it draw "
+    "from a parameter named generator"
+)
 
 
 class TransformStep:
-    """Run transforms on the crops of a batch; belongs to one thread, whose memory for crops it keeps."""
+    """Run transforms on the crops of a batch; belongs to one thread, whose memory for crops it keeps.
+
+    What a transform draws from the global random state follows from the sample alone. In a worker process and in the
+    consumer that state is seeded for each call. Threads do not touch it, because it is the training's as well, until
+    they see that it changes in calls: from then on they call the transform one at a time, seeded.
+    """
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
@@ -44,17 +61,74 @@ class TransformStep:
         numbers = slot.rows["index"].astype(np.int64) if keys is None else keys
         served = np.flatnonzero(slot.rows["index"] >= 0).tolist()
         for view, own in enumerate(self._settings.transforms):
-            source, images = crops.images[view], slot.images[view]
             if own is None:
-                images[...] = source
+                slot.images[view][...] = crops.images[view]
                 continue
             words = draw_words(self._settings.schedule.seed, cursor.epoch, numbers, view)
-            images[slot.rows["index"] < 0] = 0
-            for row in served:
-                sample = int(slot.rows["index"][row])
-                working_on(sample)
-                try:
-                    images[row] = own(source[row], words[row])
-                except LoaderError as error:
-                    where = {"sample": sample, "path": name_sample(self._settings.source, sample) or None}
-                    raise error.locate(**where) from error.__cause__
+            slot.images[view][slot.rows["index"] < 0] = 0
+            _run(own, served, partial(self._make_row, own, crops, slot, view, working_on, words), words)
+
+    def _make_row(
+        self,
+        own: OwnTransform,
+        crops: Slot,
+        slot: Slot,
+        view: int,
+        working_on: Callable[[int], None],
+        words: npt.NDArray[np.uint64],
+        row: int,
+        again: bool,
+    ) -> None:
+        """Make an image of its crop, which stays as it is if it is to be made `again`."""
+        sample = int(slot.rows["index"][row])
+        working_on(sample)
+        try:
+            crop = crops.images[view][row]
+            slot.images[view][row] = own(crop.copy() if again else crop, words[row])
+        except LoaderError as error:
+            where = {"sample": sample, "path": name_sample(self._settings.source, sample) or None}
+            raise error.locate(**where) from error.__cause__
+
+
+def _run(own: OwnTransform, rows: list[int], make: Make, words: npt.NDArray[np.uint64]) -> None:
+    """Call `make` for each of `rows`, such that what `own` draws there follows from its `words`."""
+    if threading.current_thread() is not threading.main_thread() and not own.uses_global_state:
+        if _run_undrawn(rows, make):
+            return
+        if not own.uses_global_state:
+            own.uses_global_state = True
+            warn_user(DRAWS_IN_THREADS)
+    with own_draws():
+        for row in rows:
+            seed_generators(words[row])
+            make(row, False)
+
+
+def _run_undrawn(rows: list[int], make: Make) -> bool:
+    """Call `make` for each of `rows`, and return whether none of the calls draws from the global random state.
+
+    If the state has changed meanwhile, each call is made again until it has not: another thread drew then, such as the
+    one that trains.
+    """
+    failure = None
+    with shared_draws():
+        before = read_random_state()
+    for number, row in enumerate(rows):
+        try:
+            with shared_draws():
+                make(row, True)
+        except LoaderError as error:  # perhaps by what it drew
+            failure, rows = error, rows[: number + 1]
+            break
+    with shared_draws():
+        changed = read_random_state() != before
+    if changed and any(is_drawing(partial(_make_again, make, row)) for row in rows):
+        return False
+    if failure is not None:
+        raise failure
+    return True
+
+
+def _make_again(make: Make, row: int) -> None:
+    with shared_draws(), contextlib.suppress(LoaderError):
+        make(row, True)
