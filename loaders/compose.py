@@ -6,15 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.loaders.fields.field_specs import field_source
-from penstock.loaders.labels.labelled import label_source
+from penstock.loaders.fields.field_specs import count_values, field_source
+from penstock.loaders.labels.labelled import count_labels, label_source
 from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.tables.field_columns import fill_columns
+from penstock.loaders.tables.field_columns import fill_columns, has_column
 from penstock.loaders.views.concat import concat_sources
 from penstock.loaders.views.mix import Mixture, checked_shares
 from penstock.loaders.views.split import split_source
-from penstock.loaders.views.subset import Subset
+from penstock.loaders.views.subset import PART_OPTIONS, Subset, is_reordered, take_part
 from penstock.pipelines.checked import shown
 
 
@@ -63,11 +63,16 @@ def with_labels(source: SourceLike, labels: Any, *, classes: Any = None, **optio
         labels: class numbers (integers [n]), served as int64 [batch]; class names (strings); floats [n] or numbers [n,
             k], served as float32 [batch] or [batch, k]; a set of class names per sample, served as float32 [batch,
             classes]; a dict of these by name, served as a dict; or a function of a sample's name that returns one.
+            Next to subset= and max_per_class=, as many labels as the whole data has samples belong to these.
         classes: names of the class numbers, or of the elements of each label; of several labels a dict of these.
 
     Raises ValueError for other labels, and as open_source does.
     """
-    return label_source(open_source(source, **options), labels, classes)
+    part = _take_options(options)
+    whole = open_source(source, **options)
+    if part and count_labels(labels) == len(whole):
+        return take_part(label_source(whole, labels, classes), **part)
+    return label_source(take_part(whole, **part), labels, classes)
 
 
 def with_fields(source: SourceLike, **fields: Any) -> Source:
@@ -92,13 +97,32 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
             list of strings, of bytes, or of objects that JSON can hold, one per sample in the order of the data, or a
             function of a sample's name that returns one, or open_source("a.tar", image="txt") for the texts of tars.
             These are served as lists. Column("name") stands for a list: a column of the table, data frame or Parquet
-            and Arrow files that `source` is, or of another table.
+            and Arrow files that `source` is, or of another table. Next to subset= and max_per_class=, a list with one
+            value per sample of the whole data belongs to these samples, and so does each Column; one with as many
+            values as the part has belongs to that.
 
     Raises ValueError for fields that do not fit the data, and as open_source does.
     """
     options, own = split_options(fields)
+    part = _take_options(options)
+    whole = open_source(source, **options)
+    if is_reordered(whole) and any(map(has_column, own.values())):
+        raise ValueError(
+            "a Column has a value for each row of a table, and this source serves its data in another order: give the "
+            "fields to the data first, or pass subset= to with_fields"
+        )
     own = fill_columns(own, source, options.get("root"))
-    return field_source(open_source(source, **options), own)
+    if not part:
+        return field_source(whole, own)
+    of_whole = {name: value for name, value in own.items() if count_values(value) == len(whole)}
+    others = {name: value for name, value in own.items() if name not in of_whole}
+    served = take_part(field_source(whole, of_whole) if of_whole else whole, **part)
+    return field_source(served, others) if others else served
+
+
+def _take_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the options that choose a part of the data out of `options`, and return them."""
+    return {name: options.pop(name) for name in PART_OPTIONS if name in options}
 
 
 def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Any) -> Source:

@@ -19,6 +19,7 @@ from penstock.loaders.choose_order import Shuffle, checked_shuffle, choose_order
 from penstock.loaders.engine.slot_needs import consumer_bytes
 from penstock.loaders.feed.batch_feed import Stage
 from penstock.loaders.feed.copies import checked_device, numbered
+from penstock.loaders.fields.keypoint_pairs import warn_of_unpaired
 from penstock.loaders.labels.labelled import warn_of_lost_labels, warn_of_no_labels
 from penstock.loaders.loader import Loader
 from penstock.loaders.open_source import SourceLike, open_source, split_options
@@ -233,6 +234,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         raise ValueError("with_geometry=True puts 'geometry' into batches, and the data has a field of that name")
     moving = [name for name, kind in kinds.items() if kind.kind in MOVING] + ["geometry"] * with_geometry
     _check_moving(moving, views, transforms)
+    warn_of_unpaired(kinds, views)
     # After all checks of the arguments, because it may build a cache, for hours.
     prepare_source = choice.backend.prepare_source
     data = named if prepare_source is None else prepare_whole(named, partial(prepare_source, **choice.source_options))

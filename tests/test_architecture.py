@@ -82,7 +82,7 @@ ROOMS: dict[str, str] = {
     "bench/commands": MANY,
     "bench": "commands exits",
 }
-MAX_ROOM_MODULES = 15
+MAX_ROOM_MODULES = 20
 # The module that setuptools itself imports while it builds penstock.
 BUILD_COMMAND = ("pipelines/native/wheel.py", "setuptools")
 

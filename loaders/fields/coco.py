@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from penstock.loaders.fields.box_values import check_swaps
 from penstock.loaders.fields.coco_document import CocoDocument, file_error, find_images, read_document
+from penstock.loaders.fields.keypoint_pairs import find_pairs
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.checked import shown
 from penstock.pipelines.fields.ragged import Ragged, find_elements
@@ -28,6 +29,7 @@ class CocoFields(NamedTuple):
         image_ids: of each sample, integers or text.
         points: keypoints of each box, float32 [k, 3]; None where the file has none.
         swaps: pairs of keypoints that change places in a mirror.
+        unpaired: whether no pair was given, nor found by the names.
     """
 
     boxes: Ragged
@@ -36,12 +38,13 @@ class CocoFields(NamedTuple):
     image_ids: list[int | str]
     points: Ragged | None
     swaps: tuple[tuple[int, int], ...]
+    unpaired: bool = False
 
 
 def read_coco(source: Source, path: Any, swaps: Sequence[tuple[int | str, int | str]] | None = None) -> CocoFields:
     """Read the annotations of the samples of a source; crowds are left out.
 
-    swaps: pairs of keypoints, by number or name; by default those called left_... and right_... Raises ValueError,
+    swaps: pairs of keypoints, by number or name; by default those whose names say left and right. Raises ValueError,
     LoaderError.
     """
     document = read_document(path)
@@ -70,8 +73,10 @@ def read_coco(source: Source, path: Any, swaps: Sequence[tuple[int | str, int | 
             raise file_error(path, "swaps are pairs of keypoints, and its categories have no keypoints")
         return fields
     points = np.array([_read_keypoints(document, number, len(names)) for number in wanted[chosen].tolist()], np.float32)
-    pairs = _mirrored(names) if swaps is None else check_swaps(_number_swaps(swaps, names), len(names))
-    return fields._replace(points=Ragged(lengths, (points.reshape(-1, len(names), 3),)), swaps=pairs)
+    pairs = find_pairs(names) if swaps is None else check_swaps(_number_swaps(swaps, names), len(names))
+    return fields._replace(
+        points=Ragged(lengths, (points.reshape(-1, len(names), 3),)), swaps=pairs, unpaired=swaps is None and not pairs
+    )
 
 
 def _read_boxes(document: CocoDocument, wanted: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
@@ -122,9 +127,3 @@ def _number_swaps(swaps: Sequence[tuple[int | str, int | str]], names: list[str]
     for each in (each for pair in swaps for each in pair if isinstance(each, str) and each not in names):
         raise ValueError(f"swaps names {shown(each)}, and the keypoints of the file are {', '.join(names)}")
     return [tuple(names.index(each) if isinstance(each, str) else each for each in pair) for pair in swaps]  # type: ignore[misc]
-
-
-def _mirrored(names: list[str]) -> tuple[tuple[int, int], ...]:
-    number_of = {name: number for number, name in enumerate(names)}
-    pairs = ((number, number_of.get(f"right{name[4:]}")) for name, number in number_of.items() if name[:4] == "left")
-    return tuple((left, right) for left, right in pairs if right is not None)

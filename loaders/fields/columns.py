@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,6 +38,18 @@ class RaggedColumn:
             found.update(repr((part.dtype.str, part.shape)).encode())
             found.update(part.array.data)
         return found.digest()
+
+
+class TextFiles(RaggedColumn):
+    """Hold what was read of a text file for each sample: `folder` has one of the sample's name."""
+
+    def __init__(self, values: Ragged, folder: str) -> None:
+        super().__init__(values)
+        self._folder = folder
+
+    def path(self, name: bytes) -> bytes:
+        """Return the path of the text file of the sample called `name`."""
+        return os.path.join(os.fsencode(self._folder), os.path.splitext(name)[0] + b".txt")
 
 
 class BytesColumn(RaggedColumn):

@@ -13,9 +13,10 @@ import numpy as np
 from penstock.loaders.fields.box_values import check_boxes, check_keypoints
 from penstock.loaders.fields.coco import CocoFields, read_coco
 from penstock.loaders.fields.coco_masks import CocoMasks
-from penstock.loaders.fields.columns import ENCODED, ArrayColumn, BytesColumn, RaggedColumn
+from penstock.loaders.fields.columns import ENCODED, ArrayColumn, BytesColumn, RaggedColumn, TextFiles
 from penstock.loaders.fields.fielded import Field, Fielded
 from penstock.loaders.fields.mask_files import find_masks, match_source, sample_names
+from penstock.loaders.fields.mask_values import warn_of_ignored_foreground
 from penstock.loaders.fields.yolo import read_yolo
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.checked import checked_bool, checked_choice, checked_int, checked_number, set_checked, shown
@@ -104,11 +105,11 @@ class Keypoints:
     Attributes:
         points: x and y in pixels of the image, from its edge: the centre of the first pixel is 0.5. Visibility 0 means
             that a point is not known.
-        swaps: pairs of points that change places in a mirror image, such as left and right hand.
+        swaps: pairs of points that change places in a mirror image, such as left and right hand; () for none.
     """
 
     points: Any
-    swaps: Sequence[tuple[int, int]] = ()
+    swaps: Sequence[tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Coco(_Served):
         path: of the JSON file.
         min_area, padded, first_class: as Boxes has them.
         swaps: pairs of keypoints, by number or name, that change places in a mirror image; by default those whose names
-            begin with left and right.
+            differ in the words left and right, or l and r, wherever these stand. () for none.
     """
 
     path: Any
@@ -160,6 +161,16 @@ _BY_NAME = {"mask": Masks, "boxes": Boxes, "keypoints": Keypoints, "coco": Coco,
 _MEANT = {"masks": "mask", "bboxes": "boxes", "bbox": "boxes", "box": "boxes", "keypoint": "keypoints"}
 
 
+def count_values(value: Any) -> int | None:
+    """Return how many values a field, as with_fields takes it, has; None for one that is found by name."""
+    given = value.where if isinstance(value, Masks) else value.boxes if isinstance(value, Boxes) else value
+    given = given.points if isinstance(given, Keypoints) else given
+    if isinstance(given, tuple) and len(given) == 2:  # boxes and classes
+        given = given[0]
+    is_named = isinstance(given, (str, bytes, os.PathLike, Source, Coco, Yolo, Mapping)) or callable(given)
+    return len(given) if hasattr(given, "__len__") and not is_named else None
+
+
 def field_source(source: Source, fields: Mapping[str, Any]) -> Fielded:
     """Return `source` with fields, as with_fields takes them. Raises ValueError."""
     found: dict[str, Field] = {}
@@ -178,17 +189,25 @@ def field_source(source: Source, fields: Mapping[str, Any]) -> Fielded:
 def _make_fields(source: Source, name: str, value: Any) -> dict[str, Field]:
     spec = _as_spec(name, value)
     if isinstance(spec, Masks):
-        return {name: _mask_field(source, spec)}
+        field = _mask_field(source, spec)
+        read = field.column.take if isinstance(field.column, ArrayColumn) else field.column.read  # type: ignore[union-attr]
+        warn_of_ignored_foreground(name, read, len(source), spec.ignore_index)
+        return {name: field}
     if isinstance(spec, Keypoints):
-        points, swaps = check_keypoints(spec.points, spec.swaps, len(source))
-        return {name: Field(FieldKind(kind="keypoints", swaps=swaps, points=points.shape[1]), ArrayColumn(points))}
+        points, swaps = check_keypoints(spec.points, spec.swaps or (), len(source))
+        kind = FieldKind(kind="keypoints", swaps=swaps, points=points.shape[1], unpaired=spec.swaps is None)
+        return {name: Field(kind, ArrayColumn(points))}
     if isinstance(spec, (Boxes, Coco, Yolo)):
         served = partial(
             FieldKind, kind="boxes", min_area=spec.min_area, padded=spec.padded, first_class=spec.first_class
         )
         if isinstance(spec, Yolo):
             boxes, classes = read_yolo(source, spec.folder, spec.names)
-            return {_called(name, "yolo"): Field(served(classes=classes, relative=True), RaggedColumn(boxes))}
+            return {
+                _called(name, "yolo"): Field(
+                    served(classes=classes, relative=True), TextFiles(boxes, os.fspath(spec.folder))
+                )
+            }
         if isinstance(spec, Boxes):
             boxes, classes = check_boxes(spec.boxes, spec.classes, spec.names, len(source), spec.sizes)
             return {name: Field(served(classes=classes), RaggedColumn(boxes))}
@@ -205,7 +224,9 @@ def _coco_fields(read: CocoFields, name: str, kind: FieldKind) -> dict[str, Fiel
     fields = {name: Field(kind, RaggedColumn(read.boxes))}
     if read.points is not None:
         count = read.points.parts[0].shape[1]
-        of_points = FieldKind(kind="keypoints", of=name, swaps=read.swaps, points=count, padded=kind.padded)
+        of_points = FieldKind(
+            kind="keypoints", of=name, swaps=read.swaps, points=count, padded=kind.padded, unpaired=read.unpaired
+        )
         fields[f"{before}keypoints"] = Field(of_points, RaggedColumn(read.points))
     if all(isinstance(each, int) for each in read.image_ids):
         ids = Field(FieldKind(kind="integer"), ArrayColumn(np.array(read.image_ids, np.int64)))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.fields.coco_masks import CocoMasks
-from penstock.loaders.fields.columns import ArrayColumn, RaggedColumn, take_values
+from penstock.loaders.fields.columns import ArrayColumn, RaggedColumn, TextFiles, take_values
 from penstock.loaders.fields.mask_files import MaskBytes, MaskFiles, MaskSource
 from penstock.loaders.sources.contract import FieldSource, Source, has_fields
 from penstock.loaders.sources.view import View
@@ -91,6 +91,15 @@ class Fielded(View):
         column = self._of[name].column
         assert not isinstance(column, RaggedColumn)
         return column.take(index) if isinstance(column, ArrayColumn) else column.read(index)
+
+    def field_path(self, name: str, index: int) -> bytes | None:
+        """Return the path of the file that holds field `name` of image `index`; None if it lies in none of its own."""
+        if name not in self._of:
+            return super().field_path(name, index)
+        column = self._of[name].column
+        if isinstance(column, TextFiles):
+            return column.path(self.name(index))
+        return column.path(index) if isinstance(column, (MaskFiles, MaskSource)) else None
 
     def describe(self) -> str:
         """Describe the data in one line."""

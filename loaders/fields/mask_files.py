@@ -76,6 +76,10 @@ class MaskSource:
         """Return the mask of sample `index`."""
         return self._masks.read(int(self._numbers.take(index)))
 
+    def path(self, index: int) -> bytes:
+        """Return what error texts call the mask of sample `index`."""
+        return self._masks.path(int(self._numbers.take(index)))
+
     def content(self) -> bytes:
         """Return a digest that covers the modification times of the masks' files."""
         masks = self._masks.refreshed() if hasattr(self._masks, "refreshed") else self._masks

@@ -64,13 +64,21 @@ class WorkerFields:
             try:
                 for name in self._masks:
                     views = [view[row] for view in masks[name]]
-                    self._fill_mask(name, about[row], views)
+                    try:
+                        self._fill_mask(name, about[row], views)
+                    except LoaderError as error:
+                        raise error.locate(path=self._find_file(name, int(about["index"][row]))) from error
                     for out, plan in zip(views, moves, strict=True):
                         if plan is not None:
                             out[...] = move_mask(out, plan, place, self._masks[name].ignore_index)
             except LoaderError as error:
                 wrong[row] = error
         return wrong
+
+    def _find_file(self, name: str, index: int) -> bytes | None:
+        """Return the path of the file that holds a field of a sample, if the source knows one."""
+        find = getattr(self._source, "field_path", None)
+        return None if find is None else find(name, index)
 
     def _fill_mask(self, name: str, about: Any, views: list[npt.NDArray[Any]]) -> None:
         assert self._source is not None
@@ -84,9 +92,13 @@ class WorkerFields:
             if mask.shape == (width, height) and width != height and swaps_sides(int(about["exif"])):
                 fix = f"pass ImagePipeline(exif={self._other_exif!r}), or give each image a mask of its size"
             raise LoaderError("E-DATASET", cause, fix=fix)
-        if mask.dtype.itemsize > views[0].itemsize and mask.max(initial=0) > np.iinfo(views[0].dtype).max:
-            cause = f"field {name!r}: the mask has values up to {mask.max()}, and {kind.dtype} holds less"
-            raise LoaderError("E-DATASET", cause, fix="pass Masks(..., dtype='int32')")
+        if mask.dtype != views[0].dtype:
+            low, high, held = int(mask.min(initial=0)), int(mask.max(initial=0)), np.iinfo(views[0].dtype)
+            if low < held.min or high > held.max:
+                cause = (
+                    f"field {name!r}: the mask has values from {low} to {high}, and {kind.dtype} holds {held.min} to "
+                )
+                raise LoaderError("E-DATASET", f"{cause}{held.max}", fix="pass Masks(..., dtype='int32')")
         drawn = (np.reshape(about[column], (len(views), -1)).tolist() for column in ("window", "place", "turn", "flip"))
         for out, window, place, (turn,), (flip,) in zip(views, *drawn, strict=True):
             out = view_image(out, place[2], place[3], 1)[..., 0] if self._in_patches else out
@@ -106,7 +118,11 @@ class WorkerFields:
                 corner = [round(value, 2) for value in corners[box].tolist()]
                 cause = f"field {name!r}: box {corner} reaches out of its image of {width}x{height} pixels"
                 fix = "give left, top, right, bottom in pixels of the image as it is read, or on_bad_sample='replace'"
-                wrong[rows[int(of[box])]] = LoaderError("E-DATASET", cause, fix=fix)
+                if kind.relative:
+                    fix = "give centre and sides as shares of the image, from 0 to 1, or on_bad_sample='replace'"
+                row = int(of[box])
+                path = self._find_file(name, int(about["index"][row]))
+                wrong[rows[row]] = LoaderError("E-DATASET", cause, fix=fix, path=path)
             for box in find_other_sizes(boxes, about["size"]).tolist():
                 row = int(of[box])
                 wrong[rows[row]] = self._other_size(name, boxes.parts[2][box].tolist(), about[row])

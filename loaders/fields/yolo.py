@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,8 @@ from penstock.loaders.fields.join import sample_stems
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.errors import printable
 from penstock.pipelines.fields.ragged import Ragged
+
+_MOST_SHARE = 2.0  # of the image's side; what reaches out of it by less is refused when its size is known
 
 
 def read_yolo(
@@ -37,8 +40,7 @@ def read_yolo(
 
 
 def _read_file(path: str) -> npt.NDArray[np.float64]:
-    with open(path, encoding="ascii") as file:
-        lines = [line.split() for line in file if line.strip()]
+    lines = [line.split() for line in _read_text(path).splitlines() if line.strip()]
     if not lines:
         return np.zeros((0, 5))
     try:
@@ -50,4 +52,18 @@ def _read_file(path: str) -> npt.NDArray[np.float64]:
     wrong = np.flatnonzero(~np.isfinite(values).all(1) | (values[:, 3:] < 0).any(1) | (values[:, 0] % 1 != 0))
     if len(wrong):
         raise ValueError(f"{printable(path)}: {' '.join(lines[wrong[0]])} is no class number with a box")
+    wrong = np.flatnonzero((values[:, 1:] > _MOST_SHARE).any(1))
+    if len(wrong):
+        cause = f"{printable(path)}: {' '.join(lines[wrong[0]])} is not in shares of the image, from 0 to 1"
+        raise ValueError(f"{cause}: divide x and width by the image's width, y and height by its height")
     return values
+
+
+def _read_text(path: str) -> str:
+    """Return a text file; the mark that some editors put in front of it says how it is encoded."""
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        return data.decode("utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{printable(path)}: not a text file ({error.reason} at byte {error.start})") from None

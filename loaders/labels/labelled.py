@@ -91,6 +91,14 @@ def are_targets(labels: Any) -> bool:
     return isinstance(labels, (list, tuple)) and any(not isinstance(label, (int, np.integer)) for label in labels[:1])
 
 
+def count_labels(labels: Any) -> int | None:
+    """Return how many labels with_labels is given; None for a function, and for columns of different lengths."""
+    if isinstance(labels, Mapping):
+        counts = set(map(count_labels, labels.values()))
+        return counts.pop() if len(counts) == 1 else None
+    return len(labels) if hasattr(labels, "__len__") and not isinstance(labels, (str, bytes)) else None
+
+
 def label_source(source: Source, labels: Any, classes: Any = None) -> Labelled:
     """Return `source` with other labels, as with_labels takes them. Raises ValueError."""
     if isinstance(labels, Mapping) and not all(hasattr(column, "__len__") for column in labels.values()):

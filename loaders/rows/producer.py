@@ -110,7 +110,8 @@ class Producer:
         """Return the rows whose EXIF orientation is known where that is needed; Python makes the others."""
         exif = batch.rows["exif"]
         if not self._python.fields.moves:
-            exif[...] = 0 if self._settings.pipeline.exif == "ignore" else exif
+            if self._settings.pipeline.exif == "ignore":
+                exif[...] = 0  # nobody asks for it, and Python does not look for it
             return done
         unknown = exif[done] == 0  # odd blocks, which the library leaves to Python
         for row in done[unknown].tolist():

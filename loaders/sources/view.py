@@ -114,6 +114,12 @@ class OverSources:
         source, inner = self._place(index)
         return source.mask(name, inner)  # type: ignore[no-any-return]
 
+    def field_path(self, name: str, index: int) -> bytes | None:
+        """Return the path of the file that holds field `name` of image `index`; None if it lies in none of its own."""
+        source, inner = self._place(index)
+        find = getattr(source, "field_path", None)
+        return None if find is None else find(name, inner)
+
     def name(self, index: int) -> bytes:
         """Return the name of image `index` in its own source, as sample_name defines it."""
         return sample_name(*self._place(index))

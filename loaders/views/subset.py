@@ -87,6 +87,13 @@ class _InSource:
         return when
 
 
+def is_reordered(source: Source) -> bool:
+    """Return whether `source` serves all samples of some data in another order than that of the data."""
+    if isinstance(source, Subset) and len(source) == len(source.source):
+        return bool(np.any(source.indices != np.arange(len(source))))
+    return any(map(is_reordered, getattr(source, "sources", ())))
+
+
 def take_part(source: Source, subset: SubsetSpec = None, max_per_class: int | None = None) -> Source:
     """Return the part of a source that open_source is asked for: first the subset, then at most so many of each class.
 

@@ -74,7 +74,9 @@ def encode_mask(mask: Mask) -> bytes:
 
 
 def decode_mask(data: bytes | Mask) -> Mask:
-    """Return the values of a mask, integers [h, w]: palette indices, grey levels of 8 or 16 bits, or bits.
+    """Return the values of a mask, integers [h, w]: palette indices, or grey levels as numbers from 0 on.
+
+    A grey PNG of 1, 2 or 4 bits has the values 0 to 1, 3 or 15.
 
     Raises LoaderError E-CORRUPT, E-UNSUPPORTED for a mask of several channels or a JPEG, which changes values.
     """
@@ -87,8 +89,15 @@ def decode_mask(data: bytes | Mask) -> Mask:
             if image.mode not in _ONE_CHANNEL or image.format == "JPEG":
                 cause = f"a mask must have one channel without loss, this is a {image.format} of mode {image.mode}"
                 raise LoaderError("E-UNSUPPORTED", cause, fix="save masks as PNG, grey or with a palette")
+            step = _step_of_levels(image.format, data)
             values = np.asarray(image.convert("L") if image.mode == "1" else image)
             bits = image.mode == "1"
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise LoaderError("E-CORRUPT", f"the mask cannot be decoded: {error}") from error
-    return (values > 0).view(np.uint8) if bits else values
+    return (values > 0).view(np.uint8) if bits else values // step if step > 1 else values
+
+
+def _step_of_levels(form: str | None, data: bytes) -> int:
+    """Return what Pillow multiplies the levels of a grey PNG of 2 or 4 bits by."""
+    is_grey_png = form == "PNG" and len(data) > 25 and data[25] == 0
+    return {2: 85, 4: 17}.get(data[24], 1) if is_grey_png else 1

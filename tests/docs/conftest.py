@@ -64,6 +64,7 @@ def _write_fields(folder: Path, images: list[Path]) -> None:
         Image.fromarray(np.full((height, width), n % 3, np.uint8)).save(mask)
         listed.append({"id": n, "file_name": name.as_posix(), "width": width, "height": height})
         box = [width // 4, height // 4, width // 2, height // 2]
-        boxes.append({"id": n, "image_id": n, "category_id": 1, "bbox": box, "area": box[2] * box[3], "iscrowd": 0})
+        whole = {"bbox": box, "area": box[2] * box[3], "iscrowd": 0}
+        boxes.append({"id": n + 1, "image_id": n, "category_id": 1, **whole})  # pycocotools takes id 0 for no match
     coco = {"images": listed, "annotations": boxes, "categories": [{"id": 1, "name": "thing"}]}
     (folder / "instances.json").write_text(json.dumps(coco))

@@ -194,7 +194,7 @@ def test_bad_fields_name_their_sample_and_are_replaced(
         code, cause = "E-CORRUPT", "the mask cannot be decoded"
     elif fault == "depth":
         Image.fromarray(np.full(data.sizes[bad][::-1], 256, np.uint16)).save(path)
-        cause = "has values up to 256"
+        cause = "has values from 0 to 256"
     elif fault == "box":
         boxes[bad] = np.array([[0, 0, data.sizes[bad][0] + 2, 9]])
         cause = "field 'boxes': box [0.0, 0.0, "

@@ -1,0 +1,96 @@
+"""The values of masks are served as they are, or refused: none wraps, none is scaled, and a lost foreground is said."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from penstock.loaders import LoaderError, Masks, create_loader, open_source, with_fields
+from penstock.pipelines import ImagePipeline
+
+SIDE = 16
+WHOLE = ImagePipeline(size=(SIDE, SIDE), crop="full", flip=0.0)
+
+
+def grey_png(values: np.ndarray, bits: int) -> bytes:
+    """A grey PNG of 1, 2, 4, 8 or 16 bits, made here: Pillow does not write few bits."""
+    rows = [b"\0" + pack(row, bits) for row in values]
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", *values.shape[::-1], bits, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"".join(rows))) + chunk(b"IEND", b"")
+
+
+def pack(row: np.ndarray, bits: int) -> bytes:
+    if bits == 16:
+        return row.astype(">u2").tobytes()
+    places = np.arange(bits - 1, -1, -1)
+    return np.packbits((row[:, None] >> places & 1).astype(np.uint8).ravel()).tobytes()
+
+
+def encoded(values: np.ndarray, kind: str) -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(values).save(data, kind)
+    return data.getvalue()
+
+
+def serve(folder: Path, masks: Any, **spec: Any) -> tuple[np.ndarray, list[str]]:
+    (folder / "images").mkdir(exist_ok=True)
+    Image.new("RGB", (SIDE, SIDE)).save(folder / "images" / "a.png")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        source = with_fields(folder / "images", mask=Masks(masks, **spec))
+        with create_loader(source, pipeline=WHOLE, batch_size=1, workers=0, shuffle=False, drop_last=False) as loader:
+            (batch,) = loader
+    return batch["mask"][0].numpy(), [str(each.message) for each in seen if "ignore_index" in str(each.message)]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
+def test_grey_pngs_of_few_bits_hold_numbers(tmp_path: Path, bits: int) -> None:
+    for seed in range(5):
+        values = np.random.default_rng(seed).integers(0, min(1 << bits, 250), (SIDE, SIDE))
+        (tmp_path / "m.png").write_bytes(grey_png(values, bits))
+        found, _ = serve(tmp_path, [tmp_path / "m.png"])
+        assert np.array_equal(found, values)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32"])
+@pytest.mark.parametrize("value", [-(2**31), -257, -2, -1, 0, 7, 255, 256, 70_000, 2**31 - 1])
+def test_values_that_a_type_does_not_hold_are_refused_with_the_file(tmp_path: Path, dtype: str, value: int) -> None:
+    values = np.zeros((SIDE, SIDE), np.int32)
+    values[3, 4] = value
+    (tmp_path / "m.tif").write_bytes(encoded(values, "TIFF"))
+    if dtype == "uint8" and not 0 <= value <= 255:
+        with pytest.raises(LoaderError, match=rf"m\.tif.*values from {min(value, 0)} to {max(value, 0)}.*int32"):
+            serve(tmp_path, [tmp_path / "m.tif"], dtype=dtype)
+    else:
+        assert np.array_equal(serve(tmp_path, [tmp_path / "m.tif"], dtype=dtype)[0], values)
+
+
+@pytest.mark.parametrize("how", ["files", "source", "array"])
+def test_masks_of_0_and_255_are_said_to_have_no_foreground(tmp_path: Path, how: str) -> None:
+    values = np.zeros((SIDE, SIDE), np.uint8)
+    values[:, 5:] = 1
+
+    def said(mask: np.ndarray, **spec: Any) -> int:
+        folder = tmp_path / f"m{mask.max()}"
+        folder.mkdir(exist_ok=True)
+        (folder / "a.png").write_bytes(encoded(mask, "PNG"))
+        masks = {"files": folder, "source": open_source(folder), "array": mask[None]}[how]
+        return len(serve(tmp_path, masks, **spec)[1])
+
+    border = values * 3
+    border[0] = 255
+    assert said(values * 255) == said(values * 255, ignore_index=255) == 1
+    assert said(values * 7, ignore_index=7) == 1
+    assert said(values) == said(border) == said(values * 255, ignore_index=254) == said(values * 0) == 0

@@ -1,0 +1,167 @@
+"""Labels and fields belong to samples: whatever part of the data a view serves, each sample keeps its own values."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from penstock.loaders import Boxes, Column, Keypoints, Masks, concat, mix, open_source, split, with_fields, with_labels
+from penstock.loaders.sources.contract import Source
+
+N = 12
+
+
+def pixels(numbers: Any) -> np.ndarray:
+    return np.broadcast_to(np.array(numbers, np.uint8)[:, None, None, None], (len(numbers), 4, 4, 3)).copy()
+
+
+def table(folder: Path, kind: str) -> tuple[Any, dict[str, Any]]:
+    """A table with one row per image, in which everything says the number of the row; and options to open it."""
+    rows = []
+    for number in range(N):
+        Image.fromarray(pixels([number])[0]).save(folder / f"{number}.png")
+        mask = folder / f"mask{number}.png"
+        Image.fromarray(np.full((4, 4), number, np.uint8)).save(mask)
+        rows.append(
+            {
+                "image": f"{number}.png",
+                "label": number % 3,
+                "text": f"text {number}",
+                "box": json.dumps([[0, 0, 1 + number / N, 2]]),
+                "point": json.dumps([[1 + number / N, 2]]),
+                "mask": mask.name,
+            }
+        )
+    if kind == "jsonl":
+        (folder / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return folder / "t.jsonl", {}
+    frame = pd.DataFrame(rows)
+    if kind == "frame":
+        return frame, {"root": folder}
+    getattr(frame, f"to_{kind}")(folder / f"t.{kind}", index=False)
+    return folder / f"t.{kind}", {}
+
+
+FIELDS = {
+    "text": Column("text"),
+    "boxes": Boxes(Column("box")),
+    "points": Keypoints(Column("point"), swaps=()),
+    "mask": Masks(Column("mask")),
+}
+
+
+def check(source: Source) -> int:
+    """Demand that the fields and the label of each sample are those of its image; return the number of samples."""
+    everything = np.arange(len(source))
+    labels = source.labels(everything)
+    found = source.fields(everything)  # type: ignore[attr-defined]
+    numbers = [number_of(source.read(index)) for index in everything.tolist()]
+    assert labels.tolist() == [number % 3 for number in numbers]
+    assert found["text"] == [f"text {number}" for number in numbers]
+    assert found["boxes"].parts[0][:, 2] == pytest.approx([1 + number / N for number in numbers])
+    assert found["points"][:, 0, 0] == pytest.approx([1 + number / N for number in numbers])
+    assert [number_of(source.mask("mask", index)) for index in everything.tolist()] == numbers  # type: ignore[attr-defined]
+    return len(numbers)
+
+
+def number_of(image: Any) -> int:
+    if not isinstance(image, np.ndarray):
+        with Image.open(io.BytesIO(image)) as opened:
+            image = np.asarray(opened)
+    return int(image.flat[0])
+
+
+def draw_subset(rng: np.random.Generator, count: int) -> Any:
+    kind = rng.integers(5)
+    if kind == 0:
+        return "::-1"
+    if kind == 1:
+        return rng.permutation(count).tolist()
+    if kind == 2:
+        return rng.permutation(count)[: rng.integers(1, count + 1)]
+    if kind == 3:
+        return f"{rng.integers(0, 2)}::{rng.integers(1, 3)}"
+    return rng.permutation(np.arange(count) < max(1, count // 2))
+
+
+def draw_view(rng: np.random.Generator, source: Source) -> Source:
+    """One more view of a source with fields."""
+    kind = rng.integers(5)
+    if kind == 0:
+        return open_source(source, subset=draw_subset(rng, len(source)))
+    if kind == 1:
+        return open_source(source, max_per_class=int(rng.integers(1, 5)))
+    if kind == 2:
+        return split(source, 0.5, seed=int(rng.integers(9)), by_class=False)[0] if len(source) > 7 else source
+    if kind == 3:
+        return concat([open_source(source, subset=draw_subset(rng, len(source))), source])
+    return concat([source, open_source(source, subset="::-1")])
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "frame"])
+def test_columns_under_random_views(tmp_path: Path, kind: str) -> None:
+    """25 views of views of each table; the first one may be made by with_fields itself."""
+    rng = np.random.default_rng(7)
+    data, options = table(tmp_path, kind)
+    served = 0
+    for _ in range(25):
+        part: dict[str, Any] = {}
+        if rng.integers(2):
+            part["subset"] = draw_subset(rng, N)
+        if rng.integers(3) == 0:
+            part["max_per_class"] = int(rng.integers(1, 5))
+        source = with_fields(data, **FIELDS, **options, **part)
+        for _ in range(rng.integers(0, 3)):
+            source = draw_view(rng, source)
+        served += check(source)
+    assert served > 150
+
+
+@pytest.mark.filterwarnings("ignore:this subset leaves out")
+@pytest.mark.parametrize("make", ["labels", "fields"])
+def test_lists_belong_to_whole_data_or_to_its_part_by_their_length(make: str) -> None:
+    images = (pixels(range(N)), np.arange(N) % 3)
+    rng = np.random.default_rng(3)
+
+    def attach(values: list[int], **part: Any) -> list[int]:
+        if make == "labels":
+            source = with_labels(images, values, **part)
+            return source.labels(np.arange(len(source))).tolist()
+        source = with_fields(images, value=[str(each) for each in values], **part)
+        return [int(text) for text in source.fields(np.arange(len(source)))["value"]]  # type: ignore[attr-defined]
+
+    for _ in range(40):
+        subset = draw_subset(rng, N)
+        served = open_source(images, subset=subset)
+        numbers = [number_of(served.read(index)) for index in range(len(served))]
+        assert attach(list(range(N)), subset=subset) == numbers
+        if len(numbers) < N:
+            assert attach(numbers, subset=subset) == numbers
+        if len(numbers) < N - 1:
+            with pytest.raises(ValueError, match=r"one per sample"):
+                attach(list(range(N - 1)), subset=subset)
+
+
+def test_a_column_next_to_an_order_that_its_table_has_not(tmp_path: Path) -> None:
+    data, _ = table(tmp_path, "csv")
+    backwards, part = open_source(data, subset="::-1"), open_source(data, subset="::2")
+    views: list[Callable[[], Source]] = [
+        lambda: backwards,
+        lambda: concat([backwards]),
+        lambda: with_labels(backwards, [0] * N),
+    ]
+    for view in views:
+        with pytest.raises(ValueError, match="another order"):
+            with_fields(view(), text=Column("text", data))
+    with pytest.raises(ValueError, match="one per sample"):
+        with_fields(part, text=Column("text", data))
+    assert len(with_fields(open_source(data, subset=range(N)), text=Column("text", data))) == N
+    assert len(with_fields(mix({"a": (open_source(data), 1.0)}), text=Column("text", data))) == N
