@@ -22,11 +22,11 @@ class Category(NamedTuple):
     """Hold the id and the name of a class of boxes.
 
     Attributes:
-        id: in the JSON file of COCO; of other boxes the class number counted from 0.
+        id: in the JSON file of COCO, None for joined files whose ids differ; of other boxes the class number from 0.
         name: what it is called.
     """
 
-    id: int | str
+    id: int | str | None
     name: str
 
 

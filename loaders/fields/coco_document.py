@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.loaders.fields.mask_files import sample_names
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.sources.view import View
+from penstock.loaders.sources.view import is_part
 from penstock.loaders.system.file_read import read_error
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, count_text, printable
@@ -208,10 +208,12 @@ def find_images(source: Source, document: CocoDocument) -> npt.NDArray[np.int64]
             has = f"which has {count_text(len(whole), 'image')}: give it a file_name that is the sample's name"
             raise file_error(document.path, f"sample {index} ({printable(name)}) {what}, {has}")
         if (other := sample_of.setdefault(found, index)) != index:
-            both = f"samples {other} ({printable(names[other])}) and {index} ({printable(name)})"
+            both = " and ".join(f"{number} ({printable(source.path(number))})" for number in (other, index))
             wanted = "give each an image whose file_name is the sample's whole name"
-            raise file_error(document.path, f"{both} would both be image {shown(document.names[found])}: {wanted}")
-    if len(names) < len(whole) and not isinstance(source, View):  # a part of the data has a part of the images
+            raise file_error(
+                document.path, f"samples {both} would both be image {shown(document.names[found])}: {wanted}"
+            )
+    if len(names) < len(whole) and not is_part(source):
         first = next(name for name, number in whole.items() if number not in sample_of)
         left = f"{len(whole) - len(names):,} of {count_text(len(whole), 'image')}"
         warn_user(

@@ -49,7 +49,9 @@ class Fielded(View):
         super()._show(source)
         self.has_fields = True
         self._files: bytes | None = None
-        self.field_kinds = {**self.field_kinds, **{name: kind for name, (kind, _) in self._of.items()}}
+        # What belongs to boxes that are replaced, such as their keypoints, goes with them.
+        kept = {name: kind for name, kind in self.field_kinds.items() if kind.of not in self._of}
+        self.field_kinds = {**kept, **{name: kind for name, (kind, _) in self._of.items()}}
 
     @property
     def content(self) -> str:

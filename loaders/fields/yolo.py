@@ -13,8 +13,10 @@ import numpy.typing as npt
 from penstock.loaders.fields.box_values import checked_names, number_classes
 from penstock.loaders.fields.join import sample_stems
 from penstock.loaders.sources.contract import Source
-from penstock.pipelines.errors import printable
+from penstock.loaders.sources.view import is_part
+from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.fields.ragged import Ragged
+from penstock.pipelines.user_warnings import warn_user
 
 _MOST_SHARE = 2.0  # of the image's side; what reaches out of it by less is refused when its size is known
 
@@ -27,12 +29,14 @@ def read_yolo(
     Raises ValueError for a folder without a single file, and for other lines than "class x y width height".
     """
     checked_names(names)  # before many files are read
-    found = []
-    for name in sample_stems(source, "text files"):
+    found, stems = [], sample_stems(source, "text files")
+    for name in stems:
         path = os.path.join(folder, f"{name}.txt")
         found.append(_read_file(path) if os.path.exists(path) else None)
     if not any(each is not None for each in found):
         raise ValueError(f"no image has a text file of its name in {printable(str(folder))}")
+    if not is_part(source):
+        _warn_of_others(folder, stems)
     values = [np.zeros((0, 5)) if each is None else each for each in found]
     numbers, classes = number_classes([each[:, 0].astype(np.int64).tolist() for each in values], names)
     lengths = np.array(list(map(len, values)), np.int64)
@@ -67,3 +71,15 @@ def _read_text(path: str) -> str:
         return data.decode("utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{printable(path)}: not a text file ({error.reason} at byte {error.start})") from None
+
+
+def _warn_of_others(folder: Any, stems: Sequence[str]) -> None:
+    """Warn of text files of boxes that no image has the name of; classes.txt is a list of names."""
+    known, others = set(stems), []
+    for parent, _, files in os.walk(folder, followlinks=True):
+        within = os.path.relpath(parent, folder)
+        texts = (os.path.normpath(os.path.join(within, name)) for name in files if name.endswith(".txt"))
+        others += [name for name in texts if name[:-4] not in known and os.path.basename(name) != "classes.txt"]
+    if others:
+        text = f"{count_text(len(others), 'text file')} of {printable(str(folder))}"
+        warn_user(f"{text} have no image of their name and are left out, first {printable(min(others))}")

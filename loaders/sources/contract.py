@@ -160,8 +160,9 @@ class FieldSource(Source, Protocol):
     def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
         """Return the fields of images `indices` that are no masks, by name.
 
-        Boxes are a Ragged of float32 [4] (left, top, right, bottom) and int64 class numbers; keypoints float32 [n, k,
-        3], or of boxes a Ragged of [k, 3]; text, bytes and json are lists. Pixels are those of the image as it is read.
+        Boxes are a Ragged of float32 [4] (left, top, right, bottom), int64 class numbers and, if they are known, int32
+        [2], width and height of the image that was annotated; keypoints float32 [n, k, 3], or of boxes a Ragged of [k,
+        3]; an integer is int64 [n]; text, bytes and json are lists. Pixels are those of the image as it is read.
         """
         ...
 

@@ -212,3 +212,12 @@ class View(OverSources):
 
     def describe(self) -> str:
         return self.source.describe()
+
+
+def is_part(source: Source) -> bool:
+    """Return whether `source` shows fewer samples than the data that it was made of, as a subset or a split does."""
+    while isinstance(source, View):
+        if len(source) < len(source.source):
+            return True
+        source = source.source
+    return False

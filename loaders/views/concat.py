@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -151,7 +152,11 @@ def _check_targets(sources: Sequence[Source]) -> bool:
 
 def _check_fields(sources: Sequence[Source]) -> dict[str, FieldKind]:
     """Return the fields of sources by name; raise ValueError where they differ."""
-    first, *others = [source.field_kinds if has_fields(source) else {} for source in sources]
+    first, *others = [dict(source.field_kinds) if has_fields(source) else {} for source in sources]
+    for name, kind in first.items():
+        if any(name in other and other[name].category_ids != kind.category_ids for other in others):
+            for each in (first, *others):  # they have no common ids
+                each |= {name: replace(each[name], category_ids=(None,) * len(kind.classes))} if name in each else {}
     for other in others:
         if other != first:
             differ = sorted(name for name in {**first, **other} if first.get(name) != other.get(name))

@@ -30,7 +30,8 @@ class FieldKind:
         ignore_index: of masks, the value of pixels outside the image.
         first_class: of boxes, the number of the first class as it is served; a source counts from 0.
         unpaired: of keypoints, whether nobody said which are left and right: a mirrored image may have them exchanged.
-        category_ids: of boxes, the ids of their classes in the file that they come from; empty for numbers from 0.
+        category_ids: of boxes, the ids of their classes in the file that they come from; empty for numbers from 0,
+            None for those of joined files that differ.
     """
 
     kind: str
@@ -45,8 +46,8 @@ class FieldKind:
     ignore_index: int = 255
     # Not in the repr: it identifies data, and data without these stays the same.
     first_class: int = field(default=0, repr=False)
-    category_ids: tuple[int | str, ...] = field(default=(), repr=False)
-    unpaired: bool = field(default=False, repr=False)
+    category_ids: tuple[int | str | None, ...] = field(default=(), repr=False)
+    unpaired: bool = field(default=False, repr=False, compare=False)  # caches of before do not say it
 
     def __post_init__(self) -> None:
         checked_choice("kind", self.kind, KINDS)

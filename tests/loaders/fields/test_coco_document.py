@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from penstock.loaders import Boxes, Coco, Masks, Yolo, concat, create_loader, split, with_fields
+from penstock.loaders import Boxes, Coco, LoaderError, Masks, Yolo, concat, create_loader, split, with_fields
 from penstock.pipelines.spec import ImagePipeline
 
 SIDE = 64
@@ -120,7 +120,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "two samples of one image": (
         {"images": [image(1, "a.png"), image(2, "b.png"), image(3, "x/0001.png")], "annotations": []},
-        "samples 2 ('x/0001.png') and 3 ('y/0001.png') would both be image 'x/0001.png'",
+        "y/0001.png') would both be image 'x/0001.png'",
     ),
 }
 
@@ -186,6 +186,8 @@ def test_images_of_the_file_that_are_not_in_the_data_are_counted(images: Path, t
     ):
         source = with_fields(images, coco=file)
     assert lefts(serve(source)) == [[4], [1, 3], [], [2]]
+    with pytest.warns(UserWarning, match=r"a\.json': 2 of 6 images are not in this data"):
+        with_fields(with_fields(images, text=["a"] * 4), coco=file)  # no part of the data
     part, _ = split(images, 0.5, by_class=False)  # a part of the data has a part of the file's images
     assert len(part) < len(FILES)
     boxes = serve(with_fields(part, coco=write(tmp_path / "b.json", document())), batch_size=len(part))["boxes"]
@@ -262,6 +264,63 @@ def test_data_of_other_first_classes_is_other_data(images: Path, tmp_path: Path)
     assert one.fingerprint != two.fingerprint
     with pytest.raises(ValueError, match="boxes differ"):
         concat([one, two])
+
+
+def test_joined_files_have_no_common_ids(images: Path, tmp_path: Path) -> None:
+    """Boxes of two files whose categories have other ids are joined by number, and their ids are not known."""
+    kinds = [{"id": 3, "name": "cat"}, {"id": 9, "name": "dog"}]
+    boxes = [{**each, "category_id": {7: 9, 3: 3}[each["category_id"]]} for each in document()["annotations"]]
+    other = document(categories=kinds, annotations=boxes)
+    files = [write(tmp_path / f"{number}.json", content) for number, content in enumerate((document(), other))]
+    sources = [with_fields(images, coco=file) for file in files]
+    for joined, ids in ((concat([sources[0], sources[0]]), [3, 7]), (concat(sources), [None, None])):
+        with create_loader(joined, pipeline=WHOLE, batch_size=8, dtype=torch.uint8, workers=0) as loader:
+            assert loader.categories == {"boxes": {n: (ids[n], name) for n, name in enumerate(("cat", "dog"))}}
+            assert lefts(next(iter(loader))) == [[4], [1, 3], [], [2]] * 2
+    plain = with_fields(images, boxes=Boxes([[[5, 5, 9, 9]]] * 4, [[1]] * 4, names=["cat", "dog"]))
+    both = concat([with_fields(sources[0], image_ids=["a"] * 4), with_fields(plain, image_ids=["b"] * 4)])
+    assert lefts(serve(both, batch_size=8)) == [[4], [1, 3], [], [2], [5], [5], [5], [5]]
+
+
+def test_boxes_that_are_replaced_take_their_keypoints_along(images: Path, tmp_path: Path) -> None:
+    kinds = [{"id": 7, "name": "dog", "keypoints": ["nose"]}, {"id": 3, "name": "cat"}]
+    boxes = [{**each, "keypoints": [9, 20, 2]} for each in document()["annotations"]]
+    source = with_fields(images, coco=write(tmp_path / "a.json", document(categories=kinds, annotations=boxes)))
+    batch = serve(with_fields(source, boxes=Boxes([[[5, 5, 9, 9]]] * 4)))
+    assert set(batch) == {"images", "labels", "boxes", "boxes_classes", "image_ids"}
+    assert lefts(batch) == [[5]] * 4
+
+
+def test_a_cache_alone_serves_ids_and_refuses_other_sizes(images: Path, tmp_path: Path) -> None:
+    other = document()
+    other["images"][3]["height"] = 2 * SIDE
+    for name, content in (("good", document()), ("bad", other)):
+        source = with_fields(images, coco=Coco(write(tmp_path / f"{name}.json", content), first_class=1))
+        cache = tmp_path / f"{name}.h5"
+        with create_loader(source, pipeline=WHOLE, backend="hdf5", cache=cache, batch_size=4) as loader:
+            assert loader.categories["boxes"][2] == (7, "dog")
+        with create_loader(cache, pipeline=WHOLE, backend="hdf5", batch_size=4, workers=0) as loader:
+            assert loader.categories == {"boxes": {1: (3, "cat"), 2: (7, "dog")}}
+            if name == "bad":
+                with pytest.raises(LoaderError, match="annotated at 64x128 pixels, the image has 64x64"):
+                    next(iter(loader))
+                continue
+            batch = next(iter(loader))
+            assert (lefts(batch), batch["image_ids"].tolist()) == ([[4], [1, 3], [], [2]], [10, 20, 30, 40])
+
+
+def test_text_files_without_an_image_are_counted(images: Path, tmp_path: Path) -> None:
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).with_suffix(".txt").write_text("1 0.5 0.5 0.5 0.5\n")
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    assert len(serve(with_fields(images, yolo=tmp_path))["boxes"][0]) == 1
+    (tmp_path / "a" / "A.txt").write_text("0 0.5 0.5 1 1\n")
+    (tmp_path / "b.txt").write_text("0 0.5 0.5 1 1\n")
+    with pytest.warns(UserWarning, match="2 text files of .* have no image of their name and are left out, first 'a/A"):
+        with_fields(images, yolo=tmp_path)
+    part, _ = split(images, 0.75, by_class=False)
+    with_fields(part, yolo=Yolo(tmp_path, ["cat", "dog"]))
 
 
 def test_masks_of_a_json_file_keep_to_its_images(images: Path, tmp_path: Path) -> None:
