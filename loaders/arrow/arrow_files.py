@@ -19,7 +19,7 @@ from penstock.loaders.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.arrow.arrow_package import arrow_errors, import_pyarrow
 from penstock.loaders.arrow.arrow_url import MAGIC, UNCOMPRESSED, SparseArrow
 from penstock.loaders.arrow.arrow_values import locate_values
-from penstock.loaders.arrow.image_rows import ImageRows
+from penstock.loaders.arrow.image_rows import ImageRows, no_rows_error
 from penstock.loaders.labels.label_index import load_with_labels, save_with_labels
 from penstock.loaders.labels.label_values import Labels
 from penstock.loaders.labels.labelled import serve_labels
@@ -28,13 +28,14 @@ from penstock.loaders.remote.places import absolute, folder_of
 from penstock.loaders.remote.remote_source import RemoteSource, are_unchanged, check_remote
 from penstock.loaders.sources.contract import Source, images_of
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
+from penstock.loaders.sources.left_out import warn_of_left_out
 from penstock.loaders.sources.range_index import Container, RangeIndex, RangeTable
 from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.file_read import mtime_ns, open_regular, read_error
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, printable
 
-FORMAT = 2  # the rules by which rows are ordered, skipped and labelled
+FORMAT = 3  # the rules by which rows are ordered, skipped and labelled
 _REMOTE_FILES = 64  # by URL that are looked at side by side
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -154,7 +155,9 @@ class ArrowFiles:
                 some = self.paths[begin : begin + _REMOTE_FILES]
                 for file in map(fetch, some) if store is None else pool.map(fetch, some):
                     with arrow_errors(file.container.name):
-                        _locate_rows(file, columns.image, rows, labels)
+                        num_rows = _locate_rows(file, columns.image, rows, labels)
+                    if not num_rows and not self.info:  # save_to_disk writes such files, where shards are many
+                        raise no_rows_error(file.container.name)
         order = self._read_indices(rows) if self.indices else None
         return rows.finish("Arrow files", labels.finish(), order, self.identity)
 
@@ -168,7 +171,8 @@ class ArrowFiles:
         return np.concatenate(parts)
 
 
-def _locate_rows(file: ArrowFile, image: str, rows: ImageRows, labels: ArrowLabels) -> None:
+def _locate_rows(file: ArrowFile, image: str, rows: ImageRows, labels: ArrowLabels) -> int:
+    """Add the rows of a file; return how many these are."""
     pyarrow, path = import_pyarrow(), file.container.name
     container, first_row = rows.add_container(file.container), 0
     label_chunks: list[list[Any]] = [[] for _ in labels.columns]
@@ -183,9 +187,10 @@ def _locate_rows(file: ArrowFile, image: str, rows: ImageRows, labels: ArrowLabe
             chunks.append(chunk)
     if not labels.columns:
         labels.add_unlabelled(first_row)
-        return
+        return first_row
     kinds = [file.schema.field(name).type for name in labels.columns]
     labels.add(list(map(pyarrow.chunked_array, label_chunks, kinds)), path)
+    return first_row
 
 
 def open_arrow_files(
@@ -221,6 +226,8 @@ def open_described(
     if index is None or index.header.made_by != identity or not are_unchanged(index):
         table, others = files.locate()
         index, labels = save_with_labels(name, table.write, RangeIndex, others)
+    where = printable(files.paths[0]) + (f" and {len(files.paths) - 1:,} more" if len(files.paths) > 1 else "")
+    warn_of_left_out(index.header.skipped, index.header.examples, where)
     again = Reopening(lambda: images_of(reopen()))
     images = RangeSource(index, again, max_file_bytes) if remote is None else RemoteSource(index, again, remote)
     return serve_labels(images, labels)

@@ -17,6 +17,7 @@ from penstock.loaders.labels.label_index import save_with_labels
 from penstock.loaders.labels.labelled import serve_labels
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
+from penstock.loaders.sources.left_out import warn_of_left_out
 from penstock.loaders.sources.range_index import RangeIndex
 from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.sources.reopening import Reopening
@@ -79,6 +80,7 @@ def open_dataset(
         "Arrow files" if held is None else "Arrow files or parts of memory", labels.finish(), _read_order(dataset)
     )
     index, kept = save_with_labels(None, ranges.write, RangeIndex, others)
+    warn_of_left_out(index.header.skipped, index.header.examples, "the data set")
     reopen = Reopening(functools.partial(_refuse_to_reopen, held))  # which keeps the file alive here
     return serve_labels(RangeSource(index, reopen, max_file_bytes), kept)
 

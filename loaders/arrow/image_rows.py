@@ -14,13 +14,19 @@ from penstock.loaders.arrow.arrow_values import Values
 from penstock.loaders.labels.label_values import Labels, digest_labels
 from penstock.loaders.remote.object_store import ObjectStore
 from penstock.loaders.remote.places import absolute, find_object, join
+from penstock.loaders.sources.left_out import NO_ROW_IMAGE
 from penstock.loaders.sources.range_index import Container, RangeTable
 from penstock.loaders.system.file_read import mtime_ns
 from penstock.pipelines.errors import LoaderError
 
-NO_IMAGE, NO_LABEL = "row without an image", "row without a label"
+NO_LABEL = "row without a label"
 _NOWHERE = -1  # container of a row without an image
 _REQUESTS = 64
+
+
+def no_rows_error(path: bytes) -> LoaderError:
+    """Return the error for a file without rows, one of those that were passed."""
+    return LoaderError("E-NODATA", "the file has no rows", fix="write it again, or leave it out", path=path)
 
 
 class ImageRows:
@@ -90,7 +96,7 @@ class ImageRows:
         if len(rows) and (rows.min() < 0 or rows.max() >= len(where)):
             raise LoaderError("E-CORRUPT", f"indices must be below {len(where):,}, got {int(rows.max()):,}")
         has_image, has_label = where[rows] != _NOWHERE, found.numbers[rows] >= 0
-        skipped = {NO_IMAGE: int((~has_image).sum()), NO_LABEL: int((has_image & ~has_label).sum())}
+        skipped = {NO_ROW_IMAGE: int((~has_image).sum()), NO_LABEL: int((has_image & ~has_label).sum())}
         kept = rows[has_image & has_label]
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items() if count)
         if not len(kept):
@@ -110,6 +116,7 @@ class ImageRows:
             classes=found.classes,
             made_by=made_by,
             skipped={reason: count for reason, count in skipped.items() if count},
+            examples={NO_ROW_IMAGE: os.fsdecode(self._keys[rows[~has_image][0]])} if skipped[NO_ROW_IMAGE] else {},
             labels_digest=digest_labels(others) if others else "",
         )
         return table, others

@@ -23,7 +23,7 @@ from penstock.loaders.arrow.arrow_parquet import (
     read_group,
 )
 from penstock.loaders.arrow.group_cache import GroupCache
-from penstock.loaders.arrow.image_rows import NO_LABEL
+from penstock.loaders.arrow.image_rows import NO_LABEL, no_rows_error
 from penstock.loaders.labels.label_index import keep_labels
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import absolute, folder_of, join, read_whole
@@ -85,6 +85,9 @@ class ParquetSource(IndexedImages):
         }
         self._reopen = Reopening(functools.partial(type(self), paths, **options))
         footers = self._map(read_footer, paths)
+        for footer in footers:
+            if not footer.group_rows.sum():
+                raise no_rows_error(footer.container.name)
         schema = footers[0].schema
         columns = choose_columns(schema, read_features(schema), image, label, paths=False)
         self._image = columns.image

@@ -45,20 +45,21 @@ SIDECAR, NO_SUFFIX, UNKNOWN_SUFFIX, UNREAD_FORMAT = "other suffix", "no suffix",
 HIDDEN, HIDDEN_IMAGES, NOT_REGULAR = "hidden", "hidden with images", "not a regular file"
 LINK, BROKEN_LINK = "link", "broken link"
 UNREADABLE, VANISHED, BESIDE_CLASSES = "unreadable", "vanished", "next to class folders"
+NO_ROW_IMAGE = "row without an image"
 NO_IMAGE, OTHER_IMAGE, NO_SAMPLES = "sample without an image", "other image of a sample", "tar without samples"
 
-_SUFFIX_FIX = "give images the suffix of their format, or pass a list of (path, label)"
 # Reason -> how a warning counts it (one of them, what follows), and what to do. What is not here is not warned of.
 _WARNED = {
     BESIDE_CLASSES: ("image", f" {BESIDE_CLASSES}", "move them into the folder of their class, or {instead}"),
     UNREAD_FORMAT: ("image", " of a format that is not read", "convert them to JPEG or PNG"),
-    UNKNOWN_SUFFIX: ("file", " with an unknown suffix", _SUFFIX_FIX),
-    NO_SUFFIX: ("file", " without a suffix", _SUFFIX_FIX),
+    UNKNOWN_SUFFIX: ("file", " with an unknown suffix", "{rename}"),
+    NO_SUFFIX: ("file", " without a suffix", "{rename}"),
     NOT_REGULAR: ("special file", "", ""),
     LINK: ("symbolic link", "", "write the tar again with --dereference"),
     BROKEN_LINK: ("broken link", "", ""),
     UNREADABLE: ("unreadable path", "", "give this user the right to read them"),
     VANISHED: ("path", " that vanished meanwhile", ""),
+    NO_ROW_IMAGE: ("row", " without an image", ""),
     NO_IMAGE: ("sample", " without an image", ""),
     OTHER_IMAGE: ("other image", " of samples", "name the suffix of the images with image="),
     NO_SAMPLES: ("tar", " without samples", ""),
@@ -124,12 +125,13 @@ def warn_of_left_out(
     where: str,
     *,
     instead: str = "pass a list of (path, label)",
+    rename: str = "give images the suffix of their format, or pass a list of (path, label)",
     unsaid: Collection[str] = (),
 ) -> None:
     """Warn once of all that is left out, with one name for each reason; hidden files and sidecars are excepted.
 
     skipped, examples: as of ImagesHeader. where: what is opened, as text. instead: what else to do with images next to
-    class folders. unsaid: reasons that are not warned of.
+    class folders. rename: what to do about suffixes. unsaid: reasons that are not warned of.
     """
     parts, fixes = [], dict[str, None]()
     for reason, (noun, rest, fix) in _WARNED.items():
@@ -137,6 +139,6 @@ def warn_of_left_out(
             example = f" ({printable(examples[reason])})" if reason in examples else ""
             parts.append(count_text(skipped[reason], noun) + rest + example)
             if fix:
-                fixes[fix.format(instead=instead)] = None
+                fixes[fix.format(instead=instead, rename=rename)] = None
     if parts:
         warn_user(f"{where}: left out: {', '.join(parts)}{'; ' * bool(fixes)}{'; '.join(fixes)}")

@@ -19,7 +19,7 @@ from penstock.loaders.remote.url_patterns import refuse_http
 from penstock.loaders.sources.contract import Source, images_of
 from penstock.loaders.sources.folder_scan import root_error
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
-from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, warn_of_left_out
+from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, LeftOut, explain_name, warn_of_left_out
 from penstock.loaders.sources.range_index import RangeIndex
 from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.sources.reopening import Reopening
@@ -90,7 +90,8 @@ def open_tars(
     _warn_of_ends(index.header.skipped, paths)
     where = printable(paths[0]) + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
     instead = "pass a table of keys and labels as label="
-    warn_of_left_out(index.header.skipped, index.header.examples, where, instead=instead)
+    rename = "give images the suffix of their format"
+    warn_of_left_out(index.header.skipped, index.header.examples, where, instead=instead, rename=rename)
     images = RangeSource(index, reopen, max_file_bytes) if remote is None else RemoteSource(index, reopen, remote)
     return serve_labels(images, labels)
 
@@ -127,12 +128,20 @@ def is_tar_folder(path: bytes) -> bool:
 def open_tar_folder(path: bytes, **options: Any) -> Source:
     """Open the tars in a folder or below a URL, sorted by name (bytes), as open_tars does."""
     if is_url(path):
-        return open_tars([name.encode() for name in _list_url(path)[1] if name.lower().endswith(SUFFIX)], **options)
-    try:
-        names = sorted(name for name in os.listdir(path) if name.lower().endswith(SUFFIX.encode()))
-    except OSError as error:
-        raise root_error(error, path) from error
-    return open_tars([os.path.join(path, name) for name in names if not name.startswith(b".")], **options)
+        found = [name.encode() for name in _list_url(path)[1]]
+    else:
+        try:
+            found = [os.path.join(path, name) for name in sorted(os.listdir(path)) if not name.startswith(b".")]
+        except OSError as error:
+            raise root_error(error, path) from error
+    source = open_tars([name for name in found if name.lower().endswith(SUFFIX.encode())], **options)
+    left_out = LeftOut()
+    for name in map(os.path.basename, found):
+        if not name.lower().endswith(SUFFIX.encode()):
+            left_out.add(explain_name(os.fsdecode(name)), name)
+    rename = "decompress tars, and give them the suffix .tar"
+    warn_of_left_out(left_out.counts, left_out.texts(), printable(path), rename=rename)
+    return source
 
 
 def _list_url(url: bytes) -> tuple[list[str], list[str]]:

@@ -72,7 +72,10 @@ def test_one_class_without_labels(tmp_path: Path, folder: ImageFolder) -> None:
 def test_rows_without_image_or_label_are_skipped_and_counted(tmp_path: Path, folder: ImageFolder) -> None:
     images = [{"bytes": folder.read(0), "path": None}, None, {"bytes": None, "path": None}, {"bytes": folder.read(1)}]
     table = pa.table({"image": pa.array([*images, images[0]], IMAGE), "label": [0, 0, 0, None, 1]})
-    source = open_source(write_arrow(tmp_path / "some.arrow", table))
+    path = write_arrow(tmp_path / "some.arrow", table)
+    for _ in range(2):  # looked through, then from the saved index
+        with pytest.warns(UserWarning, match=r"some.arrow': left out: 2 rows without an image \('row 1'\)"):
+            source = open_source(path)
     assert [source.read(0), source.read(1)] == [folder.read(0)] * 2
     assert source.path(1).endswith(b":row 4")
     assert source.skipped == {"row without an image": 2, "row without a label": 1}
@@ -82,6 +85,15 @@ def test_rows_without_image_or_label_are_skipped_and_counted(tmp_path: Path, fol
         open_source(write_arrow(tmp_path / "none.arrow", table.slice(3, 1)))
     with pytest.raises(LoaderError, match="E-NODATA"):
         open_source(write_arrow(tmp_path / "empty.arrow", table.slice(0, 0)))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_file_without_rows_among_others_is_named(tmp_path: Path, folder: ImageFolder, stream: bool) -> None:
+    table = photo_table(folder)
+    for number in range(3):
+        write_arrow(tmp_path / f"{number}.arrow", table.slice(0, 0 if number == 1 else 9), stream=stream)
+    with pytest.raises(LoaderError, match=r"E-NODATA.*1.arrow' cause=the file has no rows"):
+        open_source(str(tmp_path / "*.arrow"))
 
 
 def test_rows_that_name_files(tmp_path: Path, folder: ImageFolder) -> None:

@@ -50,7 +50,9 @@ def test_files_follow_one_another(tmp_path: Path, folder: ImageFolder) -> None:
     table = table.set_column(2, "label", names)
     for number, part in enumerate((table.slice(30), table.slice(0, 0), table.slice(0, 30))):
         write_parquet(tmp_path / f"{number}.parquet", part, rows=12)
-    source = open_source(str(tmp_path / "{0..2}.parquet"))
+    with pytest.raises(LoaderError, match=r"E-NODATA.*1.parquet' cause=the file has no rows"):
+        open_source(str(tmp_path / "{0..2}.parquet"))
+    source = open_source(str(tmp_path / "{0,2}.parquet"))
     assert isinstance(source, ParquetSource)
     assert_same_samples(source, folder, [*range(30, 61), *range(30)])
     assert source.path(31) == os.fsencode(f"{tmp_path}/2.parquet:row 0")

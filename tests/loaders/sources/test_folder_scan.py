@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import random
+import re
 import shutil
 import socket
 import string
@@ -169,6 +170,46 @@ def test_an_image_of_another_format_beside_the_flat_data_is_no_stray(tmp_path: P
     plant(tmp_path, ["1.png", "2.png", "scan.pgm", "labels/names.txt"])
     with pytest.warns(UserWarning, match="as one class"), pytest.warns(UserWarning, match="left out: 1 .*'scan.pgm'"):
         assert ImageFolder(tmp_path).skipped == {"format not read": 1, "other suffix": 1}
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["a/x.HEIC", "b/y.heic"], "2 images of a format that is not read ('a/x.HEIC'); convert them to JPEG or PNG"),
+        (["a/x.avif", "a/1/y.jxl", "b/z.JP2"], "3 images of a format that is not read ('a/1/y.jxl'); convert"),
+        (["a/x.JPG_large", "a/y.jpg~"], "2 files with an unknown suffix ('a/x.JPG_large'); give images the suffix"),
+        (["a/x0", "b/x1"], "2 files without a suffix ('a/x0'); give images the suffix of their format, or pass a list"),
+        (["z.heic", "y.jpg"], "2 images next to class folders ('y.jpg'); move them"),
+        (["a/x.tar", "b/y.zip"], "2 files with an unknown suffix ('a/x.tar')"),
+        (["a/x.heic", "b/y.part", "b/z"], "1 image of a format that is not read ('a/x.heic'), 1 file with an unknown"),
+        (["a/x.txt", "a/Thumbs.db", "b/.DS_Store", "meta.json", "b/labels.csv", "README", "a/x.xml", "b/LICENSE"], ""),
+    ],
+)
+def test_one_warning_says_what_is_left_out(tmp_path: Path, names: list[str], words: str) -> None:
+    plant(tmp_path, ["a/1.jpg", "b/2.jpg", *names])
+    settle(tmp_path)
+    for _ in range(2):  # scanned, then from the saved index
+        expected = pytest.warns(UserWarning, match=f"^{re.escape(f'{str(tmp_path)!r}: left out: {words}')}")
+        with expected if words else nullcontext():
+            assert len(ImageFolder(tmp_path)) == 2
+
+
+def test_a_flat_folder_of_few_images_says_what_is_left_out(tmp_path: Path) -> None:
+    plant(tmp_path, ["1.jpg", *(f"{number}.heic" for number in range(7))])
+    with pytest.warns(UserWarning, match=r"left out: 7 images of a format that is not read \('0.heic'\)"):
+        assert len(ImageFolder(tmp_path)) == 1
+
+
+def test_every_suffix_of_jpeg_is_read(tmp_path: Path) -> None:
+    suffixes = ["jpg", "JPEG", "jpe", "jfif", "JIF", "pjpeg", "pjp", "jfi"]
+    plant(tmp_path, [f"a/1.{suffix}" for suffix in suffixes])
+    assert len(ImageFolder(tmp_path)) == 8
+
+
+def test_folders_of_the_parts_of_samples_are_no_classes(tmp_path: Path) -> None:
+    plant(tmp_path, ["images/1.jpg", "masks/1.png"])
+    with pytest.warns(UserWarning, match="its classes are 'images' and 'masks': pass the folder of the images"):
+        ImageFolder(tmp_path)
 
 
 @left_out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,17 @@ def test_a_folder_by_url_is_the_folder(server: RangeServer) -> None:
         assert [source.read(index) for index in range(4)] == names
         assert source.skipped == {"hidden": 2, "other suffix": 1, "next to class folders": 1}
     assert server.requests["all"] == 2 * (4 + 1 + 1 + 2 + 4)  # four names, two looks at the top, classes, images
+
+
+def test_what_is_left_out_of_a_folder_by_url_is_said(server: RangeServer) -> None:
+    for name in ("b/6.HEIC", "b/7.jxl", "b/8.JPG_large", "b/9"):
+        (server.root / "data" / name).write_bytes(b"left out")
+    words = (
+        "'s3://data': left out: 2 images of a format that is not read ('b/6.HEIC'), 1 file with an unknown suffix "
+        "('b/8.JPG_large'), 1 file without a suffix ('b/9'); convert them to JPEG or PNG; give images the suffix"
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(words)}"):
+        assert len(open_source("s3://data")) == 4
 
 
 def test_a_folder_is_listed_again(server: RangeServer) -> None:

@@ -119,6 +119,25 @@ def test_folders_of_tars_hold_neither_images_nor_folders(shards: Path, others: l
         assert isinstance(open_source(shards), RangeSource)
 
 
+def test_other_files_next_to_tars_are_warned_of(shards: Path) -> None:
+    for name in ("train-0003.tar.gz", "train-0004.tar.part", "train-0005", "README.md", "train-0000.tar.idx", ".x.tar"):
+        (shards / name).write_bytes(b"")
+    words = (
+        f"'{shards}': left out: 2 files with an unknown suffix ('train-0003.tar.gz'), "
+        "1 file without a suffix ('train-0005'); decompress tars, and give them the suffix .tar"
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(words)}$"):
+        assert len(open_source(shards)) == 12
+
+
+def test_links_in_a_tar_are_warned_of(tmp_path: Path) -> None:
+    links = entry(b"1.png", kind=b"2", linkname=b"/elsewhere/1.png") + entry(b"2.png", kind=b"1", linkname=b"gone.png")
+    (tmp_path / "x.tar").write_bytes(entry(b"0.png", photo(0)) + links + END)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"1 symbolic link \('1.png'\), 1 broken link \('2.png'\); write"):
+            assert len(open_source(tmp_path / "x.tar")) == 1
+
+
 def test_images_of_a_folder_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_tar_folder(os.fsencode(tmp_path / "absent"))
     (tmp_path / "notes.txt").write_bytes(b"")
