@@ -35,6 +35,7 @@ from penstock.loaders.tables.open_tables import open_tables
 from penstock.loaders.tables.table_rows import TABLE_SUFFIXES
 from penstock.loaders.tables.url_folder import open_url_folder
 from penstock.loaders.tars.tar_source import COMPRESSED_TARS, TAR_OPTIONS, is_tar_folder, open_tar_folder, open_tars
+from penstock.loaders.views.chosen_classes import choose_classes, warn_of_text_order
 from penstock.loaders.views.concat import concat_sources
 from penstock.loaders.views.subset import PART_OPTIONS, take_part
 from penstock.loaders.views.subset_spec import SubsetSpec
@@ -188,7 +189,7 @@ def select_options(path: str | bytes | os.PathLike[Any], options: Mapping[str, A
     elif not is_url(named) and not is_pattern(named):
         found = next((kind for kind in FOLDER_KINDS if kind.is_this(named)), None)
     found = found or _find_file_kind(list(_expand(named)), options.get("image"))
-    taken = set(found.options if found else ()) - set(() if is_url(named) else REMOTE_OPTIONS)
+    taken = {"classes", *(found.options if found else ())} - set(() if is_url(named) else REMOTE_OPTIONS)
     return {name: value for name, value in options.items() if name in taken}
 
 
@@ -200,11 +201,15 @@ def open_source(
     spec: a path or URL of a folder, file or cache; a pattern of these with wildcards or braces; a pair (images, labels)
     of arrays; a list of paths and sources, which become one source. subset: which samples, as parse_subset takes it.
     max_per_class: at most so many samples of each class, of the subset if there is one. `options`: those of the kind.
+    Every kind takes classes=, the names of the classes by their numbers, such as those of the training data.
 
     Raises LoaderError E-NODATA for a missing path or an empty part, ValueError for an unsupported file or object,
     and for an option that the kind does not have; TypeError for options with a Source.
     """
-    return take_part(_open_data(spec, options), subset, max_per_class)
+    source = _open_data(spec, options)
+    if source is not spec:
+        warn_of_text_order(source)
+    return take_part(source, subset, max_per_class)
 
 
 def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
@@ -227,8 +232,11 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
 
 
 def _open_kind(kind: Kind, what: Any, options: dict[str, Any]) -> Source:
+    options = dict(options)
+    classes = None if "classes" in kind.options else options.pop("classes", None)
     try:
-        return kind.open(what, **options)
+        source = kind.open(what, **options)
+        return source if classes is None else choose_classes(source, classes)
     except LoaderError as error:
         cure = cure_by_name(what) if error.code == "E-NODATA" and isinstance(what, bytes) else None
         if cure is None:
@@ -306,7 +314,13 @@ def _open_files(paths: Collection[bytes], named: bytes, options: dict[str, Any])
         hint = " (a URL of a folder ends with a slash)" if is_url(named) else ""
         known = ", ".join(f"{kind.name} ({', '.join(kind.suffixes)})" for kind in FILE_KINDS)
         raise ValueError(f"{printable(named)} is not a source{hint}: pass a folder of images, or {known}")
-    return _open_kind(kind, paths if kind.open is open_lists.open_images else list(paths), options)
+    if kind.open is open_lists.open_images:  # whose missing files are served as on_bad_sample says
+        return _open_kind(kind, paths, options)
+    missing = [] if is_url(named) else [path for path in paths if not os.path.exists(path)]
+    if missing and len(paths) > 1:
+        cause = f"{len(missing):,} of the {len(paths):,} files that this pattern names do not exist, the first is "
+        raise LoaderError("E-NODATA", f"{cause}{printable(missing[0])}", fix="check the pattern", path=named)
+    return _open_kind(kind, list(paths), options)
 
 
 def _find_file_kind(paths: list[bytes], image: str | None = None) -> Kind | None:

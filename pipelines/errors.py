@@ -44,6 +44,7 @@ _LINE = re.compile(
 # address without its host, after "url: ".
 _USER = re.compile(r"(?<=://)[^\s/?#'\"<>]*@")
 _QUERY = re.compile(r"((?:://|url: /)[^\s?#'\"<>]*)[?#][^\s'\"<>]*")
+MAX_SHOWN = 200  # characters of a value in a message
 _SKIP = "repair or remove the file, or pass on_bad_sample='replace'"
 
 ERROR_CODES: dict[str, ErrorCode] = {
@@ -90,9 +91,15 @@ ERROR_CODES: dict[str, ErrorCode] = {
 def printable(path: bytes | str) -> str:
     """Quote a path as one line of ASCII, as `repr` does, with undecodable bytes and control characters escaped.
 
-    Of an address it leaves out what hide_secrets hides.
+    Of an address it leaves out what hide_secrets hides. A longer one than any path of a file that people name, such as
+    a picture where a path is expected, is shortened in the middle.
     """
-    return ascii(hide_secrets(os.fsdecode(path) if isinstance(path, bytes) else path))
+    return ascii(shorten(hide_secrets(os.fsdecode(path) if isinstance(path, bytes) else path)))
+
+
+def shorten(text: str) -> str:
+    """Return the text, of more than 200 characters only the beginning and the end."""
+    return text if len(text) <= MAX_SHOWN else f"{text[:60]}...{text[63 - MAX_SHOWN :]}"
 
 
 def one_line(text: str) -> str:

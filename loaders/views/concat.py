@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source, has_fields, has_targets, is_located
 from penstock.loaders.sources.view import Indices, OverSources
+from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import count_text
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.ragged import join_rows, take_rows
@@ -173,6 +175,13 @@ def merge_classes(of_sources: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
     """Return the class names of all sources, by class number, as Concat describes it."""
     if len(set(of_sources)) == 1:
         return of_sources[0]
+    for classes in of_sources:
+        if len(set(classes)) < len(classes):
+            twice = next(name for name in classes if classes.count(name) > 1)
+            raise ValueError(
+                f"two classes of one source are called {shown(os.fsdecode(twice))}, and joined sources match classes "
+                "by name: give them different names with classes=, or all sources the same classes"
+            )
     names = sorted({name for classes in of_sources for name in classes})
     return tuple(sorted(names, key=int) if all(name.isdigit() for name in names) else names)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from command_line import penstock_here
 from folder_trees import plant
 
+from penstock.loaders import LoaderError
 from penstock.loaders.open_source import Kind, open_source
 from penstock.loaders.sources.arrays import ArraySource
 from penstock.loaders.sources.contract import Source
@@ -62,4 +65,23 @@ def test_a_file_of_no_known_kind_names_what_is_known(tmp_path: Path, monkeypatch
     assert open_source(tmp_path / "data.ZIP", split=1) == ([os.fsencode(tmp_path / "data.ZIP")], {"split": 1})
     pattern = str(tmp_path / "{b,a}-{08..10}.zip")
     names = [f"{letter}-{number}.zip" for letter in "ba" for number in ("08", "09", "10")]
+    plant(tmp_path, names)
     assert open_source(pattern) == ([os.fsencode(tmp_path / name) for name in names], {})
+
+
+def test_a_pattern_with_files_that_do_not_exist_counts_them(tmp_path: Path) -> None:
+    for number in (1, 3):
+        (tmp_path / f"{number}.tar").write_bytes(b"")
+    with pytest.raises(LoaderError, match=r"2 of the 4 files that this pattern names do not exist.*0\.tar"):
+        open_source(f"{tmp_path}/{{0..3}}.tar")
+
+
+@pytest.mark.parametrize("value", ["iVBORw0KGgo" * 20_000, "\udcff\udcd8\udcff" * 20_000, "a/" * 50_000])
+def test_a_picture_in_the_place_of_a_path_makes_a_short_message(tmp_path: Path, value: str) -> None:
+    line = json.dumps({"path": value, "label": 0}, ensure_ascii=False)
+    (tmp_path / "t.jsonl").write_text(f"{line}\n", errors="surrogateescape")
+    frame = pd.DataFrame({"image": pd.Series([value], dtype=object), "label": [0]})
+    for data in ([(value, 0)], [value], tmp_path / "t.jsonl", frame):
+        with pytest.raises((LoaderError, ValueError)) as raised:
+            open_source(data)
+        assert len(str(raised.value)) < 1500
