@@ -26,7 +26,7 @@ from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.profile import DEFAULT_PROFILE
 from penstock.loaders.rows.layout import image_layout
 from penstock.loaders.rows.native_rows import suits_native_library
-from penstock.loaders.rows.own_transform import OwnTransform, checked_transforms, transformed_layout
+from penstock.loaders.rows.own_transform import OwnTransform, checked_transforms, saved_functions, transformed_layout
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sizes.aspect_buckets import checked_buckets, order_by_buckets
 from penstock.loaders.sizes.patch_budget import PatchBudget, check_patches
@@ -256,7 +256,11 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         seed=seed,
         shuffle=bool(shuffle),
         sampler=order.name,
-        pipeline={**pipeline_settings(views, dtype, policy), **schedule.saved_sizes(views[0].size)},
+        pipeline={
+            **pipeline_settings(views, dtype, policy),
+            **schedule.saved_sizes(views[0].size),
+            **saved_functions(transforms, batch_transform),
+        },
     )
     loader = Loader(
         partial(_open_engine, choice.backend.name, settings, choice.options),

@@ -17,6 +17,7 @@ from penstock.loaders.rows.layout import BatchLayout, Part
 from penstock.loaders.rows.sendable import needs_script
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.function_names import name_function, plain_attributes
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.plan.philox import STREAM_TRANSFORM, random_words, view_stream
 from penstock.pipelines.spec import ImagePipeline
@@ -44,6 +45,7 @@ class OwnTransform:
 
     Attributes:
         part: shape and dtype of its results, as a trial shows them.
+        name: names the function in saved states.
         uses_global_state: whether it was seen to draw from the global random state, so that only one thread at a time
             may call it.
     """
@@ -61,10 +63,13 @@ class OwnTransform:
         self.uses_global_state = False
         self._trial_image = np.random.Generator(np.random.Philox(0)).integers(0, 256, image.shape).astype(image.dtype)
         words = np.arange(WORDS, dtype=np.uint64)
+        attributes = plain_attributes(function)
         with own_draws():
             self.uses_global_state = is_drawing(lambda: self._try(words))
             first, second = self._try_seeded(words), self._try_seeded(words)
         self.part = Part(first.shape, first.dtype.str)
+        kept = plain_attributes(function)  # those that a call changes, such as counters, are no parameters
+        self.name = name_function(function, [name for name in kept if attributes.get(name) == kept[name]])
         if first.shape == second.shape and first.tobytes() != second.tobytes():
             warn_user(
                 "transform returns different results for the same image and random state: the stream cannot be "
@@ -154,6 +159,19 @@ def checked_transforms(transform: Any, images: Sequence[Part]) -> tuple[OwnTrans
         raise ValueError(f"transform must be one function, or one per view ({len(images)}), got {len(functions)}")
     pairs = zip(functions, images, strict=True)
     return tuple(None if function is None else OwnTransform(function, image) for function, image in pairs)
+
+
+def saved_functions(transforms: Sequence[OwnTransform | None], batch_transform: Any) -> dict[str, Any]:
+    """Return by argument the names of the user's functions for saved states, without those that are None.
+
+    That of transform is a list of one, or None, for each view, unless all views have the same.
+    """
+    names = [own and own.name for own in transforms]
+    saved = {
+        "transform": names if len(set(names)) > 1 else next(iter(names), None),
+        "batch_transform": None if batch_transform is None else name_function(batch_transform),
+    }
+    return {argument: name for argument, name in saved.items() if name is not None}
 
 
 def transformed_layout(crops: BatchLayout, transforms: Sequence[OwnTransform | None]) -> BatchLayout:

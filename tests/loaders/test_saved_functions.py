@@ -1,0 +1,217 @@
+"""A state is loaded with the user's functions that it was saved with, and refused with others."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transform_functions import jitter, mean, roll
+
+from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.loader import Loader
+from penstock.pipelines.spec import ImagePipeline
+
+DATA = (np.zeros((12, 8, 8, 3), np.uint8), np.arange(12))
+TINY = ImagePipeline(size=(8, 8))
+
+
+def open_loader(**options: Any) -> Loader:
+    return create_loader(DATA, batch_size=4, workers=0, **{"pipeline": TINY} | options)
+
+
+def save(options: dict[str, Any]) -> Any:
+    with open_loader(**options) as loader:
+        next(iter(loader))
+        return json.loads(json.dumps(loader.state_dict()))
+
+
+def load(state: Any, options: dict[str, Any], **how: Any) -> int:
+    with open_loader(**options) as loader:
+        loader.load_state_dict(state, **how)
+        return len(list(loader))
+
+
+class Brighter:
+    def __init__(self, levels: int) -> None:
+        self._levels = levels
+        self.calls = 0
+        self.state = np.random.default_rng(0)
+
+    def __call__(self, image: Any) -> Any:
+        self.calls += 1
+        return image + np.uint8(self._levels)
+
+    def method(self, image: Any) -> Any:
+        return self(image)
+
+
+@dataclass
+class Printed:
+    levels: int
+
+    def __call__(self, image: Any) -> Any:
+        return image + np.uint8(self.levels)
+
+
+class Table(torch.nn.Module):
+    """Holds a table, weights that train, and what says nothing in its repr."""
+
+    def __init__(self, top: int, share: float = 1.0) -> None:
+        super().__init__()
+        self.levels = np.linspace(0, top, 256).astype(np.float32)
+        self.share = share
+        self.inner = torch.nn.Linear(2, 2)
+
+    def forward(self, image: Any) -> Any:
+        return self.levels[image] * np.float32(self.share)
+
+
+def brighten(image: Any, by: int) -> Any:
+    return image + np.uint8(by)
+
+
+def closure(by: int) -> Callable[[Any], Any]:
+    def inner(image: Any) -> Any:
+        return brighten(image, by)
+
+    return inner
+
+
+def default(by: int) -> Callable[[Any], Any]:
+    return lambda image, by=by: brighten(image, by)
+
+
+def in_list(names: set[str]) -> Callable[[Any], Any]:
+    return lambda image: image + np.uint8(len(names & {"a", "b", "c", "d"}))
+
+
+KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "function": (lambda: mean, lambda: roll),
+    "lambda": (lambda: lambda image: image + 1, lambda: lambda image: image + 2),
+    "closure": (lambda: closure(1), lambda: closure(2)),
+    "default": (lambda: default(1), lambda: default(2)),
+    "captured set": (lambda: in_list({"a", "b", "c"}), lambda: in_list({"a", "b"})),
+    "partial": (lambda: functools.partial(brighten, by=1), lambda: functools.partial(brighten, by=2)),
+    "object": (lambda: Brighter(1), lambda: Brighter(2)),
+    "method": (lambda: Brighter(1).method, lambda: Brighter(2).method),
+    "dataclass": (lambda: Printed(1), lambda: Printed(2)),
+    "module": (lambda: Table(255), lambda: Table(254)),
+    "nested": (lambda: torch.nn.Sequential(Table(255)), lambda: torch.nn.Sequential(Table(255, share=0.5))),
+    "kind": (lambda: mean, lambda: Printed(1)),
+}
+BATCH: dict[str, tuple[Any, Any]] = {
+    "lambda": (lambda images, labels: (-images, labels), lambda images, labels: (images * 2, labels)),
+    "partial": (
+        functools.partial(lambda images, labels, by: (images * by, labels), by=1),
+        functools.partial(lambda images, labels, by: (images * by, labels), by=3),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_transform_is_accepted_and_another_one_refused(kind: str) -> None:
+    """Made anew each time, as in another run, and the same object that was called meanwhile."""
+    one, other = KINDS[kind]
+    function = one()
+    plain, state = save({}), save({"transform": function})
+    assert load(state, {"transform": function}) == 2
+    assert load(state, {"transform": one()}) == 2
+    assert load(plain, {}) == 2
+    for saved, now in ((state, other()), (state, None), (plain, function)):
+        with pytest.raises(LoaderError, match=r"E-STATE.*the state has transform=.*this loader.*strict=False"):
+            load(saved, {"transform": now})
+    assert load(state, {"transform": other()}, strict=False) == 2
+
+
+@pytest.mark.parametrize("kind", BATCH)
+def test_the_same_batch_transform_is_accepted_and_another_one_refused(kind: str) -> None:
+    one, other = BATCH[kind]
+    plain, state = save({}), save({"batch_transform": one})
+    assert load(state, {"batch_transform": one}) == 2
+    for saved, now in ((state, other), (state, None), (plain, one)):
+        with pytest.raises(LoaderError, match=r"E-STATE.*the state has batch_transform="):
+            load(saved, {"batch_transform": now})
+
+
+def test_views_count_one_by_one() -> None:
+    views = [TINY, TINY]
+    state = save({"pipeline": views, "transform": [mean, mean]})
+    assert load(state, {"pipeline": views, "transform": mean}) == 2
+    for transform in ([mean, None], [None, mean], [mean, roll]):
+        with pytest.raises(LoaderError, match="the state has transform="):
+            load(state, {"pipeline": views, "transform": transform})
+
+
+SCRIPT = """
+import functools, json, sys
+sys.path.append(sys.argv[1])
+import numpy as np, torch
+from penstock.loaders import create_loader
+from penstock.pipelines.spec import ImagePipeline
+{lines}
+class Twice:
+    def __init__(self, names): self.names, self.table = names, np.arange(5)
+    def __call__(self, image): return image * 2
+def make(names):
+    def inner(image): return image if len(names) > 9 or "x" in {{"p", "q", "r", "s"}} else image + 1
+    return inner
+def own(image, generator): return image + {by}
+names = {{"a", "b", "c", "d"}}
+functions = [own, make(names), Twice(names), functools.partial(own), lambda image: image]
+for function in functions:
+    data = (np.zeros((4, 8, 8, 3), np.uint8), np.arange(4))
+    pipeline = ImagePipeline(size=(8, 8))
+    with create_loader(data, pipeline=pipeline, batch_size=4, workers=0, transform=function) as loader:
+        print(loader.state_dict()["pipeline"]["transform"])
+"""
+
+
+def run_script(by: int, lines: str = "", seed: int = 0) -> list[str]:
+    environment = {"PYTHONHASHSEED": str(seed), "PYTHONPATH": ":".join(filter(None, sys.path))}
+    script = SCRIPT.format(by=by, lines=lines)
+    done = subprocess.run(
+        [sys.executable, "-c", script, "."], capture_output=True, text=True, env=environment, timeout=100, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_functions_of_a_script_have_the_same_names_in_another_process() -> None:
+    """Wherever they lie in it, and whatever the order of sets; other code gives another name."""
+    first, again = run_script(1), run_script(1, lines="import os\n\n\n", seed=7)
+    other = run_script(2)
+    assert len(set(first)) == 5
+    assert again == first
+    assert [one == two for one, two in zip(first, other, strict=True)] == [False, True, True, False, True]
+
+
+def test_names_do_not_depend_on_how_arrays_are_printed() -> None:
+    class Shown:
+        def __init__(self) -> None:
+            self.levels = np.linspace(0, 1, 7)
+
+        def __repr__(self) -> str:
+            return f"Shown({self.levels})"
+
+        def __call__(self, image: Any) -> Any:
+            return image
+
+    state = save({"transform": Shown()})
+    with np.printoptions(precision=1, threshold=2):
+        assert load(state, {"transform": Shown()}) == 2
+
+
+def test_a_state_of_version_0_2_0_has_no_functions() -> None:
+    """It is accepted without functions. With one it is refused, because it cannot say which one it was saved with."""
+    state = save({})
+    assert "transform" not in state["pipeline"]
+    assert "batch_transform" not in state["pipeline"]
+    with pytest.raises(LoaderError, match="transform=None"):
+        load(state, {"transform": jitter})
