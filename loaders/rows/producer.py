@@ -92,7 +92,7 @@ class Producer:
             native_s = self._native.read_s
         bad, self.repaired, self.read_s = {}, {}, native_s
         if len(left) or refused:
-            bad = self._python.fill(cursor, index, left, batch, working_on, keys, refused)
+            bad = self._python.fill(cursor, index, left, batch, working_on, keys, refused, first)
             self.repaired, self.read_s = self._python.repaired, native_s + self._python.read_s
         if self._transform is not None:
             self._transform.finish(cursor, batch, slot, working_on, keys)

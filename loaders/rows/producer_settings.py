@@ -77,7 +77,7 @@ class ProducerSettings:
         transforms: what is done to the crops of each view; None for nothing.
         schedule: which samples make a batch.
         decoder: name of the JPEG decoder, or "auto".
-        substitute: policy "replace": put the next good sample in the row of a bad one.
+        substitute: policy "replace": put the next good sample of the order in the row of a bad one.
         evaluation: serve each sample at most once: the row of a bad one becomes padding instead.
         device: device of the loader's batches, for engines that make them there.
         on_repaired: what becomes of an image that libjpeg repairs; see BadSamplePolicy.

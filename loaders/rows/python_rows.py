@@ -22,7 +22,7 @@ from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.patches import view_image
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
 
-_MAX_SUBSTITUTES = 64  # so many bad samples in a row mean that the data set, not a sample, is bad
+_MAX_SUBSTITUTES = 63  # so many more bad samples in a row mean that the data set, not a sample, is bad
 
 
 class PythonRows:
@@ -59,12 +59,13 @@ class PythonRows:
         working_on: Callable[[int], None],
         keys: npt.NDArray[np.int64] | None = None,
         refused: Mapping[int, LoaderError] = MappingProxyType({}),
+        first: int = 0,
     ) -> dict[int, BadSample]:
         """Fill the rows `wanted` of `batch`, and return the bad samples among them by row.
 
         cursor: its place in the stream; index: int64 [rows], the sample of each row; working_on: as Producer.produce
         takes it; keys: numbers by which the rows are drawn, int64 [rows], None for their samples; refused: what is
-        wrong with other rows, by row.
+        wrong with other rows, by row; first: row of the whole batch at which `batch` begins.
         """
         self._reader.read_s, self.repaired, self._keys, self._cursor = 0.0, {}, keys, cursor
         self._reader.will_need(index[wanted])
@@ -84,7 +85,7 @@ class PythonRows:
             except LoaderError as error:
                 bad[row] = self._bad(row, item.sample, error)
         for row, entry in bad.items():
-            bad[row] = self._replace(entry, batch, working_on)
+            bad[row] = self._replace(entry, first + row, batch, working_on)
             if bad[row].substitute < 0 and self._settings.substitute and not self._settings.evaluation:
                 break  # the policy stops here, and where storage is dead every further read takes its retries
         return bad
@@ -142,12 +143,19 @@ class PythonRows:
         raised = None if self._settings.substitute else error.__cause__  # what is replaced is kept for an epoch
         return BadSample(sample, error.code, error.cause, path, -1, row, error.fix, raised)
 
-    def _replace(self, entry: BadSample, batch: Slot, working_on: Callable[[int], None]) -> BadSample:
-        """Fill the row of a bad sample with the next good sample of the data set, or with padding."""
-        row, n = entry.row, len(self._settings.source)
+    def _replace(
+        self, entry: BadSample, row_of_batch: int, batch: Slot, working_on: Callable[[int], None]
+    ) -> BadSample:
+        """Fill the row of a bad sample with the next good sample in the order, or with padding.
+
+        What the order never serves is no substitute either: classes or sources without a share, samples left out.
+        """
+        row, schedule = entry.row, self._settings.schedule
         if self._settings.substitute and not self._settings.evaluation:
-            for distance in range(1, min(_MAX_SUBSTITUTES, n)):
-                candidate = (entry.sample + distance) % n
+            following = schedule.next_in_order(self._cursor, row_of_batch, _MAX_SUBSTITUTES)
+            for candidate in dict.fromkeys(following.tolist()):
+                if candidate == entry.sample:  # an order that draws may have it again
+                    continue
                 working_on(candidate)
                 try:
                     item = self._reader.load(candidate)

@@ -313,6 +313,20 @@ class Schedule:
             positions = np.take_along_axis(positions, np.argsort(outside, axis=1, kind="stable"), axis=1)
         return positions
 
+    def next_in_order(self, cursor: Cursor, row: int, most: int) -> Index:
+        """Return the samples that the order has behind row `row` of the step at `cursor`, int64 [most or fewer].
+
+        At the end of the epoch they go on at its start. They do not depend on rank, workers or where the run resumed.
+        """
+        schedule = self.at(cursor)
+        if schedule.buckets is None:
+            first = schedule.positions(np.array([cursor.position], np.int64))[0, row]
+        else:
+            rows = np.array([self.rank * schedule.batch_size + row], np.int64)
+            first = self._bucket_steps(cursor.epoch).positions(cursor.position, 1, rows)[0, 0]
+        assert self.order is not None
+        return self.order(cursor.epoch, (first + np.arange(1, min(most + 1, self.n), dtype=np.int64)) % self.n)
+
     def positions_between(self, start: int, begin: int, end: int) -> Index:
         """Return the positions in [begin, end) that this rank serves, int64 [k], where a step begins at `start`."""
         size = self.global_batch
