@@ -28,8 +28,7 @@ class BatchContents(NamedTuple):
 class Batch:
     """Hold a delivered batch: pixels, labels, and what was drawn for each row.
 
-    Where the loader pads it has `batch_size` rows: those of padding have index -1, and label -1, or zeros where labels
-    are no class numbers.
+    Where the loader pads it has `batch_size` rows: those of padding have index -1, and label -1 (NaN for floats).
 
     Attributes:
         images: [batch, 3, height, width], channels_last unless asked for otherwise, on the loader's device; a tuple of

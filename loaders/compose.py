@@ -56,7 +56,7 @@ def with_labels(source: SourceLike, labels: Any, *, classes: Any = None, **optio
         both = with_labels("photos", {"price": prices, "kind": ["boat", "dog", "dog"]})  # a dict of tensors
         ages = with_labels("photos", lambda name: age_of[name])
 
-    Caches hold images only, so one cache serves all labels. Rows without a sample have class number -1, or zeros.
+    Caches hold images only, so one cache serves all labels. Rows without a sample have class number -1, or NaN.
 
     Args:
         source: what open_source takes, with its `options`.

@@ -13,9 +13,15 @@ from penstock.loaders.sources.source_faults import naming_method
 from penstock.loaders.stream.engine_contract import HostBatch
 from penstock.pipelines.targets import Targets, map_targets, parts_of
 
+_NO_LABEL = {"f": np.nan, "c": np.nan, "i": -1}
+
 
 def add_targets(next_batch: Callable[[], HostBatch], source: Source) -> Callable[[], HostBatch]:
-    """Return what makes the same batches with the labels of `source`, zeros in rows that hold no sample."""
+    """Return what makes the same batches with the labels of `source`; rows that hold no sample have no label.
+
+    That is NaN for floats and -1 for integers, so that labels alone tell padding from samples. Types that have neither
+    (bool, unsigned integers), which only sources of users return, have 0 there.
+    """
     if not has_targets(source):
         return next_batch
 
@@ -36,5 +42,5 @@ def _look_up(source: TargetSource, index: npt.NDArray[np.int64]) -> Targets:
     if absent.any():
         found = map_targets(np.array, found)  # the source may keep what it returned
         for part in parts_of(found).values():
-            part[absent] = 0
+            part[absent] = _NO_LABEL.get(part.dtype.kind, 0)
     return found

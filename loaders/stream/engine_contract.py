@@ -67,7 +67,7 @@ class HostBatch:
         cursor: its place in the stream.
         images: uint8 [batch, height, width, 3], in host memory unless `resident`; a tuple of these for several views.
         index: int64 [batch], positions in the source, -1 in padding rows.
-        labels: int64 [batch], -1 in padding rows; or the targets of the source, 0 in padding rows.
+        labels: int64 [batch], -1 in padding rows; or the targets of the source, NaN for floats.
         windows: int32 [batch, 4], crops as (x, y, width, height) in the source image; [batch, views, 4] of several.
         flips: bool [batch], whether the image is mirrored; [batch, views].
         places: int32 [batch, 4], where in the image the crop lies; [batch, views, 4].

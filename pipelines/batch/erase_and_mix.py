@@ -102,8 +102,8 @@ def make_soft_targets(labels: torch.Tensor, mixing: Mixing, num_classes: int) ->
 
 
 def mix_targets(targets: torch.Tensor, mixing: Mixing) -> torch.Tensor:
-    """Mix targets, floats [batch] or [batch, k], in the shares of their images."""
+    """Mix targets, floats [batch] or [batch, k], in the shares of their images; NaN of padding stays in its row."""
     share = np.repeat(mixing.share, 2).astype(np.float32).reshape(-1, *[1] * (targets.dim() - 1))
     own = to_device(share, targets.device)
     partners = targets.view(-1, 2, *targets.shape[1:]).flip(1).view(targets.shape)
-    return (own * targets + (1 - own) * partners).to(targets.dtype)
+    return torch.where(own == 1, targets, own * targets + (1 - own) * partners).to(targets.dtype)

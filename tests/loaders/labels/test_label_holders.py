@@ -163,8 +163,10 @@ def check(loader: Loader) -> list[int]:
         for name, labels in batch.labels.items():
             assert labels.dtype == (torch.int64 if name == "class" else torch.float32)
             for row, index in enumerate(batch.index.tolist()):
-                expected = SERVED[name](index) if index >= 0 else 0
-                assert np.array_equal(np.broadcast_to(expected, labels[row].shape), labels[row]), (name, index)
+                expected = SERVED[name](index) if index >= 0 else -1 if name == "class" else np.nan
+                assert np.array_equal(
+                    np.broadcast_to(expected, labels[row].shape), labels[row], equal_nan=name != "class"
+                ), (name, index)
         seen += [index for index in batch.index.tolist() if index >= 0]
     return seen
 
