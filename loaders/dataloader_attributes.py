@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from penstock.loaders.sources.contract import Source, has_fields, has_targets
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor
+from penstock.loaders.stream.ledger import CountSources
 from penstock.loaders.stream.schedule import Schedule
 from penstock.pipelines.targets import map_targets
 
@@ -127,6 +129,12 @@ class DataLoaderAttributes(ABC):
 
     @abstractmethod
     def _iterate_from(self, cursor: Cursor) -> Iterator[Any]: ...
+
+    @cached_property
+    def _count_sources(self) -> CountSources | None:
+        """What counts the samples of each source of a mix(...), which a cache in its place cannot; None without one."""
+        source: Any = self._source if self.named_source is None else self.named_source
+        return source.count_sources if getattr(source, "mixture", None) is not None else None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._source.describe()}; batch_size={self.batch_size}>"

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from penstock.loaders.sources.contract import Source, has_fields, is_fetching
 from penstock.loaders.sources.outline import explain_other_data, make_outline
 from penstock.loaders.stream.agreement import RankAgreement
 from penstock.loaders.stream.bad_samples import BadSamplePolicy
+from penstock.loaders.stream.beginning import Beginning
 from penstock.loaders.stream.engine_contract import Cursor, Engine
 from penstock.loaders.stream.ledger import EpochLedger
 from penstock.loaders.stream.ranks import distributed_place
@@ -42,7 +43,8 @@ class Loader(DataLoaderAttributes):
     """Iterates over (images, labels), or (images, labels, index) if asked to; made by create_loader.
 
     An iteration serves the rest of the current epoch; the next one serves the next epoch, also after an iteration that
-    was left early. An iteration that was left after a single batch is a look: the next one begins where it began.
+    was left early. An iteration that was left after a single batch is a look: the next one begins where it began. Only
+    one look is free: after the second in a row the next iteration begins the next epoch, with a warning.
     `state_dict()` counts delivered batches only, and continues exactly when loaded into another loader of any backend,
     worker count or world size. Until its first batch it can be pickled to another process.
 
@@ -75,7 +77,8 @@ class Loader(DataLoaderAttributes):
         self._cursor = schedule.settle(Cursor(0, 0))
         self._fresh = True  # nothing of the epoch at _cursor was delivered since it was chosen
         self._iteration = 0
-        self._begun: _Beginning | None = None  # of the latest iteration, unless it came to its end
+        self._begun: Beginning | None = None  # of the latest iteration, unless it came to its end
+        self._looks = 0  # latest iterations that were left after a single batch
         self._left: Cursor | None = None  # where the latest iteration ended, unless the loader was sent elsewhere since
         self._agreement = None if follows is None else RankAgreement(follows, self.identity())
         self._ledgers: dict[int, EpochLedger] = {}
@@ -139,20 +142,17 @@ class Loader(DataLoaderAttributes):
         return self._for_one_thread(self._rest_of_epoch(self._iteration))
 
     def _beginning(self) -> Cursor:
-        """Return where an iteration begins: after one that was left in the middle of an epoch, in the next epoch.
-
-        One that was left after a single batch was a look, such as for a picture or a graph: it begins there again, as
-        torch's samplers do.
-        """
+        """Return where an iteration begins: if the latest was left early, as its `place_after` says."""
         if self._fresh:
             return self._cursor
-        if self._begun is not None and self._begun.steps == 1:
-            return self._begun.cursor
-        return Cursor(self._cursor.epoch + 1, 0)
+        return Cursor(self._cursor.epoch + 1, 0) if self._begun is None else self._begun.place_after(self._cursor)
 
     def _go_on_from_middle(self) -> None:
         beginning, begun = self._beginning(), self._begun
+        self._looks = begun.looks + 1 if begun is not None and begun.is_look else 0
         if begun is None or begun.cursor != beginning:
+            if begun is not None:
+                begun.warn_if_left(shuffled=self._identity.shuffle, by_update=self._schedule.by_update)
             self._go_to(beginning, left=self._cursor)
             return
         self._go_to(beginning, left=self._left)
@@ -170,7 +170,7 @@ class Loader(DataLoaderAttributes):
         epoch = self._cursor.epoch
         if self._cursor.position == 0:
             self._ledgers.pop(epoch, None)  # an epoch that is served again counts anew
-        begun = self._begun = _Beginning(self._cursor, copy.deepcopy(self._ledgers.get(epoch)))
+        begun = self._begun = Beginning(self._cursor, copy.deepcopy(self._ledgers.get(epoch)), self._looks)
         self._seek()
         last = False
         while not last:
@@ -189,8 +189,8 @@ class Loader(DataLoaderAttributes):
                 geometry = host.windows, host.flips, host.places, host.turns
                 yield Batch(batch.images, batch.labels, host.index, *geometry, epoch, step, batch.fields)
 
-    def _end_epoch(self, begun: _Beginning) -> None:
-        left, self._left, self._begun = self._left, self._cursor, None
+    def _end_epoch(self, begun: Beginning) -> None:
+        left, self._left, self._begun, self._looks = self._left, self._cursor, None, 0
         if self._agreement is not None:
             self._agreement.end(begun.steps, begun.cursor, left)
 
@@ -260,7 +260,7 @@ class Loader(DataLoaderAttributes):
         ledger = self._ledgers.setdefault(self._cursor.epoch, EpochLedger(self._cursor.epoch))
         self._policy.judge_misread(batch.host.misread, backend=self._engine.name, rank=self._schedule.rank)
         self._policy.judge(batch.host.bad, ledger, backend=self._engine.name, rank=self._schedule.rank)
-        ledger.add(batch.host, getattr(self._source, "count_sources", None))
+        ledger.add(batch.host, self._count_sources)
         self._count(batch, ready, started)
         return batch
 
@@ -297,6 +297,7 @@ class Loader(DataLoaderAttributes):
         epoch = checked_int("epoch", epoch, 0, NUM_EPOCHS - 1)
         if epoch != self._cursor.epoch or not self._fresh:
             self._go_to(Cursor(epoch, 0))
+            self._looks = 0
 
     @property
     def epoch(self) -> int:
@@ -332,6 +333,7 @@ class Loader(DataLoaderAttributes):
         schedule.check_saved(state, cursor)
         ledger = saved_ledger(state, schedule.rank, schedule.world_size)
         self._go_to(cursor)
+        self._looks = 0
         self._ledgers.pop(cursor.epoch, None)
         if ledger is not None:
             self._ledgers[ledger.epoch] = ledger
@@ -377,12 +379,3 @@ class Loader(DataLoaderAttributes):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@dataclass
-class _Beginning:
-    """Hold where an iteration began, that epoch's ledger by then, and the steps that it has served since."""
-
-    cursor: Cursor
-    ledger: EpochLedger | None
-    steps: int = 0
