@@ -82,6 +82,8 @@ def choose_order(
         epoch_samples = checked_int("epoch_samples", epoch_samples, 1)
         if weights is None and mixture is None:
             raise ValueError("epoch_samples needs weights or a mix(...): any other epoch serves each sample once")
+        if shuffle is False:
+            raise ValueError("epoch_samples needs shuffle=True: without it an epoch serves each sample once, in order")
     if buckets is not None:
         if isinstance(shuffle, Blocks) or weights is not None or mixture is not None:
             raise ValueError("buckets serve each sample once: leave out shuffle='blocks', weights and mix(...)")

@@ -36,6 +36,8 @@ class Fielded(View):
         field_kinds: name -> what it is.
     """
 
+    keeps_order = True
+
     def __init__(self, source: Source, of: Mapping[str, Field]) -> None:
         self._of = dict(of)
         digest = hashlib.blake2b(b"penstock fields 1", digest_size=16)

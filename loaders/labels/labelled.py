@@ -27,6 +27,8 @@ class Labelled(View):
     hands a batch out, so caches and workers hold images only.
     """
 
+    keeps_order = True
+
     def __init__(self, source: Source, index: LabelIndex) -> None:
         self._index = index
         super().__init__(source, len(source), f"with labels {index.digest}")

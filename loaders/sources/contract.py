@@ -218,6 +218,14 @@ def refuse_targets(source: Source, what: str) -> None:
         raise ValueError(f"{what} needs labels that are class numbers, and these are not")
 
 
+def refuse_mixture(source: Source, what: str, cure: str = "apply it to each source, then mix") -> None:
+    """Raise ValueError if `what`, which cannot keep shares, is asked of a mix(...)."""
+    mixture = getattr(source, "mixture", None)
+    if mixture is not None:
+        names = ", ".join(map(repr, mixture.names[:3])) + ", ..." * (len(mixture.names) > 3)
+        raise ValueError(f"{what} would lose the shares of the mix(...) of {names}: {cure}")
+
+
 def sample_name(source: Source, index: int) -> bytes:
     """Return what image `index` is called wherever its data set lies.
 

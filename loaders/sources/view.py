@@ -19,6 +19,7 @@ from penstock.loaders.sources.contract import (
     is_cache,
     is_fetching,
     is_located,
+    refuse_mixture,
     sample_name,
 )
 from penstock.pipelines.errors import LoaderError
@@ -136,7 +137,10 @@ class View(OverSources):
         source: the source whose samples are served.
         classes, skipped: those of `source`.
         fingerprint: hex digest of that of `source` and of how it is viewed.
+        keeps_order: whether sample i is sample i of `source`, so that the shares of a mix(...) still hold.
     """
+
+    keeps_order = False
 
     def __init__(self, source: Source, num_samples: int, viewing: str) -> None:
         """Serve `num_samples` of `source`. viewing: words for how, which go into the fingerprint."""
@@ -144,12 +148,23 @@ class View(OverSources):
         self._show(source)
 
     def _show(self, source: Source) -> None:
+        if not self.keeps_order:
+            refuse_mixture(source, "a part of the data (subset, max_per_class, split)")
         self.source = source
         self._read_from([source])
         self.classes, self.skipped = source.classes, source.skipped
         self.fingerprint = self._digest(source.fingerprint)
         self.has_targets, self.has_fields = has_targets(source), has_fields(source)
         self.field_kinds = dict(source.field_kinds) if has_fields(source) else {}
+
+    @property
+    def mixture(self) -> Any:
+        """Names, sizes and shares of the source if it is a mix(...), whose order this view keeps; else None."""
+        return getattr(self.source, "mixture", None)
+
+    def count_sources(self, indices: Indices) -> dict[str, int]:
+        """Return name -> how many of images `indices` are of that source of the mix(...) that is viewed."""
+        return self.source.count_sources(indices)  # type: ignore[attr-defined,no-any-return]
 
     @property
     def content(self) -> str:

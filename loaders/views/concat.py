@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import Source, has_fields, has_targets, is_located
+from penstock.loaders.sources.contract import Source, has_fields, has_targets, is_located, refuse_mixture
 from penstock.loaders.sources.view import Indices, OverSources
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import count_text
@@ -29,7 +29,7 @@ class Concat(OverSources):
 
     Equal tuples of classes are kept as they are. Otherwise a class is a name, whichever sources have it; the names are
     sorted as those of class folders, or by value if all are numbers. So the order of the sources does not change the
-    class numbers. Raises ValueError without a source.
+    class numbers. Raises ValueError without a source, and for a mixture among several.
 
     Attributes:
         classes: class names, by class number.
@@ -40,6 +40,8 @@ class Concat(OverSources):
     def __init__(self, sources: Sequence[Source]) -> None:
         if not sources:
             raise ValueError("concat needs at least one source, got none")
+        for source in sources:
+            refuse_mixture(source, "concat, another mix or a list", "pass all sources and their shares to one mix(...)")
         self._read_from(sources)
         self._starts = np.cumsum([0, *map(len, self.sources)])
         self.classes = merge_classes([tuple(source.classes) for source in self.sources])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import Source, has_targets, sample_name
+from penstock.loaders.sources.contract import Source, has_targets, refuse_mixture, sample_name
 from penstock.loaders.system.durable_file import ensure_writable
 from penstock.loaders.system.real_path import real_place
 from penstock.loaders.views.saved_split import SavedSplit, load_split, save_split
@@ -57,6 +57,7 @@ def split_source(
         checked_int("seed", seed, 0, _HASHES - 1),
         checked_bool("by_class", by_class),
     )
+    refuse_mixture(source, "split")
     wanted = SavedSplit(parts=list(map(float, shares)), seed=seed, by_class=by_class, thresholds={})
     known = None if save is None else load_split(save, wanted)
     if known is None and save is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.sources.contract import Source, refuse_targets
+from penstock.loaders.sources.contract import Source, refuse_mixture, refuse_targets
 from penstock.loaders.sources.view import Index, View
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.loaders.views.subset_spec import SubsetSpec, is_slice, parse_subset
@@ -100,6 +100,8 @@ def take_part(source: Source, subset: SubsetSpec = None, max_per_class: int | No
     Warns (UserWarning) of a slice that leaves out whole classes of a source sorted by class. Raises as parse_subset and
     Subset do, and ValueError for an impossible number.
     """
+    if subset is not None or max_per_class is not None:
+        refuse_mixture(source, "subset=" if subset is not None else "max_per_class=")
     if subset is not None:
         indices = parse_subset(subset, len(source))
         if is_slice(subset):
