@@ -15,9 +15,8 @@ _UNREAD = (
     "raf raw ico pcx dds qoi dcm"
 )
 _SIDECAR = (
-    "cls class label labels names txt text caption json jsonl ndjson xml csv tsv yaml yml toml ini cfg conf md rst "
-    "html htm log pdf npy npz pkl pickle pyd pth pt mat lab id idx index inx lst rec py ipynb sh db sqlite sha1 sha256 "
-    "md5 crc sum sig asc license bib url xmp aae thm lnk parquet arrow feather"
+    "cls class label labels names txt text caption json jsonl ndjson xml csv tsv yaml yml toml ini cfg conf md rst log "
+    "lab id idx index inx lst py ipynb sh db sqlite sha1 sha256 md5 crc sum sig asc license bib url xmp aae thm lnk"
 )
 _SIDECAR_STEMS = (
     "readme license licence copying notice authors changes changelog version makefile dockerfile citation manifest "
@@ -36,7 +35,7 @@ def _suffixes(names: str) -> frozenset[str]:
 JPEG_SUFFIXES = _suffixes(_JPEG)
 IMAGE_SUFFIXES = JPEG_SUFFIXES | _suffixes("png webp bmp gif tif tiff")
 UNREAD_SUFFIXES = _suffixes(_UNREAD)  # images that this package does not decode; ImageFolder accepts the first two
-# What stands next to images and describes them: labels, texts, tables, arrays, logs, programs.
+# What stands next to images and describes them: labels, texts, tables, logs, programs.
 _SIDECAR_SUFFIXES, _SIDECAR_NAMES = _suffixes(_SIDECAR), frozenset(_SIDECAR_STEMS.split())
 PARTS = frozenset(os.fsencode(name) for name in _PART_FOLDERS.split())  # folders that hold the parts of samples
 

@@ -30,7 +30,7 @@ from penstock.loaders.tars.tar_labels import (
     label_places,
     table_labels,
 )
-from penstock.loaders.tars.tar_samples import sample_key
+from penstock.loaders.tars.tar_samples import EVERY, sample_key
 from penstock.loaders.tars.tar_scan import TarScan
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 
@@ -47,7 +47,8 @@ class IndexSettings:
     """Hold what decides the content of an index, apart from the tars.
 
     Attributes:
-        image: suffixes of the images, in small letters; none for automatic.
+        image: suffixes of the images, in small letters; none for automatic. Those that begin with b"*." are the last
+            suffix of any name.
         label: the option `label`.
         table: key -> label, if `label` is or names a table.
         classes: class names, or those of each label; None for automatic.
@@ -92,7 +93,7 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
 
     if settings.table is not None:
         keys = [sample_key(name, whole=whole_names) for name in names]
-        labels = _Labels(table_labels(settings.table, names, keys))
+        labels = _Labels(table_labels(settings.table, names, keys, fail))
     elif settings.label == SHARD:
         shards = [splitext(basename(hide_secrets(path)))[0] for path in paths]
         labels = _Labels([os.fsencode(shards[number]) for number in container_of.tolist()], are_names=True)
@@ -101,7 +102,7 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
     if None in labels.texts:
         number = labels.texts.index(None)
         if settings.table is not None:
-            raise LoaderError("E-MISUSE", "the table of labels lacks this sample", fix=_FIX_TABLE, path=place(number))
+            raise LoaderError("E-MISUSE", "the table has no label for this sample", fix=_FIX_TABLE, path=place(number))
         beside = [name for name, text in zip(names, labels.texts, strict=True) if text is None]
         left_out.add(BESIDE_CLASSES, min(beside), len(beside))
     kept = np.array([text is not None for text in labels.texts])
@@ -241,17 +242,20 @@ def _scan(paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces) 
         def show(done: int, total: int) -> None:
             bar.show(done, total, what=f"indexing {_describe(paths)}")
 
+        image = settings.image
+        if any(suffix.startswith(EVERY) for suffix in image):
+            return list(TarScan(paths, image, places, show, True)), True
         tars = list[TarSamples]()
-        for tar in TarScan(paths, settings.image, places, show):
+        for tar in TarScan(paths, image, places, show):
             tars.append(tar)
-            if tar.series is not None and not settings.image:
+            if tar.series is not None and not image:
                 break
         has_label = any(tar.has_place(number) for tar in tars for number in range(len(places.places)))
-        if settings.image:  # which says what the suffix is, unless no member has it
+        if image:  # which says what the suffix is, unless no member has it
             whole_names = not any(tar.names for tar in tars) and any(tar.series for tar in tars)
         else:
             whole_names = bool(tars[-1].series) or (not has_label and any(tar.longer_label for tar in tars))
-        return list(TarScan(paths, settings.image, places, show, True)) if whole_names else tars, whole_names
+        return list(TarScan(paths, image, places, show, True)) if whole_names else tars, whole_names
 
 
 def _describe(paths: Sequence[bytes]) -> str:

@@ -17,6 +17,7 @@ from penstock.loaders.sources.range_index import Container
 from penstock.loaders.tars.tar_headers import Member, TarReader
 from penstock.loaders.tars.tar_labels import LabelPlaces, parse_json
 from penstock.loaders.tars.tar_samples import (
+    EVERY,
     NO_RANK,
     UNREAD,
     Role,
@@ -29,7 +30,7 @@ from penstock.pipelines.errors import LoaderError, printable
 
 REPORT_INTERVAL = 1024  # samples
 _MOST_LABEL_BYTES = 16 << 20  # of a member that holds a label
-_FIX_IMAGES = "name the suffix of the images with image=, such as image={!r}, or write each under a key of its own"
+_FIX_IMAGES = "pass image={!r} if they are parts of one sample, image={!r} if each is a sample"
 _FIX_TWICE = "write the tar again with each name once, or each sample under a key of its own"
 
 
@@ -88,7 +89,9 @@ class MemberJoin:
         whole: bool,
         report: Callable[[], None],
     ) -> None:
-        self._samples, self._wanted, self._places, self._whole, self._report = samples, wanted, places, whole, report
+        self._samples, self._places, self._whole, self._report = samples, places, whole, report
+        self._wanted = [suffix.removeprefix(EVERY) for suffix in wanted]
+        self._every = any(suffix.startswith(EVERY) for suffix in wanted)
         self._left_out = samples.left_out
         self._numbers: dict[bytes, int] = {}  # of the samples by key
         self._ranks = array("l")  # of their images
@@ -134,7 +137,7 @@ class MemberJoin:
                     samples.starts[number], samples.sizes[number] = start, size
                 else:
                     self._add_another_image(number, rank, member)
-                if whole or (role.is_dotted and not self._wanted):
+                if (whole and not self._every) or (role.is_dotted and not self._wanted):
                     self._note_form(number, name)
             elif not role.is_sidecar:
                 self._matters.add(number)
@@ -257,4 +260,5 @@ class MemberJoin:
         suffix = os.fsdecode(one[len(sample_key(one)) + 1 :].lower())
         what = "the key, which ends at the first dot, is that of two images"
         cause = f"{what}: {printable(one)} and {printable(other)}"
-        return LoaderError("E-FORMAT", cause, fix=_FIX_IMAGES.format(suffix), path=self._samples.container.name)
+        fix = _FIX_IMAGES.format(suffix, f"*.{suffix.rpartition('.')[2]}")
+        return LoaderError("E-FORMAT", cause, fix=fix, path=self._samples.container.name)

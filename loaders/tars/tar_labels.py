@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from penstock.loaders.labels.row_origin import Fail
 from penstock.pipelines.checked import shown
+from penstock.pipelines.errors import printable
 
 FOLDER, SHARD = "folder", "shard"
 JSON = "json:"
@@ -37,7 +40,7 @@ class LabelPlace(NamedTuple):
         Raises ValueError, which says what is wrong with it.
         """
         if not self.field:
-            text = bytes(content.strip())
+            text = bytes(content.removeprefix(codecs.BOM_UTF8).strip())
             return text if text and b"\n" not in text else _checked_text(text, f"its {self.describe_member()}")
         if not isinstance(content, dict):
             raise ValueError(f"its .{os.fsdecode(self.suffix)} member is no JSON object with the field {self.field!r}")
@@ -112,13 +115,13 @@ def open_table(label: Any) -> Table | None:
     if label is None or (isinstance(label, str) and label in (FOLDER, SHARD)) or label_places(label).places:
         return None
     if isinstance(label, Mapping):
-        return {_without_dot(_as_bytes(key)): _as_bytes(value) for key, value in label.items()}
+        return _make_table((_as_bytes(key), _as_bytes(value)) for key, value in label.items())
     if not isinstance(label, (str, bytes, os.PathLike)) or not os.path.isfile(label):
         raise ValueError(
             "label must be 'cls', 'json:FIELD', a list of these, 'folder', 'shard', a dict {key: label}, or the "
             f"path of a CSV or TSV file of keys and labels, got {shown(label)}"
         )
-    with open(label, encoding="utf-8", errors="surrogateescape", newline="") as file:
+    with open(label, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         first = file.readline()
         file.seek(0)
         rows = [row for row in csv.reader(file, delimiter="\t" if "\t" in first else ",") if row]
@@ -129,7 +132,18 @@ def open_table(label: Any) -> Table | None:
     short = next((number for number, row in enumerate(rows) if len(row) <= max(key, value)), None)
     if short is not None:
         raise ValueError(f"{os.fsdecode(label)!a} must have a key and a label in each line, got {rows[short]!a}")
-    return {_without_dot(_as_bytes(row[key])): _as_bytes(row[value]) for row in rows}
+    return _make_table((_as_bytes(row[key]), _as_bytes(row[value])) for row in rows)
+
+
+def _make_table(rows: Iterable[tuple[bytes, bytes]]) -> Table:
+    """Return the labels by key. Raises ValueError for a key that comes twice."""
+    table: dict[bytes, bytes] = {}
+    for key, value in rows:
+        key = _without_dot(key)
+        if key in table:
+            raise ValueError(f"the table of labels must have each key once, and {printable(key)} comes twice")
+        table[key] = value
+    return table
 
 
 def folder_labels(names: Sequence[bytes]) -> list[bytes | None] | None:
@@ -149,11 +163,20 @@ def folder_labels(names: Sequence[bytes]) -> list[bytes | None] | None:
     return [classes[name[: name.rfind(b"/") + 1]] for name in names]
 
 
-def table_labels(table: Table, names: Sequence[bytes], keys: Sequence[bytes]) -> list[bytes | None]:
-    """Return for each member the label that `table` has for its key, or for its name; None if it has neither."""
-    return [
-        table.get(_without_dot(key)) or table.get(_without_dot(name)) for name, key in zip(names, keys, strict=True)
-    ]
+def table_labels(table: Table, names: Sequence[bytes], keys: Sequence[bytes], fail: Fail) -> list[bytes | None]:
+    """Return for each member the label that `table` has for its name or its key; None if it has neither.
+
+    Raises the error of `fail` for a label of two members.
+    """
+    labels: list[bytes | None] = []
+    firsts: dict[bytes, int] = {}
+    for number, (name, key) in enumerate(zip(names, keys, strict=True)):
+        known = [each for each in (_without_dot(name), _without_dot(key)) if table.get(each)]
+        labels.append(table[known[0]] if known else None)
+        if known and firsts.setdefault(known[0], number) != number:
+            cause = f"the key {printable(known[0])} of the table is also that of {printable(names[firsts[known[0]]])}"
+            raise fail(number, cause, "rename one of them, or give the images labels in their order by with_labels")
+    return labels
 
 
 def _checked_text(text: bytes, what: str) -> bytes:
@@ -163,6 +186,8 @@ def _checked_text(text: bytes, what: str) -> bytes:
 
 
 def _as_bytes(value: Any) -> bytes:
+    if value is None or value != value:  # NaN
+        return b""
     text = json.dumps(value) if isinstance(value, list) else value if isinstance(value, bytes) else str(value)
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
 

@@ -15,6 +15,7 @@ from penstock.loaders.tars.tar_labels import LabelPlace
 _FORMATS = ("jpg", "jpeg", "jpe", *sorted(suffix[1:] for suffix in JPEG_SUFFIXES - {".jpg", ".jpeg", ".jpe"}))
 _FORMATS += ("webp", "png", "bmp", "gif", "tif", "tiff")
 assert {f".{name}" for name in _FORMATS} == IMAGE_SUFFIXES
+EVERY = b"*."  # begins the suffix of images that are samples of their own, whatever other dots their names have
 _DOTTED, UNREAD, NO_RANK = 100, 1000, 1 << 30
 _FOREIGN = frozenset(name.encode() for name in FOREIGN_FOLDERS)
 _DIGITS = re.compile(rb"\d+")

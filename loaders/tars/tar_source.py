@@ -26,6 +26,7 @@ from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.tars.tar_headers import AFTER_END, NO_END
 from penstock.loaders.tars.tar_index import IndexSettings, make_table
 from penstock.loaders.tars.tar_labels import open_table
+from penstock.loaders.tars.tar_samples import EVERY
 from penstock.pipelines.checked import checked_bool, shown
 from penstock.pipelines.errors import printable
 from penstock.pipelines.user_warnings import warn_user
@@ -56,12 +57,14 @@ def open_tars(
 
     Args:
         paths: of the tars.
-        image: suffix of the images; several separated by ";", of which the first counts that a sample has. Unless given
-            it is the JPEG, else the WebP, else another image of a sample.
-        label: where the labels stand: "cls" (a .cls member), "json:FIELD" (a field of a .json member), "folder" (the
-            first folder of the names in which they differ), "shard" (the tar's name), a dict {key: label}, or the path
-            of a CSV or TSV file of keys and labels. Unless given it is the first of these that the first sample of a
-            tar has: "cls", "json:label" and "json:cls" if they are integers, "folder"; else all are of one class.
+        image: suffix of the images; several separated by ";": the first one that a sample has is used. Unless given it
+            is the JPEG, else the WebP, else another image of a sample; a warning counts the others, and two of one
+            format are refused, unless only numbers behind the first dot tell them apart: then each is a sample. "*.jpg"
+            makes a sample of each JPEG, whatever other dots its name has.
+        label: where the labels stand: "cls" (a .cls member; also "class", "label"), "json:FIELD" (a field of a .json
+            member), "folder" (the first folder of the names in which they differ), "shard" (the tar's name), a dict
+            {key: label}, or the path of a CSV or TSV file of keys and labels. Unless given it is the first of these
+            that any sample has: "cls", "class", "label", "json:label", "json:cls", "folder"; else all are of one class.
             Labels that are all integers, but not folders and tars, are the class numbers; numbers with a point and
             lists (of numbers, or of class names) are served as float32; others are class names. A list of "cls" and
             "json:FIELD" makes several labels, named by the fields.
@@ -70,9 +73,10 @@ def open_tars(
         max_file_bytes: a larger image is refused before it is read.
         remote_options: of tars by URL, REMOTE_OPTIONS as RemoteOptions holds them.
 
-    Raises LoaderError: E-NODATA without samples, E-FORMAT for a compressed tar, another file, or a sample without its
-    label, or with one that does not fit, E-TRUNC for a tar that was cut off, E-CORRUPT for a damaged one, E-UNSUPPORTED
-    for a sparse one, E-MISUSE for a table that lacks a sample; ValueError for other options.
+    Raises LoaderError: E-NODATA without samples or for a tar without files, E-FORMAT for a compressed tar, for another
+    file, for members of one key and suffix, and for a sample without its label or with one that does not fit, E-TRUNC
+    for a tar that was cut off, E-CORRUPT for a damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for a table that
+    lacks a sample; ValueError for other options.
     """
     table = open_table(label)
     if table is not None and isinstance(label, (str, os.PathLike)):
@@ -154,9 +158,15 @@ def _list_url(url: bytes) -> tuple[list[str], list[str]]:
 
 
 def _checked_image(image: Any) -> tuple[bytes, ...]:
-    if image is not None and not (isinstance(image, str) and image.strip(";. ")):
+    """Return the suffixes that the option names; EVERY begins the last suffix of any name."""
+    parts = [part.strip() for part in image.split(";")] if isinstance(image, str) else []
+    named = [part.removeprefix("*").lstrip(".").lower() for part in parts if part.strip(". ")]
+    if image is not None and not all(named or [""]):
         raise ValueError(f"image must be the suffix of the images, such as 'jpg' or 'png;jpg', got {shown(image)}")
-    return tuple(os.fsencode(part.strip().lstrip(".").lower()) for part in (image or "").split(";") if part.strip())
+    are_last = ["*" in part for part in parts if part.strip(". ")]
+    if any(are_last) and (not all(are_last) or any(set(".*") & set(part) for part in named)):
+        raise ValueError(f"image must be suffixes, or '*.jpg' for the last suffix of any name, got {shown(image)}")
+    return tuple(EVERY * any(are_last) + os.fsencode(part) for part in named)
 
 
 def _checked_classes(classes: Any) -> Any:

@@ -219,6 +219,46 @@ def test_a_sample_that_a_table_lacks_is_named(tmp_path: Path) -> None:
     assert (error.code, error.path) == ("E-MISUSE", os.fsencode(path) + b":a/1.jpg")
 
 
+@pytest.mark.parametrize("missing", [None, float("nan"), ""])
+def test_a_missing_label_of_a_table_is_refused(tmp_path: Path, missing: Any) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    error = refused(path, label={"a/0": "cat", "a/1": missing, "b/2": "cat"})
+    assert (error.code, error.path) == ("E-MISUSE", os.fsencode(path) + b":a/1.jpg")
+
+
+def test_a_key_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    """In the table, or in two tars whose keys begin again."""
+    for name in ("a", "b"):
+        plant(tmp_path / f"{name}.tar", {"000": {}, f"{name}01": {}})
+    error = refused(tmp_path, label={"000": 0, "a01": 1, "b01": 1})
+    assert (error.code, error.path) == ("E-FORMAT", os.fsencode(tmp_path / "b.tar") + b":000.jpg")
+    assert error.cause == "the key '000' of the table is also that of '000.jpg'"
+    (tmp_path / "labels.csv").write_text("\ufeffkey,label\n000,1\na01,2\n000,1\n")
+    with pytest.raises(ValueError, match="must have each key once, and '000' comes twice"):
+        open_source(tmp_path / "a.tar", label=tmp_path / "labels.csv")
+
+
+def test_labels_of_json_members_are_names_or_numbers(tmp_path: Path) -> None:
+    for name, values, expected in (
+        ("names", ["cat", "dog", "cat"], ([0, 1, 0], ["cat", "dog"])),
+        ("digits", ["10", 2, "2"], ([10, 2, 2], [str(number) for number in range(11)])),
+    ):
+        samples = {str(i): {"json": json.dumps({"label": value}).encode()} for i, value in enumerate(values)}
+        path = plant(tmp_path / f"{name}.tar", samples)
+        assert labels(path) == labels(path, label="json:label") == expected
+    samples = {str(i): {"json": json.dumps({"label": value}).encode()} for i, value in enumerate([0.5, 1, 2.0])}
+    source: Any = open_source(plant(tmp_path / "floats.tar", samples))
+    assert source.targets([0, 1, 2]).tolist() == [0.5, 1.0, 2.0]
+
+
+def test_missing_labels_of_json_members_are_counted(tmp_path: Path) -> None:
+    values = [1, None, 2, float("nan"), 3]
+    samples = {str(i): {"json": json.dumps({"label": value}).encode()} for i, value in enumerate(values)}
+    error = refused(plant(tmp_path / "x.tar", samples))
+    assert error.cause.startswith("2 of the 5 samples have no .json member with a value in the field 'label', this is")
+    assert error.path.endswith(b":1.jpg")
+
+
 def test_a_class_that_is_not_named_is_refused(tmp_path: Path) -> None:
     path = plant(tmp_path / "x.tar", SAMPLES)
     for label, classes in (("folder", ["a"]), ({"a/0": 0, "a/1": 0, "b/2": 2}, ["x", "y"])):

@@ -217,6 +217,10 @@ def test_images_of_one_key_are_refused_with_the_option(tmp_path: Path, members: 
     assert error.code == "E-FORMAT"
     assert "the key, which ends at the first dot, is that of two images: '" in error.cause
     assert f"image='{image}'" in error.fix
+    assert "image='*.jpg' if each is a sample" in error.fix
+    every = [name for name in members if name.endswith("jpg")]
+    found = served(path, image="*.jpg", label="shard")
+    assert {name: content for name, (content, _) in found.items()} == {name: name.encode() for name in every}
 
 
 def test_the_option_chooses_among_images_of_one_key(tmp_path: Path) -> None:
