@@ -16,6 +16,7 @@ from penstock.pipelines.errors import LoaderError
 
 BLOCK = 512  # bytes: headers and contents begin at multiples of it
 FOLDER, AFTER_END, NO_END = "folder", "data after the end of a tar", "tar without an end-of-archive block"
+LONG_END = "more zeros after the end of a tar than padding"
 _LOCAL_WINDOW = 4096  # bytes: a label next to an image often lies in the same page as the next header
 _REMOTE_WINDOW = 1 << 20  # a request costs as much as some hundred kilobytes
 _ZEROS = bytes(BLOCK)
@@ -168,6 +169,8 @@ class TarReader:
             rest = self._pread(at, min(_AFTER_END_BYTES, self.size - at), _AFTER_END_BYTES)
             if rest.strip(b"\0"):
                 self.left_out.add(AFTER_END, self.path)
+            elif self.size - at > _AFTER_END_BYTES:
+                self.left_out.add(LONG_END, self.path)
             return None
         if not _is_sound(header):
             raise self._damaged(at)

@@ -138,7 +138,10 @@ def _count_left_out(tars: Sequence[TarSamples]) -> LeftOut:
         if not tar.names:
             left_out.add(NO_SAMPLES, tar.container.name)
         which = os.fsencode(basename(hide_secrets(tar.container.name))) + b":"
-        left_out.add_all(tar.left_out, which if len(tars) > 1 else b"")
+        for reason, count in tar.left_out.counts.items():
+            name = tar.left_out.examples[reason]
+            is_member = name != tar.container.name and len(tars) > 1
+            left_out.add(reason, which + name if is_member else name, count)
     return left_out
 
 

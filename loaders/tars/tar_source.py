@@ -23,7 +23,7 @@ from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, LeftOut, explain_n
 from penstock.loaders.sources.range_index import RangeIndex
 from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.sources.reopening import Reopening
-from penstock.loaders.tars.tar_headers import AFTER_END, NO_END
+from penstock.loaders.tars.tar_headers import AFTER_END, LONG_END, NO_END
 from penstock.loaders.tars.tar_index import IndexSettings, make_table
 from penstock.loaders.tars.tar_labels import open_table
 from penstock.loaders.tars.tar_samples import EVERY
@@ -34,6 +34,7 @@ from penstock.pipelines.user_warnings import warn_user
 SUFFIX = ".tar"
 _ENDS = {
     NO_END: "it may have been cut off between two members; compare its size with the original's, or copy it again",
+    LONG_END: "a part of it may be lost; compare its digest with the original's, or copy it again",
     AFTER_END: "what follows the end is not read; if tars were joined by cat, pass them one by one",
 }
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4")  # refused with a fix
@@ -91,7 +92,7 @@ def open_tars(
         index, labels = save_with_labels(name, table_of_samples.write, RangeIndex, others)
     options = {"image": image, "label": label, "classes": classes, "max_file_bytes": max_file_bytes, **remote_options}
     reopen = Reopening(lambda: images_of(open_tars(paths, **options)))
-    _warn_of_ends(index.header.skipped, paths)
+    _warn_of_ends(index.header.skipped, index.header.examples, paths)
     where = printable(paths[0]) + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
     instead = "pass a table of keys and labels as label="
     rename = "give images the suffix of their format"
@@ -100,12 +101,12 @@ def open_tars(
     return serve_labels(images, labels)
 
 
-def _warn_of_ends(skipped: Mapping[str, int], paths: Sequence[bytes]) -> None:
+def _warn_of_ends(skipped: Mapping[str, int], examples: Mapping[str, str], paths: Sequence[bytes]) -> None:
     """Warn of tars that may be only a part of what was written, or more than one tar."""
     for reason, meaning in _ENDS.items():
         if reason in skipped:
-            where = printable(paths[0]) if len(paths) == 1 else f"{skipped[reason]:,} of {len(paths):,} tars"
-            warn_user(f"{where}: {reason}: {meaning}")
+            where = f"{skipped[reason]:,} of {len(paths):,} tars ({printable(examples[reason])})"
+            warn_user(f"{printable(paths[0]) if len(paths) == 1 else where}: {reason}: {meaning}")
 
 
 def is_tar_folder(path: bytes) -> bool:

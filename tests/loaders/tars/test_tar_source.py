@@ -119,6 +119,20 @@ def test_folders_of_tars_hold_neither_images_nor_folders(shards: Path, others: l
         assert isinstance(open_source(shards), RangeSource)
 
 
+def test_a_tar_whose_second_half_is_zeros_is_warned_of(shards: Path) -> None:
+    path = shards / "train-0001.tar"
+    write_tar(path, [(f"{number}.{s}", photo(number).ljust(9000)) for number in range(40) for s in ("cls", "jpg")])
+    data = path.read_bytes()
+    header_of_20 = data.index(b"20.cls")
+    path.write_bytes(data[:header_of_20] + bytes(len(data) - header_of_20))
+    for _ in range(2):
+        with pytest.warns(
+            UserWarning,
+            match=r"1 of 3 tars \('.*/train-0001.tar'\): more zeros after the end .* a part of it may be lost",
+        ):
+            assert len(open_source(shards, label="shard")) == 28
+
+
 def test_other_files_next_to_tars_are_warned_of(shards: Path) -> None:
     for name in ("train-0003.tar.gz", "train-0004.tar.part", "train-0005", "README.md", "train-0000.tar.idx", ".x.tar"):
         (shards / name).write_bytes(b"")
@@ -168,7 +182,7 @@ def test_what_is_skipped_is_counted(tmp_path: Path) -> None:
     )
     for _ in range(2):  # scanned, then from the saved index
         with (
-            pytest.warns(UserWarning, match=f"1 of 4 tars: {AFTER_END}"),
+            pytest.warns(UserWarning, match=rf"1 of 4 tars \('{tmp_path}/3.tar'\): {AFTER_END}"),
             pytest.warns(UserWarning, match=re.escape(words)),
         ):
             source = open_source(tmp_path, label="folder")
