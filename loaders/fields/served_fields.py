@@ -157,6 +157,7 @@ def _serve_boxes(
     """Return boxes, their classes, and the keypoints that belong to them; placing: as place_boxes takes it."""
     kind = kinds[name]
     boxes = _all_rows(values[name], rows, len(batch.index))
+    boxes = boxes._replace(parts=boxes.parts[:2])  # the sizes that workers compare are not served
     assert batch.sizes is not None
     placed, kept = place_boxes(boxes, corners_of(boxes, kind, batch.sizes), kind, *placing)
     served = {name: placed.parts[0], f"{name}_classes": placed.parts[1] + kind.first_class}

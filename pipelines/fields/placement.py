@@ -84,8 +84,8 @@ def find_other_sizes(boxes: Ragged, sizes: npt.NDArray[np.int32]) -> npt.NDArray
     """Return the numbers of boxes whose third part, if there is one, says another size than that of their image."""
     if len(boxes.parts) < 3:
         return np.empty(0, np.intp)
-    said = boxes.parts[2]
-    return np.flatnonzero((said != sizes[boxes.rows]).any(1) & (said != 0).any(1))
+    said, are = (np.ascontiguousarray(each, np.int32).view(np.int64)[:, 0] for each in (boxes.parts[2], sizes))
+    return np.flatnonzero((said != np.repeat(are, boxes.lengths)) & (said != 0))
 
 
 def place_boxes(
