@@ -48,8 +48,7 @@ def read_coco(source: Source, path: Any, swaps: Sequence[tuple[int | str, int | 
     LoaderError.
     """
     document = read_document(path)
-    kept = np.array([not each.get("iscrowd") for each in document.annotations], bool)
-    wanted = np.flatnonzero(kept)
+    wanted = np.flatnonzero(~document.is_crowd)
     images = find_images(source, document)
     image_of = document.image_of[wanted]
     given = _read_boxes(document, wanted)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +23,7 @@ from penstock.pipelines.user_warnings import warn_user
 
 _MOST_SIDE = 2**31 - 1
 _MOST_ID = 2**63 - 1
+_MARKS = (0, 1, None)  # of crowds; LVIS has none
 
 
 class CocoDocument(NamedTuple):
@@ -35,6 +38,7 @@ class CocoDocument(NamedTuple):
         annotations: one object each.
         image_of: int64 [annotations], the number of the image of each.
         class_of: int64 [annotations], the number of the category of each.
+        is_crowd: bool [annotations], whether each is of a crowd.
     """
 
     path: Any
@@ -45,6 +49,7 @@ class CocoDocument(NamedTuple):
     annotations: list[dict[str, Any]]
     image_of: npt.NDArray[np.int64]
     class_of: npt.NDArray[np.int64]
+    is_crowd: npt.NDArray[np.bool_]
 
     def which(self, annotation: int) -> str:
         """Return what messages call an annotation."""
@@ -87,6 +92,7 @@ def read_document(path: Any) -> CocoDocument:
         annotations,
         image_of,
         class_of,
+        _read_crowds(path, annotations),
     )
 
 
@@ -107,7 +113,7 @@ def _read_lists(path: Any) -> list[list[dict[str, Any]]]:
     lists = []
     for name in ("images", "categories", "annotations"):
         listed = document.get(name) if isinstance(document, dict) else None
-        if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        if not isinstance(listed, list) or not set(map(type, listed)) <= {dict}:
             raise file_error(path, f"not a JSON file of COCO instances (it has no list of objects called {name})")
         lists.append(listed)
     return lists
@@ -157,6 +163,16 @@ def _size_of(path: Any, image: dict[str, Any]) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])  # type: ignore[arg-type]
 
 
+def _read_crowds(path: Any, annotations: Sequence[dict[str, Any]]) -> npt.NDArray[np.bool_]:
+    """Return which annotations are of crowds. Raises ValueError for a mark that is not 0 or 1: text would be true."""
+    marks = [each.get("iscrowd") for each in annotations]
+    for number, mark in enumerate(marks if any(mark not in _MARKS for mark in marks) else ()):
+        if mark not in _MARKS:
+            which = f"annotation {annotations[number].get('id')} of image {annotations[number]['image_id']}"
+            raise file_error(path, f"{which} must have iscrowd of 0 or 1, got {shown(mark)}")
+    return np.array(marks, bool)
+
+
 def _refuse_repeated(path: Any, values: Sequence[Any], describe: Callable[[int, int], str]) -> None:
     """Raise ValueError that describes the first two of equal values."""
     if len(set(values)) == len(values):
@@ -174,8 +190,9 @@ def _look_up(
     """Return which of `ids` each annotation names by `key`. Raises ValueError for others, with their number."""
     number_of: dict[Any, int] = {each: number for number, each in enumerate(ids)}
     try:
-        found = np.fromiter((number_of.get(each.get(key), -1) for each in annotations), np.int64, len(annotations))
-    except TypeError:  # a list or an object
+        given = map(itemgetter(key), annotations)
+        found = np.fromiter(map(number_of.get, given, repeat(-1)), np.int64, len(annotations))
+    except (KeyError, TypeError):  # none, a list or an object
         found = np.array([number_of.get(_as_id(each.get(key)), -1) for each in annotations], np.int64)
     wrong = np.flatnonzero(found < 0)
     if not len(wrong):

@@ -30,10 +30,9 @@ class CocoMasks:
     def __init__(self, source: Source, path: Any, of: str, dtype: str) -> None:
         document = read_document(path)
         of_image: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
-        for each, image, number in zip(
-            document.annotations, document.image_of.tolist(), document.class_of.tolist(), strict=True
-        ):
-            if of == "classes" or not each.get("iscrowd"):
+        of_each = (each.tolist() for each in (document.image_of, document.class_of, document.is_crowd))
+        for each, image, number, is_crowd in zip(document.annotations, *of_each, strict=True):
+            if of == "classes" or not is_crowd:
                 objects = of_image[image]
                 objects.append((1 + (number if of == "classes" else len(objects)), each))
         drawn = []

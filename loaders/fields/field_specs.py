@@ -178,9 +178,12 @@ def field_source(source: Source, fields: Mapping[str, Any]) -> Fielded:
         if name in _TAKEN:
             raise ValueError(f"a field must not be called {name}, which batches have already")
         try:
-            found |= _make_fields(source, name, value)
+            made = _make_fields(source, name, value)
         except ValueError as error:
             raise ValueError(f"field {name!r}: {error}") from error
+        for both in sorted(made.keys() & found.keys()):
+            raise ValueError(f"two fields would be called {both}, one of them from {name}=: give that another name")
+        found |= made
     if not found:
         raise ValueError("with_fields needs at least one field, such as mask='masks'")
     return Fielded(source, found)

@@ -101,6 +101,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"images": [{"id": 3, "file_name": "a/a.png", "width": 9}], "annotations": []},
         "image 3 must have width and height in pixels, or neither, got 9 and None",
     ),
+    "a crowd as text": (
+        {"annotations": [box(2, 20, iscrowd="0")]},
+        "annotation 2 of image 20 must have iscrowd of 0 or 1, got '0'",
+    ),
     "no box": (
         {"annotations": [box(1, 20), box(2, 20, bbox=None)]},
         "annotation 2 of image 20 must have a bbox of x, y",
@@ -130,7 +134,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_files_that_contradict_themselves_are_refused(images: Path, tmp_path: Path, fault: str, drawn: bool) -> None:
     changes, text = WRONG[fault]
     file = write(tmp_path / "a.json", document(**changes))
-    if drawn and ("of image 20 must" in text or "keypoints" in text or "got [1, 2, -3, 4]" in text):
+    if drawn and ("of image 20 must have a" in text or "keypoints" in text or "got [1, 2, -3, 4]" in text):
         return  # masks need neither
     with pytest.raises(ValueError, match=re.escape(text)) as raised:
         with_fields(images, **({"mask": file} if drawn else {"coco": file}))
@@ -153,6 +157,18 @@ def test_ids_of_any_kind_keep_their_images(images: Path, tmp_path: Path) -> None
         batch = serve(with_fields(images, coco=write(tmp_path / f"{name}.json", other)))
         assert lefts(batch) == expected
         assert list(batch["image_ids"]) == [new(number) for number in (10, 20, 30, 40)]
+
+
+def test_two_fields_of_one_name_are_refused(images: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.json", document())
+    with pytest.raises(
+        ValueError, match="two fields would be called image_ids, one of them from image_ids=: give that"
+    ):
+        with_fields(images, coco=file, image_ids=[1, 2, 3, 4])
+    with pytest.raises(ValueError, match="two fields would be called boxes, one of them from coco=: give that another"):
+        with_fields(images, boxes=Boxes([[]] * 4), coco=file)
+    batch = serve(with_fields(images, boxes=Boxes([[]] * 4), people=Coco(file)))
+    assert {"boxes", "people", "people_classes", "people_image_ids"} <= set(batch)
 
 
 def test_rows_without_a_sample_have_no_image_id(images: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from producer_settings import producer_settings
 from repaired_jpegs import cut
 from two_paths import BATCH, check_both, settings_of
 
+from penstock.loaders import Boxes, with_fields
 from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.cache_build.build import build_cache
@@ -192,6 +193,35 @@ def test_an_index_that_lies_leads_nowhere(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_limit_of_a_files_size_holds(photos: Path) -> None:
     sizes = sorted(path.stat().st_size for path in photos.rglob("*.jpg"))
     assert check_both(ImageFolder(photos, max_file_bytes=sizes[35]), 4, at_least=16).codes == {"E-BOMB"}
+
+
+@KINDS
+@pytest.mark.parametrize("exif", ["ignore", "apply"])
+def test_rows_say_the_exif_orientation_where_boxes_need_it(tmp_path: Path, kind: dict[str, Any], exif: str) -> None:
+    """The library reads it, but for odd blocks, whose photos Python makes; without boxes nobody asks for it."""
+    write_folder(tmp_path, 40)
+    paths = sorted(tmp_path.rglob("*.jpg"))
+    blocks = [exif_segment(turn) for turn in range(1, 9)] + [jp.segment(jp.APP1, b"http:" + exif_segment(6)[4:])]
+    for path, block in zip(paths, blocks, strict=False):
+        path.write_bytes(jp.inserted(path.read_bytes(), block))
+    source = with_fields(tmp_path, boxes=Boxes([[[0, 0, 2, 2]]] * 40))
+    options = {**kind, "pipeline": imagenet_train(32, exif=exif)}
+    made = check_both(source, 5, at_least=20, **options)
+    found = np.concatenate([np.frombuffer(rows, BATCH_ROW) for _, _, rows, _, _ in made.batches])
+    turns = dict(enumerate([*range(1, 9), 6]))
+    assert {index: exif for index, exif in found[["index", "exif"]].tolist() if index >= 0} == {
+        index: turns.get(index, 1) for index in range(40)
+    }
+    plain = check_both(ImageFolder(tmp_path), 5, at_least=20, **options)
+    whole = np.concatenate([np.frombuffer(rows, BATCH_ROW) for _, _, rows, _, _ in plain.batches])
+    assert whole["exif"].any() == (exif == "apply")
+    producer = kind["make"](settings_of(source, pipeline=options["pipeline"], on_repaired="ignore"))
+    python, fill = [], producer._python.fill
+    producer._python.fill = lambda cursor, index, left, *more: python.append(left) or fill(cursor, index, left, *more)
+    for number in range(5):
+        pixels, rows = np.zeros((BATCH, 32, 32, 3), np.uint8), np.zeros(BATCH, BATCH_ROW)
+        producer.produce(Cursor(0, number * BATCH), pixels.reshape(-1), rows, lambda sample: None)
+    assert sum(map(len, python)) <= 9 if kind is TASKS else sum(map(len, python)) == 1
 
 
 @KINDS
