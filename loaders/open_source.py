@@ -126,26 +126,34 @@ def _open_arrays(pair: Any, classes: Sequence[str | bytes] | None = None) -> Sou
 
 _HAVE_HOSTS = {b"s3", b"gs", b"gcs", b"az", b"abfs", b"http", b"https", b"hf"}  # schemes of a bucket or a host
 _COLUMNS = ("image", "label")
-_TABLE_OPTIONS = (*_COLUMNS, "root", "classes", *REMOTE_OPTIONS)
+_LABELS = ("classes", "missing_labels")
+_TABLE_OPTIONS = (*_COLUMNS, "root", *_LABELS, *REMOTE_OPTIONS)
+_DATASET_OPTIONS = (*_COLUMNS, *_LABELS, "split")
 FILE_KINDS = [
     Kind("an HDF5 cache", _is_any, _open_caches, REMOTE_OPTIONS, (".h5", ".hdf5")),
     Kind(
         "Parquet files of images",
         has_image_bytes,
         open_parquet,
-        (*_COLUMNS, "cache_bytes", *REMOTE_OPTIONS),
+        (*_COLUMNS, *_LABELS, "cache_bytes", *REMOTE_OPTIONS),
         (".parquet",),
     ),
     Kind("a table of images", _is_any, open_tables, _TABLE_OPTIONS, TABLE_SUFFIXES),
     Kind("image files", _is_any, open_lists.open_images, ("classes", *REMOTE_OPTIONS), open_lists.LIST_SUFFIXES),
     Kind("tar files", _is_any, open_tars, TAR_OPTIONS, (".tar",)),
     Kind("tar files to be decompressed first", _is_any, open_tars, TAR_OPTIONS, COMPRESSED_TARS),
-    Kind("Arrow files", _is_any, open_arrow_files, (*_COLUMNS, *REMOTE_OPTIONS), (".arrow", ".arrows", ".feather")),
+    Kind(
+        "Arrow files",
+        _is_any,
+        open_arrow_files,
+        (*_COLUMNS, *_LABELS, *REMOTE_OPTIONS),
+        (".arrow", ".arrows", ".feather"),
+    ),
 ]
 FOLDER_KINDS = [
     Kind("a set of cache shards", is_cache_set, open_cache),
     Kind("a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
-    Kind("a folder of Hugging Face's save_to_disk", is_saved_dataset, open_saved_dataset, (*_COLUMNS, "split")),
+    Kind("a folder of Hugging Face's save_to_disk", is_saved_dataset, open_saved_dataset, _DATASET_OPTIONS),
     Kind("a folder of images", os.path.isdir, ImageFolder),
 ]
 # Of folders by URL: what is looked for by name comes first, because HTTP cannot list.
@@ -155,14 +163,14 @@ URL_FOLDER_KINDS = [
         "a folder of Hugging Face's save_to_disk",
         is_saved_dataset,
         open_saved_dataset,
-        (*_COLUMNS, "split", *REMOTE_OPTIONS),
+        (*_DATASET_OPTIONS, *REMOTE_OPTIONS),
     ),
     Kind("a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
     Kind("a folder of images", _is_any, open_url_folder, REMOTE_OPTIONS),
 ]
 OBJECT_KINDS = [
-    Kind("a Dataset of Hugging Face", is_dataset, open_dataset, (*_COLUMNS, "split")),
-    Kind("a list of (path, label)", open_lists.is_list, open_lists.open_list, ("root", "classes", *REMOTE_OPTIONS)),
+    Kind("a Dataset of Hugging Face", is_dataset, open_dataset, _DATASET_OPTIONS),
+    Kind("a list of (path, label)", open_lists.is_list, open_lists.open_list, ("root", *_LABELS, *REMOTE_OPTIONS)),
     Kind("a data frame", open_lists.is_frame, open_lists.open_frame, _TABLE_OPTIONS),
     Kind("an ImageFolder of torchvision", open_lists.is_samples, open_lists.open_samples),
     Kind("a list of these", _is_list_of_data, _open_list),

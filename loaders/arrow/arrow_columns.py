@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.loaders.arrow.arrow_package import import_pyarrow
-from penstock.loaders.labels.label_columns import name_columns
+from penstock.loaders.labels.label_rows import name_columns, split_floats
 from penstock.pipelines.checked import shown
 
 AUTO = "auto"  # value of the option `label`: the column is found by its name
@@ -25,11 +25,13 @@ class Chosen(NamedTuple):
         image: name of the column of images.
         labels: names of the columns of labels by the labels' names, "" for one alone; none for images of one class.
         classes: names of the classes of those labels for which the table declares them.
+        floats: names of the labels that are asked for as floats.
     """
 
     image: str
     labels: dict[str, str]
     classes: dict[str, tuple[str, ...]]
+    floats: frozenset[str] = frozenset()
 
 
 def holds_bytes(kind: Any) -> bool:
@@ -65,13 +67,15 @@ def read_features(schema: Any, info: bytes = b"") -> Features:
 def choose_columns(schema: Any, features: Features, image: str | None, label: Label, *, paths: bool = True) -> Chosen:
     """Choose the columns of a pyarrow schema; `image` and `label` are the options of that name.
 
-    paths: whether a column of file names will do for the images. Raises ValueError that lists the columns.
+    A column of labels may have ":float" behind its name. paths: whether a column of file names will do for the images.
+    Raises ValueError that lists the columns.
     """
     column = _choose_image(schema, features, image, paths)
     if column is None:
         wanted = "encoded images (binary, or struct with bytes)" + " or paths of image files" * paths
         given = f"got {shown(image)}" if image is not None else "and no single column could be meant"
         raise ValueError(f"image must be a column of {wanted}, {given}; {_list_columns(schema)}")
+    label, floats = split_floats(label, schema.names)
     named = {} if label is None else name_columns(label) or {"": label}
     labels = {name: _choose_label(schema, features, wanted) for name, wanted in named.items()}
     if None in labels.values():
@@ -81,7 +85,7 @@ def choose_columns(schema: Any, features: Features, image: str | None, label: La
         raise ValueError(f"label must be {wanted}, {given}; {_list_columns(schema)}")
     found = {name: column for name, column in labels.items() if column is not None}
     declared = {name: _class_names(features.get(column)) for name, column in found.items()}
-    return Chosen(column, found, {name: names for name, names in declared.items() if names is not None})
+    return Chosen(column, found, {name: names for name, names in declared.items() if names is not None}, floats)
 
 
 def _choose_image(schema: Any, features: Features, image: str | None, paths: bool) -> str | None:

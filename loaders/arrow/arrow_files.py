@@ -19,8 +19,9 @@ from penstock.loaders.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.arrow.arrow_package import arrow_errors, import_pyarrow
 from penstock.loaders.arrow.arrow_url import MAGIC, UNCOMPRESSED, SparseArrow
 from penstock.loaders.arrow.arrow_values import locate_values
-from penstock.loaders.arrow.image_rows import ImageRows, no_rows_error
+from penstock.loaders.arrow.image_rows import ImageRows, check_order, no_rows_error
 from penstock.loaders.labels.label_index import load_with_labels, save_with_labels
+from penstock.loaders.labels.label_rows import RAISE
 from penstock.loaders.labels.label_values import Labels
 from penstock.loaders.labels.labelled import serve_labels
 from penstock.loaders.remote.object_store import ObjectStore, is_url
@@ -119,6 +120,7 @@ class ArrowFiles:
         paths: absolute, in the order of the rows.
         image, label: the options of that name.
         info: text of the data set's dataset_info.json, if it has one.
+        classes, missing_labels: the options of that name.
         indices: paths of Arrow files with the numbers of the rows that are served, in their order; () for all rows.
     """
 
@@ -126,12 +128,15 @@ class ArrowFiles:
     image: str | None = None
     label: Label = AUTO
     info: bytes = b""
+    classes: Any = None
+    missing_labels: str = RAISE
     indices: tuple[bytes, ...] = ()
 
     @property
     def identity(self) -> str:
         """Hex digest of all this."""
-        parts = (FORMAT, self.image, self.label, self.info, *map(_real, (*self.paths, b"", *self.indices)))
+        options = (self.image, self.label, self.info, self.classes, self.missing_labels)
+        parts = (FORMAT, *options, *map(_real, (*self.paths, b"", *self.indices)))
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def locate(self) -> tuple[RangeTable, Labels]:
@@ -141,8 +146,9 @@ class ArrowFiles:
         """
         store = ObjectStore() if is_url(self.paths[0]) else None
         rows, first = ImageRows(store), ArrowFile(self.paths[0], store)
+        chunks: list[_Chunks] = []
         columns = choose_columns(first.schema, read_features(first.schema, self.info), self.image, self.label)
-        labels = ArrowLabels(columns)
+        labels = ArrowLabels(columns, self.classes, self.missing_labels)
         names = list(dict.fromkeys([columns.image, *labels.columns]))
 
         def fetch(path: bytes) -> ArrowFile:
@@ -155,10 +161,16 @@ class ArrowFiles:
                 some = self.paths[begin : begin + _REMOTE_FILES]
                 for file in map(fetch, some) if store is None else pool.map(fetch, some):
                     with arrow_errors(file.container.name):
-                        num_rows = _locate_rows(file, columns.image, rows, labels)
-                    if not num_rows and not self.info:  # save_to_disk writes such files, where shards are many
+                        found = _locate_rows(file, columns.image, rows, labels)
+                        if self.indices:
+                            chunks.append(found)
+                        else:
+                            _add_labels(labels, *found, file.container.name)
+                    if not found[0] and not self.info:  # save_to_disk writes such files, where shards are many
                         raise no_rows_error(file.container.name)
         order = self._read_indices(rows) if self.indices else None
+        if order is not None:
+            _add_in_order(labels, chunks, order)
         return rows.finish("Arrow files", labels.finish(), order, self.identity)
 
     def _read_indices(self, rows: ImageRows) -> npt.NDArray[np.int64]:
@@ -171,8 +183,11 @@ class ArrowFiles:
         return np.concatenate(parts)
 
 
-def _locate_rows(file: ArrowFile, image: str, rows: ImageRows, labels: ArrowLabels) -> int:
-    """Add the rows of a file; return how many these are."""
+_Chunks = tuple[int, list[Any]]  # number of rows, a chunked array for each column of labels
+
+
+def _locate_rows(file: ArrowFile, image: str, rows: ImageRows, labels: ArrowLabels) -> _Chunks:
+    """Add the images of a file; return its labels."""
     pyarrow, path = import_pyarrow(), file.container.name
     container, first_row = rows.add_container(file.container), 0
     label_chunks: list[list[Any]] = [[] for _ in labels.columns]
@@ -185,12 +200,27 @@ def _locate_rows(file: ArrowFile, image: str, rows: ImageRows, labels: ArrowLabe
         first_row += len(values.sizes)
         for chunks, chunk in zip(label_chunks, labelled, strict=True):
             chunks.append(chunk)
-    if not labels.columns:
-        labels.add_unlabelled(first_row)
-        return first_row
     kinds = [file.schema.field(name).type for name in labels.columns]
-    labels.add(list(map(pyarrow.chunked_array, label_chunks, kinds)), path)
-    return first_row
+    return first_row, list(map(pyarrow.chunked_array, label_chunks, kinds))
+
+
+def _add_labels(labels: ArrowLabels, num_rows: int, columns: list[Any], path: bytes) -> None:
+    if columns:
+        labels.add(columns, path)
+    else:
+        labels.add_unlabelled(num_rows)
+
+
+def _add_in_order(labels: ArrowLabels, files: list[_Chunks], order: npt.NDArray[np.int64]) -> None:
+    """Add the labels of the rows that are served, of all files."""
+    if not labels.columns:
+        labels.add_unlabelled(len(order))
+        return
+    num_rows = sum(count for count, _ in files)
+    check_order(order, num_rows)
+    pyarrow = import_pyarrow()
+    columns = [[chunk for _, own in files for chunk in own[number].chunks] for number in range(len(labels.columns))]
+    labels.add([pyarrow.chunked_array(chunks).take(pyarrow.array(order)) for chunks in columns], rows=order)
 
 
 def open_arrow_files(
@@ -198,6 +228,8 @@ def open_arrow_files(
     *,
     image: str | None = None,
     label: Label = AUTO,
+    classes: Any = None,
+    missing_labels: str = RAISE,
     max_file_bytes: int = MAX_FILE_BYTES,
     **remote_options: Any,
 ) -> Source:
@@ -205,12 +237,14 @@ def open_arrow_files(
 
     paths: of files, or URLs. image: the column of images: bytes, Hugging Face's struct of bytes and path, or paths of
     files (relative ones to the folder of the Arrow file). label: the column of class numbers or names, of floats, or of
-    lists of numbers or classes, which are served as float32; a list, or a dict by name, of several columns; None for
-    images of one class. remote_options: REMOTE_OPTIONS, as RemoteOptions holds them. Rows without an image or label
-    (null, or a negative class number) are skipped and counted. Raises ValueError for columns, LoaderError.
+    lists of numbers or classes, which are served as float32; text as open_tables reads it; a list, or a dict by name,
+    of several columns; None for images of one class. classes, missing_labels: as of open_tables. remote_options:
+    REMOTE_OPTIONS, as RemoteOptions holds them. Rows without an image are left out with a warning. Raises ValueError
+    for columns, LoaderError.
     """
-    files = ArrowFiles(paths=tuple(map(absolute, paths)), image=image, label=label)
-    options = {"image": image, "label": label, "max_file_bytes": max_file_bytes, **remote_options}
+    chosen = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
+    files = ArrowFiles(paths=tuple(map(absolute, paths)), **chosen)
+    options = {**chosen, "max_file_bytes": max_file_bytes, **remote_options}
     reopen = functools.partial(open_arrow_files, paths, **options)
     return open_described(files, reopen, max_file_bytes, **remote_options)
 
@@ -230,7 +264,7 @@ def open_described(
     warn_of_left_out(index.header.skipped, index.header.examples, where)
     again = Reopening(lambda: images_of(reopen()))
     images = RangeSource(index, again, max_file_bytes) if remote is None else RemoteSource(index, again, remote)
-    return serve_labels(images, labels)
+    return serve_labels(images, labels, has_list=files.classes is not None or bool(files.info))
 
 
 def _real(path: bytes) -> bytes:

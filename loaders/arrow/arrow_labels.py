@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,8 +11,10 @@ import numpy.typing as npt
 
 from penstock.loaders.arrow.arrow_columns import Chosen, holds_paths
 from penstock.loaders.arrow.arrow_package import import_pyarrow
-from penstock.loaders.labels.label_columns import LabelColumn, LabelRows
-from penstock.loaders.labels.label_values import Labels, split_classes
+from penstock.loaders.labels.class_numbers import checked_classes
+from penstock.loaders.labels.label_columns import LabelColumn
+from penstock.loaders.labels.label_rows import RAISE, LabelRows
+from penstock.loaders.labels.label_values import ALONE, Labels, split_classes
 from penstock.loaders.labels.row_origin import Fail, blame_rows
 
 UNLABELLED = -1
@@ -39,37 +42,60 @@ class RowLabels(NamedTuple):
 class ArrowLabels:
     """Collect the chosen columns of labels, one file after another.
 
-    A row has no label if one of its labels is null, or a negative class number.
+    Args:
+        chosen: the columns.
+        classes: the option `classes`; classes that the data declares are found in it by name.
+        missing_labels: as of LabelRows.
     """
 
-    def __init__(self, chosen: Chosen) -> None:
+    def __init__(self, chosen: Chosen, classes: Any = None, missing_labels: str = RAISE) -> None:
         self.columns = list(chosen.labels.values())
-        self._rows, self._declared = LabelRows(chosen.classes), chosen.classes
+        if classes is not None and not chosen.labels:
+            raise ValueError("classes must come with labels, and there are none: pass label=, or no classes")
+        given = classes if isinstance(classes, Mapping) else {} if classes is None else {ALONE: classes}
+        wanted = {name: checked_classes(names) for name, names in given.items()}
+        declared = {name: tuple(map(os.fsencode, names)) for name, names in chosen.classes.items()}
+        declared = {name: names for name, names in declared.items() if name not in chosen.floats}
+        # By whose names the numbers are looked up in those that the user lists.
+        self._renamed = {name: names for name, names in declared.items() if wanted.get(name) not in (None, names)}
+        self._rows = LabelRows({**declared, **wanted}, floats=chosen.floats, missing_labels=missing_labels)
+        self._declared = {name: wanted.get(name) or names for name, names in declared.items()}
         self._to = [(name, self._rows.column(name)) for name in chosen.labels]
-        self._there: list[npt.NDArray[np.bool_]] = []
+        for name, column in self._to:
+            column.keeps_numbers = name in declared
+        self._num_unlabelled = 0
 
-    def add(self, columns: Sequence[Any], path: bytes | None = None) -> None:
-        """Add the labels of a file, pyarrow chunked arrays. Raises pyarrow.ArrowInvalid, LoaderError E-FORMAT."""
-        pyarrow = import_pyarrow()
-        plain = list(map(_decode, columns))
-        there = np.ones(len(plain[0]), bool)
-        for column in plain:
-            there &= column.is_valid().to_numpy()
-            if pyarrow.types.is_integer(column.type):
-                there &= column.fill_null(0).to_numpy() >= 0
-        mask, rows = pyarrow.array(there), np.flatnonzero(there)
-        for (name, to), column in zip(self._to, plain, strict=True):
-            _add_column(to, column.filter(mask).combine_chunks(), self._declared.get(name), blame_rows(path), rows)
-        self._there.append(there)
+    def add(self, columns: Sequence[Any], path: bytes | None = None, rows: Any = None) -> None:
+        """Add the labels of a file, pyarrow chunked arrays. Raises pyarrow.ArrowInvalid, LoaderError E-FORMAT.
+
+        rows: the numbers of the rows for errors, unless they count from 0.
+        """
+        fail = blame_rows(path)
+        for (name, to), column in zip(self._to, columns, strict=True):
+            column.validate(full=True)
+            for chunk in column.chunks:
+                if hasattr(chunk, "dictionary") and name not in self._declared:
+                    to.declare(chunk.dictionary.to_pylist())
+            plain = _decode(column)
+            numbers = np.arange(len(plain)) if rows is None else np.asarray(rows)
+            there = _find_labels(plain)
+            places = to.begin(there, fail, numbers.tolist() if not there.all() else range(0))
+            present = plain.filter(import_pyarrow().array(there)).combine_chunks()
+            names = self._renamed.get(name)
+            _add_column(to, present, (self._declared.get(name), names), fail, numbers[there], places)
 
     def add_unlabelled(self, count: int) -> None:
         """Add `count` images of the one class."""
-        self._there.append(np.ones(count, bool))
+        self._num_unlabelled += count
 
     def finish(self) -> RowLabels:
-        """Return the labels of all rows. Raises LoaderError E-FORMAT for one that is not declared."""
-        there = np.concatenate([np.zeros(0, bool), *self._there])
-        found, classes, others = split_classes(self._rows.finish(), int(there.sum()))
+        """Return the labels of all rows. Raises LoaderError E-FORMAT for one that is not declared, or missing."""
+        if not self._to:
+            found, classes, others = split_classes({}, self._num_unlabelled)
+            return RowLabels(found.astype(np.int64), classes, others)
+        labels = self._rows.finish()
+        there = ~self._rows.left_out
+        found, classes, others = split_classes(labels, int(there.sum()))
         numbers = np.full(len(there), UNLABELLED, np.int64)
         numbers[there] = found
         return RowLabels(numbers, classes, others)
@@ -78,28 +104,40 @@ class ArrowLabels:
 def _decode(column: Any) -> Any:
     """Return a chunked array without dictionaries, booleans and decimals."""
     pyarrow = import_pyarrow()
-    column.validate(full=True)
     if pyarrow.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pyarrow.types.is_boolean(column.type):
-        return column.cast(pyarrow.int8())
+        return column.cast(pyarrow.string())
     return column.cast(pyarrow.float64()) if pyarrow.types.is_decimal(column.type) else column
 
 
-def _add_column(to: LabelColumn, column: Any, declared: Any, fail: Fail, rows: npt.NDArray[np.int64]) -> None:
-    pyarrow = import_pyarrow()
+def _find_labels(column: Any) -> npt.NDArray[np.bool_]:
+    """Return which values of a chunked array are neither null nor NaN."""
+    there: npt.NDArray[np.bool_] = column.is_valid().to_numpy()
+    if import_pyarrow().types.is_floating(column.type):
+        there = there & ~np.isnan(column.to_numpy().astype(np.float64))
+    return there
+
+
+def _add_column(
+    to: LabelColumn, column: Any, declared: tuple[Any, Any], fail: Fail, rows: npt.NDArray[np.int64], places: Any
+) -> None:
+    """Add the labels of `rows`. declared: names of the classes as they are numbered in the end, and as here."""
+    pyarrow, (classes, names) = import_pyarrow(), declared
     types = pyarrow.types
     if types.is_floating(column.type):
         to.add_numbers(column.to_numpy(zero_copy_only=False), fail, rows.tolist())
     elif types.is_integer(column.type) or holds_paths(column.type):
-        to.add_coded(*_encode(column), fail, rows.tolist())
+        labels, codes = _encode(column)
+        to.add_coded(_rename(labels, names), codes, fail, rows.tolist(), places)
     else:
         members, counts = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False)
         if members.null_count:
             row = np.repeat(rows, counts)[members.is_null().to_numpy(zero_copy_only=False)][0]
             raise fail(int(row), "a list of labels holds a null", "leave nulls out of the lists")
-        if holds_paths(members.type) or (declared is not None and types.is_integer(members.type)):
-            to.add_sets(*_encode(members), counts, fail, rows.tolist())
+        if holds_paths(members.type) or (classes is not None and types.is_integer(members.type)):
+            labels, codes = _encode(members)
+            to.add_sets(_rename(labels, names), codes, counts, fail, rows.tolist())
             return
         wrong = np.flatnonzero(counts != counts[:1])
         if len(wrong):
@@ -107,6 +145,15 @@ def _add_column(to: LabelColumn, column: Any, declared: Any, fail: Fail, rows: n
             raise fail(int(rows[wrong[0]]), cause, "give all rows vectors of one length, or names")
         values = members.to_numpy(zero_copy_only=False).astype(np.float64)
         to.add_numbers(values.reshape(len(counts), -1) if len(counts) else values, fail, rows.tolist())
+
+
+def _rename(labels: list[Any], names: tuple[bytes, ...] | None) -> list[Any]:
+    """Return declared names in place of class numbers; -1, which stands for no label, becomes None."""
+    if names is None:
+        return labels
+    known = list(map(os.fsdecode, names))
+    found = [known[label] if isinstance(label, int) and 0 <= label < len(known) else label for label in labels]
+    return [None if label == -1 else label for label in found]
 
 
 def _encode(column: Any) -> tuple[list[Any], npt.NDArray[np.int64]]:

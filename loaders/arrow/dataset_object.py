@@ -14,6 +14,7 @@ from penstock.loaders.arrow.arrow_values import Values, locate_values
 from penstock.loaders.arrow.image_rows import ImageRows
 from penstock.loaders.arrow.mapped_memory import MappedMemory, MemoryFile
 from penstock.loaders.labels.label_index import save_with_labels
+from penstock.loaders.labels.label_rows import RAISE
 from penstock.loaders.labels.labelled import serve_labels
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
@@ -44,14 +45,16 @@ def open_dataset(
     split: str | None = None,
     image: str | None = None,
     label: Label = AUTO,
+    classes: Any = None,
+    missing_labels: str = RAISE,
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> Source:
     """Open a `datasets.Dataset`; samples are numbered as its rows, whatever was selected, shuffled or concatenated.
 
     Images are read from the Arrow files that the data set has mapped. Those in memory are copied once, to memory that
     worker processes share. Formats of the data set ("torch", "numpy") do not matter. split: which one, of a
-    DatasetDict. image, label: as open_arrow_files takes them. Raises ValueError for columns, splits, iterable data sets
-    and data sets with a transform; LoaderError E-MEM, and those of the index.
+    DatasetDict. image, label, classes, missing_labels: as open_arrow_files takes them. Raises ValueError for columns,
+    splits, iterable data sets and data sets with a transform; LoaderError E-MEM, and those of the index.
     """
     kind = _kind_of(dataset) or ""
     if kind.startswith("Iterable"):
@@ -70,19 +73,22 @@ def open_dataset(
     table = dataset.data
     features = dataset.features.to_dict() or read_features(table.schema)
     columns = choose_columns(table.schema, features, image, label)
-    rows, labels = ImageRows(), ArrowLabels(columns)
+    rows, labels = ImageRows(), ArrowLabels(columns, classes, missing_labels)
+    order = _read_order(dataset)
     held = _locate_chunks(table.column(columns.image).chunks, rows)
     if labels.columns:
-        labels.add(list(map(table.column, labels.columns)))
+        own = list(map(table.column, labels.columns))
+        labels.add(own if order is None else [column.take(order) for column in own], rows=order)
     else:
-        labels.add_unlabelled(table.num_rows)
+        labels.add_unlabelled(table.num_rows if order is None else len(order))
     ranges, others = rows.finish(
-        "Arrow files" if held is None else "Arrow files or parts of memory", labels.finish(), _read_order(dataset)
+        "Arrow files" if held is None else "Arrow files or parts of memory", labels.finish(), order
     )
     index, kept = save_with_labels(None, ranges.write, RangeIndex, others)
     warn_of_left_out(index.header.skipped, index.header.examples, "the data set")
     reopen = Reopening(functools.partial(_refuse_to_reopen, held))  # which keeps the file alive here
-    return serve_labels(RangeSource(index, reopen, max_file_bytes), kept)
+    has_list = classes is not None or bool(columns.classes)
+    return serve_labels(RangeSource(index, reopen, max_file_bytes), kept, has_list=has_list)
 
 
 def refuse_transform(dataset: Any) -> None:

@@ -14,12 +14,11 @@ from penstock.loaders.arrow.arrow_values import Values
 from penstock.loaders.labels.label_values import Labels, digest_labels
 from penstock.loaders.remote.object_store import ObjectStore
 from penstock.loaders.remote.places import absolute, find_object, join
-from penstock.loaders.sources.left_out import NO_ROW_IMAGE
+from penstock.loaders.sources.left_out import NO_ROW_IMAGE, NO_ROW_LABEL
 from penstock.loaders.sources.range_index import Container, RangeTable
 from penstock.loaders.system.file_read import mtime_ns
 from penstock.pipelines.errors import LoaderError
 
-NO_LABEL = "row without a label"
 _NOWHERE = -1  # container of a row without an image
 _REQUESTS = 64
 
@@ -85,33 +84,36 @@ class ImageRows:
     ) -> tuple[RangeTable, Labels]:
         """Return the table of the rows that have an image and a label, in the order of the rows, or of `order`.
 
-        With it come their labels that are no class numbers. Raises LoaderError E-NODATA without any row, E-MISSING if
-        rows name files of which none is there.
+        With it come their labels that are no class numbers. found: labels in that order. Raises LoaderError E-NODATA
+        without any row, E-MISSING if rows name files of which none is there.
         """
         parts = [(np.zeros(0, np.int64),) * 3, *self._parts]
         where, starts, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
         if self._named:
             sizes = np.where(np.isin(where, self._named), self._find_named()[where], sizes)
         rows = np.arange(len(where)) if order is None else order
-        if len(rows) and (rows.min() < 0 or rows.max() >= len(where)):
-            raise LoaderError("E-CORRUPT", f"indices must be below {len(where):,}, got {int(rows.max()):,}")
-        has_image, has_label = where[rows] != _NOWHERE, found.numbers[rows] >= 0
-        skipped = {NO_ROW_IMAGE: int((~has_image).sum()), NO_LABEL: int((has_image & ~has_label).sum())}
-        kept = rows[has_image & has_label]
+        check_order(rows, len(where))
+        has_image, has_label = where[rows] != _NOWHERE, found.numbers >= 0
+        skipped = {
+            NO_ROW_IMAGE: int((~has_image).sum()),
+            NO_ROW_LABEL: int((has_image & ~has_label).sum()),
+        }
+        labelled = np.flatnonzero(has_image & has_label)
+        kept = rows[labelled]
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items() if count)
         if not len(kept):
-            fix = "pass label=None if the images have no labels" if skipped[NO_LABEL] else "pass other files"
+            fix = "pass label=None if the images have no labels" if skipped[NO_ROW_LABEL] else "pass other files"
             raise LoaderError("E-NODATA", f"no image with a label{': ' * bool(reasons)}{reasons}", fix=fix)
         if self._missing and not self._has_files:
             raise LoaderError("E-MISSING", "this file is named by a row, but is not here", path=self._missing[0])
-        others = found.others_of(kept)
+        others = found.others_of(labelled)
         table = RangeTable(
             kind=kind if not self._has_files else "files",
             containers=self.containers,
             container_of=where[kept],
             starts=starts[kept],
             sizes=sizes[kept],
-            labels=found.numbers[kept],
+            labels=found.numbers[labelled],
             keys=[self._keys[row] for row in kept.tolist()],
             classes=found.classes,
             made_by=made_by,
@@ -149,3 +151,9 @@ class ImageRows:
         for number, url, about in zip(self._named, urls, found, strict=True):
             self.containers[number] = Container(url, *(about or (0, 0)))
         return np.array([container.size for container in self.containers], np.int64)
+
+
+def check_order(rows: npt.NDArray[np.int64], num_rows: int) -> None:
+    """Raise LoaderError E-CORRUPT for numbers of rows that there are not."""
+    if len(rows) and (rows.min() < 0 or rows.max() >= num_rows):
+        raise LoaderError("E-CORRUPT", f"indices must be below {num_rows:,}, got {int(rows.max()):,}")

@@ -23,18 +23,20 @@ from penstock.loaders.arrow.arrow_parquet import (
     read_group,
 )
 from penstock.loaders.arrow.group_cache import GroupCache
-from penstock.loaders.arrow.image_rows import NO_LABEL, no_rows_error
+from penstock.loaders.arrow.image_rows import no_rows_error
 from penstock.loaders.labels.label_index import keep_labels
+from penstock.loaders.labels.label_rows import RAISE
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import absolute, folder_of, join, read_whole
 from penstock.loaders.sources.folder_scan import skipped_text
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, IndexedImages, oversize_error
+from penstock.loaders.sources.left_out import NO_ROW_LABEL, warn_of_left_out
 from penstock.loaders.sources.range_source import are_unchanged
 from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged, with_retries
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.checked import checked_int
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
 from penstock.pipelines.user_warnings import warn_user
 
@@ -50,8 +52,9 @@ class ParquetSource(IndexedImages):
     those kept: at most `cache_bytes` of them per process, and as much per thread for the batch at hand. Pickles only
     while a process is being started, as SharedArray does.
 
-    paths: the files, in the order of the rows. image, label: as open_arrow_files takes them. Raises ValueError for
-    columns, LoaderError E-FORMAT, E-CORRUPT, E-CHANGED, E-NODATA, E-MISSING, E-ACCESS, E-READ, E-DEPENDENCY.
+    paths: the files, in the order of the rows. image, label, classes, missing_labels: as open_arrow_files takes them.
+    Raises ValueError for columns, LoaderError E-FORMAT, E-CORRUPT, E-CHANGED, E-NODATA, E-MISSING, E-ACCESS, E-READ,
+    E-DEPENDENCY.
 
     Attributes:
         classes: class names, by class number.
@@ -71,6 +74,8 @@ class ParquetSource(IndexedImages):
         *,
         image: str | None = None,
         label: Label = AUTO,
+        classes: Any = None,
+        missing_labels: str = RAISE,
         cache_bytes: int = CACHE_BYTES,
         max_file_bytes: int = MAX_FILE_BYTES,
     ) -> None:
@@ -80,6 +85,8 @@ class ParquetSource(IndexedImages):
         options: dict[str, Any] = {
             "image": image,
             "label": label,
+            "classes": classes,
+            "missing_labels": missing_labels,
             "cache_bytes": cache_bytes,
             "max_file_bytes": max_file_bytes,
         }
@@ -91,10 +98,11 @@ class ParquetSource(IndexedImages):
         schema = footers[0].schema
         columns = choose_columns(schema, read_features(schema), image, label, paths=False)
         self._image = columns.image
-        found = self._read_labels(footers, ArrowLabels(columns))
+        found = self._read_labels(footers, ArrowLabels(columns, classes, missing_labels))
         self.classes, self.retries = tuple(found.classes), 0
         self.label_index = keep_labels(found.others) if found.others else None
         self._take_rows(found.numbers, footers)
+        warn_of_left_out(self.skipped, {}, printable(paths[0]))
         self.fingerprint, self.content = self._digest(footers)
         self.num_bytes = int(sum(footer.group_bytes.sum() for footer in footers))
         self._reads, self._has_warned = 0, False
@@ -116,7 +124,7 @@ class ParquetSource(IndexedImages):
     def _take_rows(self, labels: npt.NDArray[np.int64], footers: list[Footer]) -> None:
         """Share labels and places of the rows that have a label."""
         kept = np.flatnonzero(labels >= 0)
-        self.skipped = {NO_LABEL: len(labels) - len(kept)} if len(kept) < len(labels) else {}
+        self.skipped = {NO_ROW_LABEL: len(labels) - len(kept)} if len(kept) < len(labels) else {}
         if not len(kept):
             fix = "pass label=None if the images have no labels"
             raise LoaderError("E-NODATA", f"no image with a label{skipped_text(self.skipped)}", fix=fix)

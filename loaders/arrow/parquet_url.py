@@ -172,7 +172,7 @@ def open_parquet(paths: list[bytes], **options: Any) -> Source:
     of_remote = {name: options.pop(name) for name in REMOTE_OPTIONS if name in options}
     remote = check_remote(paths, **of_remote)
     images = ParquetSource(paths, **options) if remote is None else UrlParquetSource(paths, remote=remote, **options)
-    return serve_labels(images, images.label_index)
+    return serve_labels(images, images.label_index, has_list=options.get("classes") is not None)
 
 
 def _open_blocks(containers: list[Container], options: RemoteOptions) -> RemoteSource:

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.loaders.arrow.arrow_columns import AUTO, Label
 from penstock.loaders.arrow.arrow_files import ArrowFiles, open_described
+from penstock.loaders.labels.label_rows import RAISE
 from penstock.loaders.remote.places import absolute, is_file, read_whole
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
@@ -31,16 +32,19 @@ def open_saved_dataset(
     split: str | None = None,
     image: str | None = None,
     label: Label = AUTO,
+    classes: Any = None,
+    missing_labels: str = RAISE,
     max_file_bytes: int = MAX_FILE_BYTES,
     **remote_options: Any,
 ) -> Source:
     """Open such a folder, or one below a URL; samples are numbered as `datasets.load_from_disk` numbers rows.
 
-    split: which one, of a folder with several. image, label: as open_arrow_files takes them. Raises ValueError for
-    splits and columns, LoaderError.
+    split: which one, of a folder with several. image, label, classes, missing_labels: as open_arrow_files takes them.
+    Raises ValueError for splits and columns, LoaderError.
     """
     path = absolute(path)
-    options = {"image": image, "label": label, "max_file_bytes": max_file_bytes, **remote_options}
+    chosen = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
+    options = {**chosen, "max_file_bytes": max_file_bytes, **remote_options}
     reopen = functools.partial(open_saved_dataset, path, split=split, **options)
     folder = _find_split(path, split)
     state, info = _read_object(os.path.join(folder, STATE)), read_whole(os.path.join(folder, INFO))
@@ -49,8 +53,7 @@ def open_saved_dataset(
     indices: list[Any] = next((state[name] for name in _INDICES if state.get(name)), [])
     files = ArrowFiles(
         paths=_names(state.get("_data_files"), folder),
-        image=image,
-        label=label,
+        **chosen,
         info=info,
         indices=_names(indices, folder),
     )

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.labels.class_numbers import ONE_CLASS
-from penstock.loaders.labels.label_columns import LabelColumn, LabelRows
 from penstock.loaders.labels.label_index import LabelIndex, keep_labels
+from penstock.loaders.labels.label_rows import LabelRows, warn_of_rare_classes
 from penstock.loaders.labels.label_values import ALONE, NOT_CLASSES, Labels, LabelValues
 from penstock.loaders.sources.contract import Source, has_targets, sample_name
 from penstock.loaders.sources.view import View
@@ -18,6 +18,8 @@ from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
 from penstock.pipelines.targets import Targets
 from penstock.pipelines.user_warnings import warn_user
+
+_NO_LABEL = "give every sample a label, or serve those that have one by subset="
 
 
 class Labelled(View):
@@ -59,9 +61,19 @@ class Labelled(View):
         return f"{self.source.describe()}, with {f'labels {names}' if names else 'other labels'}"
 
 
-def serve_labels(source: Source, index: LabelIndex | None) -> Source:
-    """Return `source` with the labels in `index`, if there is one."""
-    return source if index is None else Labelled(source, index)
+def serve_labels(source: Source, index: LabelIndex | None, *, has_list: bool = True) -> Source:
+    """Return `source` with the labels in `index`, if there is one.
+
+    Warn of texts that are hardly classes, unless the user listed these (`has_list`).
+    """
+    served = source if index is None else Labelled(source, index)
+    if not has_list and index is not None:
+        for values, classes in index.labels.values():
+            if values.dtype == np.int32:
+                warn_of_rare_classes(values, classes)
+    elif not has_list and 2 * len(served.classes) > len(served):
+        warn_of_rare_classes(served.labels(np.arange(len(served))), served.classes)
+    return served
 
 
 def warn_of_lost_labels(source: Source) -> None:
@@ -133,20 +145,22 @@ def read_labels(labels: Any, num_samples: int, classes: Any = None) -> Labels:
         if array.dtype.kind in "biuf":
             return {ALONE: _read_array(array, classes)}
         labels = array.tolist()
-    rows = LabelRows(classes)
+    rows = LabelRows(classes, fix=_NO_LABEL)
     for number, label in enumerate(labels):
         rows.add(label, _fail, number)
     return rows.finish()
 
 
 def _read_array(values: npt.NDArray[Any], classes: Any) -> LabelValues:
-    column, rows = LabelColumn(classes), range(len(values))
+    rows = LabelRows(classes, fix=_NO_LABEL)
+    column, numbers = rows.column(), range(len(values))
+    places = column.begin(~np.isnan(values) if values.ndim == 1 else np.ones(len(values), bool), _fail, numbers)
     if values.ndim == 2 or values.dtype.kind == "f":
-        column.add_numbers(values, _fail, rows)
+        column.add_numbers(values[places], _fail, places.tolist())
     else:
-        found, codes = np.unique(values.astype(np.int64), return_inverse=True)
-        column.add_coded(found.tolist(), codes, _fail, rows)
-    return column.finish()
+        found, codes = np.unique(values, return_inverse=True)
+        column.add_coded(found.tolist(), codes, _fail, numbers, places)
+    return rows.finish()[ALONE]
 
 
 def _read_named(name: str, column: Any, num_samples: int, classes: Mapping[str, Any]) -> LabelValues:

@@ -14,15 +14,33 @@ class Fail(Protocol):
     def __call__(self, row: int, cause: str, fix: str | None = None, /) -> Exception: ...
 
 
-def blame_rows(table: bytes | None = None, unit: str = "row") -> Fail:
-    """Return what makes the error of a row that cannot be used: `train.csv line 17: 3 columns, expected 2`.
+class RowOrigin:
+    """Make the error of a row that cannot be used: `train.csv line 17: 3 columns, expected 2`.
 
-    table: path of the table; None for rows that are Python objects. unit: what the rows' numbers count, from 1: "line"
-    or "row".
+    table: path of the table; None for rows that are Python objects. unit: what the rows' numbers count: "line" or
+    "row".
     """
 
-    def fail(row: int, cause: str, fix: str | None = None) -> LoaderError:
-        name = "" if table is None else printable(os.path.basename(hide_secrets(table)))[1:-1] + " "
-        return LoaderError("E-FORMAT", f"{name}{unit} {row:,}: {cause}", fix=fix or f"correct this {unit}", path=table)
+    def __init__(self, table: bytes | None = None, unit: str = "row") -> None:
+        self._table, self._unit = table, unit
 
-    return fail
+    def __call__(self, row: int, cause: str, fix: str | None = None) -> LoaderError:
+        """Return the error of a row."""
+        fix = fix or f"correct this {self._unit}"
+        return LoaderError("E-FORMAT", f"{self.where(row)}: {cause}", fix=fix, path=self._table)
+
+    def where(self, row: int) -> str:
+        """Return what messages call a row."""
+        name = "" if self._table is None else printable(os.path.basename(hide_secrets(self._table)))[1:-1] + " "
+        return f"{name}{self._unit} {row:,}"
+
+
+def blame_rows(table: bytes | None = None, unit: str = "row") -> RowOrigin:
+    """Return what makes the errors of the rows of a table, as RowOrigin does."""
+    return RowOrigin(table, unit)
+
+
+def where_is(fail: Fail, row: int) -> str:
+    """Return what messages call a row of which `fail` makes the errors."""
+    where = getattr(fail, "where", None)
+    return f"sample {row:,}" if where is None else str(where(row))

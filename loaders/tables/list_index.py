@@ -16,6 +16,7 @@ from penstock.loaders.remote.object_store import RemoteObject, is_url
 from penstock.loaders.remote.places import HTTP
 from penstock.loaders.sources.folder_index import as_prefix
 from penstock.loaders.sources.folder_index_builder import FileTable, FolderIndexBuilder
+from penstock.loaders.sources.left_out import NO_ROW_LABEL
 from penstock.loaders.system.column_file import DIGEST_BYTES
 from penstock.loaders.tables.file_stats import MISSING, stat_files
 from penstock.loaders.tables.row_packer import RowPacker
@@ -57,6 +58,10 @@ class ListIndexWriter:
         if labels and len(packer.labels) != len(packer):
             cause = f"{len(packer.labels):,} of {len(packer):,} rows have labels: some tables have no such column"
             raise LoaderError("E-FORMAT", cause, fix="name the column of labels with label=")
+        left_out = packer.labels.left_out
+        self._skipped = {NO_ROW_LABEL: int(left_out.sum())} if left_out.any() else {}
+        if self._skipped:
+            packer.leave_out(left_out)
         self._labels, self._classes, self.labels = split_classes(labels, len(packer))
         self._is_flat = not labels
         self.root = _find_root(min(packer.folders), max(packer.folders))
@@ -116,7 +121,7 @@ class ListIndexWriter:
             file,
             root=self.root,
             flat=self._is_flat,
-            skipped={},
+            skipped=self._skipped,
             rules=b"penstock image list 1",
             label_of=np.ascontiguousarray(self._labels),
             made_by=self._made_by,

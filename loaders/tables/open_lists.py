@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.loaders.labels.label_index import save_with_labels
+from penstock.loaders.labels.label_rows import RAISE
 from penstock.loaders.labels.labelled import serve_labels
 from penstock.loaders.labels.row_origin import blame_rows
 from penstock.loaders.remote.object_store import RemoteObject
@@ -17,7 +18,7 @@ from penstock.loaders.remote.remote_source import check_remote
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
-from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES
+from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES, warn_of_left_out
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.tables.image_list import open_index
 from penstock.loaders.tables.open_tables import SHOW_AFTER_S, as_root, index_rows
@@ -25,6 +26,7 @@ from penstock.loaders.tables.row_packer import NO_LABEL, RowPacker
 from penstock.loaders.tables.table_columns import choose_columns
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
+from penstock.pipelines.targets import parts_of
 from penstock.pipelines.user_warnings import warn_user
 
 Path = str | bytes | os.PathLike[Any]
@@ -43,7 +45,8 @@ def open_list(spec: Any, *, root: Path | None = None, classes: Classes | None = 
     A tuple of two lists of paths and names is a pair, a list of two a list of rows. Paths are of files, or URLs of one
     protocol. A label is a class number or name, a float, a list of numbers, a set or list of class names, or a dict of
     such labels by name. `root` is the folder or URL to which relative paths belong, unless given the working directory.
-    `options`: max_file_bytes, and of URLs REMOTE_OPTIONS. Raises LoaderError as open_tables, ValueError.
+    `options`: missing_labels as of open_tables, max_file_bytes, and of URLs REMOTE_OPTIONS. Raises LoaderError as
+    open_tables, ValueError.
     """
     form = _form(spec)
     if form == "rows":
@@ -77,16 +80,29 @@ def open_frame(
     label: Any = None,
     root: Path | None = None,
     classes: Classes | None = None,
+    missing_labels: str = RAISE,
     **options: Any,
 ) -> Source:
     """Open a data frame, with columns as those of open_tables, and paths and options as those of open_list."""
-    image, label = choose_columns(list(frame.columns), image, label, "the data frame")
+    packer = RowPacker(classes, missing_labels=missing_labels)
+    image, label = choose_columns(list(frame.columns), image, label, "the data frame", packer.labels)
     if isinstance(label, dict):
         columns = zip(*(frame[column] for column in label.values()), strict=True)
         labels: Iterable[Any] = (dict(zip(label, row, strict=True)) for row in columns)
     else:
         labels = repeat(NO_LABEL) if label is None else frame[label]
-    return _open_rows(zip(frame[image], labels, strict=False), root, classes, **options)
+    for name, column in {} if label is None else parts_of(label).items():
+        packer.labels.column(name).declare(_categories_of(frame[column]))
+    return _open_rows(zip(frame[image], labels, strict=False), root, classes, packer=packer, **options)
+
+
+def _categories_of(column: Any) -> list[Any]:
+    """Return the categories of a column of pandas, or of an Enum of polars, in their order; none of another column."""
+    kind = getattr(column, "dtype", None)
+    found = getattr(kind, "categories", None)
+    if found is None or (type(kind).__name__ == "Categorical" and not hasattr(kind, "ordered")):
+        return []  # polars' Categorical numbers them in the order in which any frame met them
+    return list(found)
 
 
 def is_samples(spec: Any) -> bool:
@@ -120,7 +136,7 @@ def open_images(paths: Collection[bytes], *, classes: Classes | None = None, **o
             "of (path, label), or the folder above the class folders; a list of paths alone is one class"
         )
     labelled = ((path, os.path.basename(folder_of(absolute(path)))) for path in paths)
-    return _open_rows(labelled, None, classes, **options)
+    return _open_rows(labelled, None, classes, are_names=True, **options)
 
 
 def _open_rows(
@@ -128,12 +144,16 @@ def _open_rows(
     root: Path | None,
     classes: Classes | None,
     *,
+    are_names: bool = False,
+    missing_labels: str = RAISE,
+    packer: RowPacker | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
     listed: Mapping[bytes, RemoteObject | None] = MappingProxyType({}),
     **remote_options: Any,
 ) -> Source:
     base = None if root is None else as_root(root)
-    packer = RowPacker(classes)
+    if packer is None:
+        packer = RowPacker(classes, are_names=are_names, missing_labels=missing_labels)
     packer.begin(blame_rows(), base)
     for number, (path, label) in enumerate(rows, start=1):
         packer.add(path, label, number)
@@ -141,7 +161,9 @@ def _open_rows(
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
         writer = index_rows(packer, bar, "", listed)
     index, labels = save_with_labels(None, writer.write, FolderIndex, writer.labels)
-    return serve_labels(open_index(index, remote, max_file_bytes, None, base=base), labels)
+    images = open_index(index, remote, max_file_bytes, None, base=base)
+    warn_of_left_out(images.skipped, {}, "the list")
+    return serve_labels(images, labels, has_list=classes is not None or are_names)
 
 
 def _checked_row(row: Any, number: int) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.loaders.labels.label_index import LabelIndex, load_with_labels, save_with_labels
+from penstock.loaders.labels.label_rows import RAISE
 from penstock.loaders.labels.labelled import serve_labels
 from penstock.loaders.labels.row_origin import blame_rows
 from penstock.loaders.remote.object_store import ObjectStore, RemoteObject, is_url
@@ -20,12 +21,13 @@ from penstock.loaders.remote.remote_source import check_remote
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
+from penstock.loaders.sources.left_out import warn_of_left_out
 from penstock.loaders.system.file_read import read_error
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.tables.image_list import ImageList, are_unchanged, open_index
 from penstock.loaders.tables.list_index import ListIndexWriter
 from penstock.loaders.tables.row_packer import RowPacker
-from penstock.loaders.tables.table_rows import Row, choose_reader, read_csv, read_parquet
+from penstock.loaders.tables.table_rows import Row, choose_reader, read_parquet
 from penstock.pipelines.checked import checked_bool
 from penstock.pipelines.errors import LoaderError, printable
 
@@ -42,6 +44,7 @@ def open_tables(
     label: str | Sequence[str] | Mapping[str, str] | None = None,
     root: str | bytes | os.PathLike[Any] | None = None,
     classes: Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]] | None = None,
+    missing_labels: str = RAISE,
     max_file_bytes: int = MAX_FILE_BYTES,
     rescan: bool = False,
     **remote_options: Any,
@@ -55,10 +58,13 @@ def open_tables(
         paths: CSV, TSV, JSON lines or Parquet files, by their suffixes; files or URLs, which are read whole.
         image: column of the images' paths; the default is the first of IMAGE_COLUMNS that there is.
         label: column of the labels; the default is the first of LABEL_COLUMNS, or one class for all. Integers and
-            strings are classes; numbers with a point, and lists (of a text table, in JSON) of numbers or of class
-            names, are served as float32. A list of columns, or a dict of columns by name, makes several named labels.
+            strings are classes; numbers with a point, and lists of numbers or of class names, are served as float32.
+            Text that reads as a number or a list is one, and what nearly does is refused. "age:float" serves the
+            numbers of column "age" as float32. A list of columns, or a dict of columns by name, makes several named
+            labels.
         root: folder or URL to which relative paths belong; the default is that of the table.
         classes: names of the classes, or the order of labels that are names; of several labels a dict of them.
+        missing_labels: "raise" for rows without a label (empty, null, NaN, class number -1), or "leave_out".
         max_file_bytes: a larger file is refused before it is read.
         rescan: whether to read tables and files again in any case.
         remote_options: of images by URL, REMOTE_OPTIONS as RemoteOptions holds them.
@@ -66,10 +72,12 @@ def open_tables(
     Raises LoaderError: E-NODATA without rows or files, E-FORMAT for rows that cannot be used, E-DEPENDENCY; ValueError
     for columns that do not exist.
     """
-    options = {"image": image, "label": label, "classes": classes, "max_file_bytes": max_file_bytes, **remote_options}
+    options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
+    options |= {"max_file_bytes": max_file_bytes, **remote_options}
     base = None if root is None else as_root(root)
     images, labels = _open_images(list(map(absolute, paths)), base, checked_bool("rescan", rescan), **options)
-    return serve_labels(images, labels)
+    warn_of_left_out(images.skipped, {}, printable(paths[0]))
+    return serve_labels(images, labels, has_list=classes is not None)
 
 
 def _open_images(
@@ -80,19 +88,21 @@ def _open_images(
     image: Any,
     label: Any,
     classes: Any,
+    missing_labels: str,
     max_file_bytes: int,
     **remote_options: Any,
 ) -> tuple[ImageList, LabelIndex | None]:
     """Open the images of tables, and the labels that are no class numbers."""
-    options = {"image": image, "label": label, "classes": classes, "max_file_bytes": max_file_bytes, **remote_options}
+    options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
+    options |= {"max_file_bytes": max_file_bytes, **remote_options}
     made_by, settled = _describe_tables(paths)
-    name = _name_index(paths, base, [image, label, classes])
+    name = _name_index(paths, base, [image, label, classes, missing_labels])
     index, labels = (None, None) if rescan else load_with_labels(name, FolderIndex)
     if index is None or index.header.made_by != made_by or not are_unchanged(index, every_file=False):
-        packer = RowPacker(classes, untyped=all(choose_reader(path) is read_csv for path in paths))
+        packer = RowPacker(classes, missing_labels=missing_labels)
         with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
             for path in paths:
-                _pack_table(packer, path, base, choose_reader(path)(path, image, label), bar)
+                _pack_table(packer, path, base, choose_reader(path)(path, image, label, packer.labels), bar)
             writer = index_rows(packer, bar, made_by)
         index, labels = save_with_labels(name if settled else None, writer.write, FolderIndex, writer.labels)
     remote = check_remote([index.root], max_file_bytes, **remote_options)
@@ -150,7 +160,7 @@ def _describe_tables(paths: list[bytes]) -> tuple[str, bool]:
 
 def _name_index(paths: list[bytes], base: bytes | None, options: list[Any]) -> bytes:
     """Return the file name of the index: a digest of the tables' paths, the folder of their images, and options."""
-    digest = hashlib.blake2b(b"penstock table 2", digest_size=16)
+    digest = hashlib.blake2b(b"penstock table 3", digest_size=16)
     for path in paths:
         digest.update((path if is_url(path) else os.path.realpath(path)) + b"\0" + (base or folder_of(path)) + b"\0")
     digest.update(json.dumps(options, default=_as_json).encode())

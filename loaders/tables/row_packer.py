@@ -6,11 +6,14 @@ import os
 import posixpath
 from array import array
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from penstock.loaders.labels.label_columns import LabelRows
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.labels.label_rows import RAISE, LabelRows
 from penstock.loaders.labels.row_origin import Fail, blame_rows
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import absolute, join
@@ -32,8 +35,8 @@ class RowPacker:
         folders: absolute path or URL of each folder, with a slash at its end -> its number.
     """
 
-    def __init__(self, classes: Any = None, *, untyped: bool = False) -> None:
-        self.labels = LabelRows(classes, untyped=untyped)
+    def __init__(self, classes: Any = None, *, are_names: bool = False, missing_labels: str = RAISE) -> None:
+        self.labels = LabelRows(classes, are_names=are_names, missing_labels=missing_labels)
         self.names, self.offsets = bytearray(), array("Q", [0])
         self.folder_of = array("I")
         self.folders: dict[bytes, int] = {}
@@ -67,6 +70,17 @@ class RowPacker:
             self.labels.add(label, self._fail, row)
         self.names += text[cut:]
         self.offsets.append(len(self.names))
+
+    def leave_out(self, rows: npt.NDArray[np.bool_]) -> None:
+        """Drop the paths of some of the rows (bool [rows])."""
+        kept = np.flatnonzero(~rows)
+        folder_of = np.frombuffer(self.folder_of, np.uint32)[kept]
+        names = [bytes(self.names[self.offsets[row] : self.offsets[row + 1]]) for row in kept.tolist()]
+        self.names, self.offsets = bytearray(b"".join(names)), array("Q", accumulate(map(len, names), initial=0))
+        used, numbers = np.unique(folder_of, return_inverse=True)
+        self.folder_of = array("I", numbers.tolist())
+        folders = list(self.folders)
+        self.folders = {folders[number]: new for new, number in enumerate(used.tolist())}
 
     def chunks(self) -> Iterator[tuple[list[int], list[bytes]]]:
         """Yield folder numbers and names of the rows, some at a time."""

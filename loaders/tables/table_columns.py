@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from penstock.loaders.labels.label_columns import name_columns
+from penstock.loaders.labels.label_rows import LabelRows, name_columns, split_floats
 from penstock.loaders.sources.left_out import IMAGE_SUFFIXES
 from penstock.pipelines.errors import printable
 from penstock.pipelines.user_warnings import warn_user
@@ -17,13 +17,18 @@ IMAGE_COLUMNS = ("image", "path", "file", "file_name", "filename", "filepath", "
 LABEL_COLUMNS = ("label", "class", "target", "category", "y")
 
 
-def choose_columns(columns: Sequence[Any], image: Any, label: Any, where: str) -> tuple[Any, Any]:
+def choose_columns(
+    columns: Sequence[Any], image: Any, label: Any, where: str, labels: LabelRows | None = None
+) -> tuple[Any, Any]:
     """Return the names of the columns of image paths and of labels: None for no labels, a dict for several.
 
     columns: all names. image, label: what the user asked for; None for the first of IMAGE_COLUMNS and LABEL_COLUMNS. A
-    list or dict of columns is of several labels. where: what messages call the table. Raises ValueError. Warns if
-    labels may have been overlooked.
+    list or dict of columns is of several labels. where: what messages call the table. labels: told which labels have
+    ":float" behind their columns. Raises ValueError. Warns if labels may have been overlooked.
     """
+    label, floats = split_floats(label, columns)
+    if labels is not None:
+        labels.expect_floats(floats)
     paths = _choose("image", image, IMAGE_COLUMNS, columns, where)
     if paths is None:
         raise ValueError(f"no column of {where} is known to hold images: {_suggest('image', IMAGE_COLUMNS, columns)}")
@@ -31,11 +36,16 @@ def choose_columns(columns: Sequence[Any], image: Any, label: Any, where: str) -
     several = name_columns(label)
     if several is not None:
         return paths, {name: _choose("label", column, (), columns, where) for name, column in several.items()}
-    labels = _choose("label", label, LABEL_COLUMNS, others if label is None else columns, where)
-    if labels is None and others:
+    found = _choose("label", label, LABEL_COLUMNS, others if label is None else columns, where)
+    if found is None and others:
         text = f"no column of {where} is known to hold labels, so its images are of one class"
         warn_user(f"{text}: {_suggest('label', LABEL_COLUMNS, others)}")
-    return paths, labels
+    return paths, found
+
+
+def find_label(columns: Collection[Any], image: Any) -> Any:
+    """Return the column that is known to hold labels; None if there is none."""
+    return _choose("label", None, LABEL_COLUMNS, [name for name in columns if name != image], "")
 
 
 def _choose(option: str, wanted: Any, known: Sequence[str], columns: Sequence[Any], where: str) -> Any:

@@ -12,11 +12,12 @@ from typing import Any, TextIO
 from penstock.loaders.arrow.arrow_columns import holds_paths
 from penstock.loaders.arrow.arrow_package import import_pyarrow
 from penstock.loaders.arrow.arrow_parquet import open_file, read_schema
+from penstock.loaders.labels.label_rows import LabelRows
 from penstock.loaders.labels.row_origin import Fail, blame_rows
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import read_whole, without_query
 from penstock.loaders.tables.row_packer import NO_LABEL
-from penstock.loaders.tables.table_columns import choose_columns
+from penstock.loaders.tables.table_columns import choose_columns, find_label
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.targets import map_targets, parts_of
@@ -26,7 +27,7 @@ _BATCH_ROWS = 1 << 14
 Row = tuple[int, Any, Any]  # number of its line, path, label (or NO_LABEL, or a dict of several)
 
 
-def read_csv(path: bytes, image: Any, label: Any) -> Iterator[Row]:
+def read_csv(path: bytes, image: Any, label: Any, labels: LabelRows | None = None) -> Iterator[Row]:
     """Yield the rows of a CSV file, or of one separated by tabs if its name ends in .tsv, as strings.
 
     The first line names the columns. Empty lines are skipped. Raises LoaderError E-FORMAT, OSError.
@@ -39,7 +40,7 @@ def read_csv(path: bytes, image: Any, label: Any) -> Iterator[Row]:
             header = next(reader, None)
             if header is None:
                 raise LoaderError("E-NODATA", "the table is empty", fix="pass a table with rows", path=path)
-            image, label = choose_columns(header, image, label, printable(path))
+            image, label = choose_columns(header, image, label, printable(path), labels)
             at_path, at_label = header.index(image), None if label is None else map_targets(header.index, label)
             for row in reader:
                 if len(row) != len(header):
@@ -56,40 +57,45 @@ def read_csv(path: bytes, image: Any, label: Any) -> Iterator[Row]:
             raise fail(reader.line_num, str(error)) from error
 
 
-def read_json_lines(path: bytes, image: Any, label: Any) -> Iterator[Row]:
-    """Yield the rows of a file with one JSON object per line; the first one names the columns.
+def read_json_lines(path: bytes, image: Any, label: Any, labels: LabelRows | None = None) -> Iterator[Row]:
+    """Yield the rows of a file with one JSON object per line; the first one names the columns. A label may be absent.
 
     Raises LoaderError E-FORMAT, OSError.
     """
     fail = blame_rows(path, "line")
-    is_first = True
+    is_first, first = True, 0
     with _open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if line.isspace():
                 continue
             row = _parse(line, fail, number)
             if is_first:
-                image, label = choose_columns(list(row), image, label, printable(path))
-                is_first = False
-            try:
-                yield number, row[image], NO_LABEL if label is None else map_targets(row.__getitem__, label)
-            except KeyError as error:
-                raise fail(number, f"no {printable(str(error.args[0]))}") from None
+                image, label = choose_columns(list(row), image, label, printable(path), labels)
+                is_first, first = False, number
+            if image not in row:
+                raise fail(number, f"no {printable(str(image))}")
+            if label is None and (found := find_label(row, image)) is not None:
+                cause = f"it has {printable(found)}, and line {first:,} has not"
+                raise fail(number, cause, f"pass label={found!r}, or give every row its label")
+            yield number, row[image], NO_LABEL if label is None else map_targets(row.get, label)
 
 
-def read_parquet(path: bytes, image: Any, label: Any) -> Iterator[Row]:
+def read_parquet(path: bytes, image: Any, label: Any, labels: LabelRows | None = None) -> Iterator[Row]:
     """Yield the rows of a Parquet file. Raises LoaderError E-FORMAT, E-DEPENDENCY; ValueError for other columns."""
     schema = read_schema(path)
-    image, label = choose_columns(schema.names, image, label, printable(path))
+    image, label = choose_columns(schema.names, image, label, printable(path), labels)
     kind = schema.field(image).type
     if not holds_paths(kind.value_type if import_pyarrow().types.is_dictionary(kind) else kind):
         raise ValueError(f"column {image!r} of {printable(path)} must hold paths (strings), got {kind}")
     number = 0
-    labels = [] if label is None else list(parts_of(label).values())
+    columns = {} if label is None else parts_of(label)
     with open_file(path) as (table, _):
-        for batch in table.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys([image, *labels]))):
+        for batch in table.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys([image, *columns.values()]))):
             paths = batch.column(image).to_pylist()
-            found = [batch.column(name).to_pylist() for name in labels]
+            for name, column in columns.items():
+                if labels is not None and hasattr(batch.column(column), "dictionary"):
+                    labels.column(name).declare(batch.column(column).dictionary.to_pylist())
+            found = [batch.column(column).to_pylist() for column in columns.values()]
             for path_of_row, *own in zip(paths, *found, strict=True):
                 number += 1
                 if isinstance(label, dict):
@@ -126,6 +132,9 @@ _READERS = {
 TABLE_SUFFIXES = tuple(_READERS)
 
 
-def choose_reader(path: bytes) -> Callable[[bytes, Any, Any], Iterator[Row]]:
-    """Return what reads the rows of a table, by its suffix: a function of path, column of images and labels."""
+def choose_reader(path: bytes) -> Callable[..., Iterator[Row]]:
+    """Return what reads the rows of a table, by its suffix: a function of path, column of images and labels.
+
+    It takes the LabelRows that the labels are for as well, which learn what the table says of them.
+    """
     return _READERS[os.fsdecode(os.path.splitext(without_query(path))[1]).lower()]

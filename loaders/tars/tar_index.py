@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.loaders.labels.label_columns import LabelRows
+from penstock.loaders.labels.label_rows import LabelRows
 from penstock.loaders.labels.label_values import Labels, digest_labels, split_classes
 from penstock.loaders.labels.row_origin import Fail
 from penstock.loaders.sources.folder_scan import FLAT_CLASS, skipped_text
@@ -35,7 +35,7 @@ from penstock.loaders.tars.tar_scan import TarScan
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 
 KIND = "tar files"
-_RULES = b"penstock tars 3"  # the version of the rules by which samples are grouped, ordered and labelled
+_RULES = b"penstock tars 4"  # the version of the rules by which samples are grouped, ordered and labelled
 SHOW_SCAN_AFTER_S = 1.0
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
 _FIX_SAMPLE = "repair the sample, or pass label='folder', or a table of keys and labels"
@@ -110,7 +110,7 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
     sizes = np.concatenate([np.asarray(tar.sizes, np.int64) for tar in tars])
     names, container_of = list(compress(names, kept.tolist())), container_of[kept]
     texts = [text for text in labels.texts if text is not None]
-    rows = LabelRows(settings.classes or labels.classes, untyped=not labels.are_names)
+    rows = LabelRows(settings.classes or labels.classes, are_names=labels.are_names)
     for number, text in enumerate(texts):
         rows.add(json.loads(text) if places.names else os.fsdecode(text), fail, number)
     numbers, classes, others = split_classes(rows.finish(), len(texts))

@@ -229,7 +229,7 @@ SOURCES = {
 
 PARTS = {
     "with_labels('photos', [1.5] * 11)": "one per sample (12), got 11",
-    "with_labels('photos', ['cat'] * 6 + [1] * 6)": "names and numbers are mixed",
+    "with_labels('photos', ['cat'] * 6 + [1] * 6)": "label 1 is a number, but label 'cat' of sample 0 is a name",
     "with_labels('photos', ['cta'] * 12, classes=['cat', 'dog'])": "perhaps 'cat'",
     "with_labels('photos', 'labels.csv')": "a table of paths and labels is a source",
     "with_labels('photos', {'a.jpg': 1})": "a function of a sample's name",

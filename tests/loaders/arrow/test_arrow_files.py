@@ -74,14 +74,16 @@ def test_rows_without_image_or_label_are_skipped_and_counted(tmp_path: Path, fol
     table = pa.table({"image": pa.array([*images, images[0]], IMAGE), "label": [0, 0, 0, None, 1]})
     path = write_arrow(tmp_path / "some.arrow", table)
     for _ in range(2):  # looked through, then from the saved index
-        with pytest.warns(UserWarning, match=r"some.arrow': left out: 2 rows without an image \('row 1'\)"):
-            source = open_source(path)
+        with pytest.warns(
+            UserWarning, match=r"some.arrow': .* 2 rows without an image \('row 1'\), 1 row without a lab"
+        ):
+            source = open_source(path, missing_labels="leave_out")
     assert [source.read(0), source.read(1)] == [folder.read(0)] * 2
     assert source.path(1).endswith(b":row 4")
     assert source.skipped == {"row without an image": 2, "row without a label": 1}
-    with pytest.raises(
-        LoaderError, match=r"E-NODATA.*no image with a label: 1 row without a label: fix=pass label=None"
-    ):
+    with pytest.raises(LoaderError, match=r"E-FORMAT.*some.arrow row 3: no label: .*missing_labels='leave_out'"):
+        open_source(path)
+    with pytest.raises(LoaderError, match=r"E-NODATA.*none of the 1 rows has a label: fix=pass label=None"):
         open_source(write_arrow(tmp_path / "none.arrow", table.slice(3, 1)))
     with pytest.raises(LoaderError, match="E-NODATA"):
         open_source(write_arrow(tmp_path / "empty.arrow", table.slice(0, 0)))

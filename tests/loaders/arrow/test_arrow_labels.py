@@ -12,35 +12,54 @@ from penstock.loaders.arrow.arrow_columns import Chosen
 from penstock.loaders.arrow.arrow_labels import ArrowLabels, RowLabels
 from penstock.pipelines.errors import LoaderError
 
+LEFT_OUT: dict[str, Any] = {"missing_labels": "leave_out"}
 
-def labels_of(*columns: Any, declared: list[str] | None = None) -> RowLabels:
-    labels = ArrowLabels(Chosen("image", {"": "label"}, {} if declared is None else {"": tuple(declared)}))
+
+def labels_of(*columns: Any, declared: list[str] | None = None, **options: Any) -> RowLabels:
+    chosen = Chosen("image", {"": "label"}, {} if declared is None else {"": tuple(declared)})
+    labels = ArrowLabels(chosen, **options)
     for column in columns:
         labels.add([column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([pa.array(column)])], b"/x/a")
     return labels.finish()
 
 
-def collect(*columns: Any, declared: list[str] | None = None) -> tuple[list[int], list[bytes]]:
-    found = labels_of(*columns, declared=declared)
+def collect(*columns: Any, declared: list[str] | None = None, **options: Any) -> tuple[list[int], list[bytes]]:
+    found = labels_of(*columns, declared=declared, **options)
     assert not found.others
     return found.numbers.tolist(), list(found.classes)
 
 
 def test_numbers_are_kept() -> None:
-    assert collect([2, 0], [None, -1, 2, -7]) == ([2, 0, -1, -1, 2, -1], [b"0", b"1", b"2"])
+    assert collect([2, 0], [None, -1, 2], **LEFT_OUT) == ([2, 0, -1, -1, 2], [b"0", b"1", b"2"])
+    assert collect(["2", "0"], ["", " 1", 2 * "0"], **LEFT_OUT) == ([2, 0, -1, 1, 0], [b"0", b"1", b"2"])
     assert collect(pa.array([3, 1], pa.uint8()), declared=["a", "b", "c", "d"]) == ([3, 1], [b"a", b"b", b"c", b"d"])
-    assert collect([True, False]) == ([1, 0], [b"0", b"1"])
+    assert collect(["3", "1"], declared=["3", "1"]) == ([0, 1], [b"3", b"1"])
+    assert collect([1, 0], declared=["1", "0"]) == ([1, 0], [b"1", b"0"])
+    assert collect([True, False]) == collect(["True", "False"]) == ([1, 0], [b"False", b"True"])
 
 
 def test_names_are_sorted_over_all_files() -> None:
     words = pa.chunked_array([["dog", None], ["bee", "dog"]])
-    assert collect(words, ["ant", "\u00e9l\u00e9phant"], pa.chunked_array([], pa.string())) == (
+    assert collect(words, ["ant", "\u00e9l\u00e9phant"], pa.chunked_array([], pa.string()), **LEFT_OUT) == (
         [2, -1, 1, 2, 0, 3],
         [b"ant", b"bee", b"dog", "\u00e9l\u00e9phant".encode()],
     )
     coded = pa.chunked_array([pa.array(["b", "a", "b"]).dictionary_encode()])
-    assert collect(coded, ["a"]) == ([1, 0, 1, 0], [b"a", b"b"])
+    assert collect(coded, ["a"]) == ([0, 1, 0, 1], [b"b", b"a"])  # dictionaries keep their order
+    assert collect(coded, ["a"], classes=["a", "b"]) == ([1, 0, 1, 0], [b"a", b"b"])
+    with pytest.warns(UserWarning, match="the dictionaries of the labels differ"):
+        assert collect(coded, ["c"]) == ([1, 0, 1, 2], [b"a", b"b", b"c"])
     assert collect(["b"], declared=["z", "b"]) == ([1], [b"z", b"b"])
+
+
+def test_declared_classes_are_found_by_name_in_those_that_are_listed() -> None:
+    declared = ["bee", "cat", "fox"]
+    assert collect([1, 0, -1], declared=declared, classes=["ant", "bee", "cat"], **LEFT_OUT)[0] == [2, 1, -1]
+    assert collect([2, 0], declared=declared, classes=declared)[0] == [2, 0]
+    with pytest.raises(LoaderError, match="row 1: label 'fox' is not one of classes"):
+        collect([1, 2], declared=declared, classes=["ant", "bee", "cat"])
+    found = labels_of([[1], [0, 1]], declared=["bee", "cat"], classes=["ant", "bee", "cat"]).others[""]
+    assert found.serve(np.arange(2)).tolist() == [[0, 0, 1], [0, 1, 1]]
 
 
 def test_unlabelled_images_are_one_class() -> None:
@@ -63,7 +82,9 @@ OTHERS: dict[str, tuple[Any, list[str] | None, list[Any], tuple[bytes, ...]]] = 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_other_labels(kind: str) -> None:
     column, declared, expected, classes = OTHERS[kind]
-    found = labels_of(column, column.slice(2), declared=declared)
+    with pytest.raises(LoaderError, match="row 1: no label"):
+        labels_of(column, declared=declared)
+    found = labels_of(column, column.slice(2), declared=declared, **LEFT_OUT)
     assert found.numbers.tolist() == [0, -1, 0, 0]
     served = found.others_of(np.array([0, 3, 2]))[""]
     assert (served.classes, served.serve(np.arange(3)).tolist()) == (classes, [expected[0], expected[1], expected[1]])
@@ -72,8 +93,8 @@ def test_other_labels(kind: str) -> None:
 @pytest.mark.parametrize(
     ("column", "declared", "words"),
     [
-        ([0.5, float("nan")], None, "row 1: label nan is not a finite number"),
-        ([[1, 2], None, [1]], None, "row 2: a vector of 1 numbers, the first one has 2"),
+        ([0.5, float("nan")], None, "row 1: no label"),
+        ([[1, 2], [0, 0], [1]], None, "row 2: a vector of 1 numbers, the first one has 2"),
         ([["a"], ["b", None]], None, "row 1: a list of labels holds a null"),
         ([["a"], ["c"]], ["a", "b"], "row 1: label 'c' is not one of classes"),
         ([[0], [2]], ["a", "b"], "row 1: label 2 has no name"),

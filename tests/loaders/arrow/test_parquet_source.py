@@ -145,7 +145,11 @@ def test_rows_without_label_image_or_bytes(tmp_path: Path, folder: ImageFolder) 
     (tmp_path / "a.jpg").write_bytes(folder.read(5))
     rows = [{"bytes": folder.read(0)}, {"path": "a.jpg"}, None, {"path": "absent.jpg"}, {"bytes": folder.read(1)}]
     table = pa.table({"image": pa.array(rows, IMAGE), "label": [1, 0, 0, 0, None]})
-    source = open_source(write_parquet(tmp_path / "x.parquet", table, rows=2))
+    path = write_parquet(tmp_path / "x.parquet", table, rows=2)
+    with pytest.raises(LoaderError, match=r"E-FORMAT.*x.parquet row 4: no label: .*missing_labels='leave_out'"):
+        open_source(path)
+    with pytest.warns(UserWarning, match=r"x.parquet': left out: 1 row without a label"):
+        source = open_source(path, missing_labels="leave_out")
     assert isinstance(source, ParquetSource)
     assert [source.read(index) for index in range(3)] == [folder.read(0), folder.read(5), b""]
     with pytest.raises(LoaderError, match=r"E-MISSING\] sample=3 path='.*absent\.jpg'"):
@@ -155,7 +159,7 @@ def test_rows_without_label_image_or_bytes(tmp_path: Path, folder: ImageFolder) 
     by_row = open_source(write_parquet(tmp_path / "y.parquet", table.slice(3), rows=2), max_file_bytes=100, label=None)
     with pytest.raises(LoaderError, match=r"E-BOMB\] sample=1"):
         by_row.read(1)
-    with pytest.raises(LoaderError, match=r"E-NODATA.*skipped: 1 row without a label: fix=pass label=None"):
+    with pytest.raises(LoaderError, match=r"E-NODATA.*none of the 1 rows has a label: fix=pass label=None"):
         open_source(write_parquet(tmp_path / "z.parquet", table.slice(4)))
 
 

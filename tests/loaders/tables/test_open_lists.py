@@ -134,7 +134,7 @@ def test_faults_of_rows_name_the_row(tree: Path) -> None:
         ([("a/1.jpg", 0), ("a/3.PNG", 0, 1)], r"row 2: a row must be \(path, label\), got \('a/3.PNG', 0, 1\)"),
         ([("a/1.jpg", 0), "a/3.PNG"], "row 2: a row must be"),
         ([("a/1.jpg", 0), (7, 0), (8, 1)], "row 2: a path must be a string, got 7"),
-        ([("a/1.jpg", 0.5), ("a/3.PNG", "x")], "row 2: label 'x' next to label 0.5: their kinds are mixed"),
+        ([("a/1.jpg", 0.5), ("a/3.PNG", "x")], "row 2: label 'x' is a name, but label 0.5 of row 1 is a float"),
         (["a/1.jpg", None], "row 2: a path must be a string"),
         (Frame(path=NAMES, label=[1, None, 0]), "row 2: no label"),
     ):

@@ -1,0 +1,89 @@
+"""Reads a label: the one rule, for every container, by which it is a number, a list, a name, or missing."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import re
+from typing import Any
+
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+# What a person takes for a number: a decimal comma, thousands, units of shares and money, several without brackets.
+_DIGITS = r"([0-9]{1,3}(\.[0-9]{3})+(,[0-9]*)?|[0-9]+([,' _\u00a0][0-9]+)*(\.[0-9]*)?,?|[.,][0-9]+)"
+_NEARLY = re.compile(
+    rf"[$\u20ac\u00a3\u00a5]?\s*[-+\u2212]?\s*{_DIGITS}([eE][-+]?[0-9]+)?\s*[%\u2030$\u20ac\u00a3\u00a5]?"
+    r"|[-+]?[0-9.]*[0-9](\s*[,;|]\s*[-+]?[0-9.]*[0-9]|\s+[-+]?[0-9.]*[0-9])+"
+    r"|[({]\s*[-+0-9.][-+0-9.eE,;\s]*[)}]"
+    r"|<NA>"
+)
+_LONGEST = 400  # a longer text is not looked at for a number: Python reads 4,300 digits at most
+BOOLEANS = {"False": 0, "True": 1, "false": 0, "true": 1, "FALSE": 0, "TRUE": 1}
+_MISSING = ("NAType", "NaTType")  # of pandas
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number, such as 7, -0.5 and 1e3."""
+    return len(text) <= _LONGEST and _NUMBER.fullmatch(text) is not None
+
+
+def read_text(text: str) -> Any:
+    """Return the label that a text is: None, an int, a float, a list, or a name (str), without white space around it.
+
+    An empty text is missing. 7 is an int, 7.0 and 7e0 are floats; a list is written as JSON or Python writes it. Raises
+    ValueError for a text that is nearly a number or a list, such as 1,5 and 5% and [1 2], and for nan and inf.
+    """
+    text = text.strip()
+    if not text:
+        return None
+    if is_number(text):
+        return int(text) if _WHOLE.fullmatch(text) else float(text)
+    if text[0] == "[":
+        return _read_list(text)
+    if len(text) <= _LONGEST and _is_nearly_number(text):
+        raise ValueError("nearly a number")
+    return text
+
+
+def plain_label(label: Any) -> Any:
+    """Return a label as None if it is missing, or as a string, an int, a float, or what else Python has for it.
+
+    Booleans are the names True and False.
+    """
+    if hasattr(label, "detach"):
+        label = label.detach().cpu()
+    if hasattr(label, "tolist") and not isinstance(label, str):
+        label = label.tolist()
+    if isinstance(label, bytes):
+        label = os.fsdecode(label)
+    if isinstance(label, bool):
+        return str(label)
+    if isinstance(label, (str, int)):
+        return label
+    if type(label).__name__ in _MISSING:
+        return None
+    if hasattr(label, "__float__"):
+        number = float(label)
+        return None if number != number else number
+    return label
+
+
+def _read_list(text: str) -> list[Any]:
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            found = read(text)
+            if isinstance(found, list):
+                return found
+    raise ValueError("nearly a list")
+
+
+def _is_nearly_number(text: str) -> bool:
+    if _NEARLY.fullmatch(text):
+        return True
+    try:
+        float(text)  # nan, inf, digits of other scripts, 1_000
+    except ValueError:
+        return False
+    return True
