@@ -6,8 +6,9 @@ import functools
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -27,6 +28,7 @@ from penstock.loaders.drop_in.place import Place
 from penstock.loaders.drop_in.random_state import TORCH, capture, find_generators, peek_base_seed
 from penstock.loaders.drop_in.recommended_settings import AUTO, recommend_settings
 from penstock.loaders.drop_in.resumable_sampler import ResumableSampler
+from penstock.loaders.drop_in.sampler_epochs import find_counting, pass_epochs_on, read_epochs
 from penstock.loaders.drop_in.shuffled_sampler import ShuffledSampler
 from penstock.loaders.drop_in.stateful import is_stateful, save_starts
 from penstock.loaders.drop_in.worker_start import refuse_without_main_guard
@@ -159,7 +161,7 @@ class DataLoader(TorchDataLoader[T_co]):
         start = None
         if self._order in (SAMPLER, _SEQUENTIAL, _ITERABLE) and sampler is self._made_sampler:  # no subclass changed it
             start = functools.partial(_skip_batches, self.sampler, sampler, self.batch_size, self.drop_last)
-        return ResumableSampler(sampler, self._place, find_generators(self), start)
+        return ResumableSampler(sampler, self._place, find_generators(self), start, find_counting(self))
 
     def _get_iterator(self) -> Any:
         self._place = self._place.next_iteration()  # some subclasses call this in place of __iter__
@@ -215,11 +217,9 @@ class DataLoader(TorchDataLoader[T_co]):
         self._place.left = "the loader was moved to another place"
         self._place = place
 
-    def _pass_epoch_on(self) -> None:
-        for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
-            set_epoch: Callable[[int], Any] | None = getattr(sampler, "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(self._place.epoch)
+    def _pass_epoch_on(self, saved: Mapping[str, int | None] = MappingProxyType({})) -> None:
+        """Give samplers that take an epoch the loader's, or the one by which they drew that a state says."""
+        pass_epochs_on(self, self._place.epoch, saved, is_inside=self._place.is_under_way)
 
     @property
     def epoch(self) -> int:
@@ -249,6 +249,8 @@ class DataLoader(TorchDataLoader[T_co]):
         elif place.fresh and not place.loaded:
             place = self._next_start()
         details = place.save(find_generators(self))
+        epochs = place.save_epochs(read_epochs(find_counting(self)))
+        details |= {"epochs": epochs} if epochs else {}
         return self._identity().save(place.epoch, place.batches) | ({"details": details} if details else {})
 
     def _next_start(self) -> Place:
@@ -278,12 +280,13 @@ class DataLoader(TorchDataLoader[T_co]):
                 plain["seed"] = self.seed
         epoch, batches = identity.restore(plain)
         details = state.get("details", {})
-        place = Place.load(epoch, batches, details, max(1, self.num_workers))
+        is_iterable = isinstance(self.dataset, IterableDataset)
+        place = Place.load(epoch, batches, details, self.num_workers, is_iterable=is_iterable)
         if identity.order != self._order:
             self._use_seed(identity.seed or 0)
         self._go_to(place)
         self._iterator = None  # its workers could not be sent to the place of a data set
-        self._pass_epoch_on()
+        self._pass_epoch_on(details.get("epochs", {}))
 
     def _use_seed(self, seed: int) -> None:
         dataset: Any = self.dataset

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from penstock.loaders.drop_in import random_state
-from penstock.loaders.drop_in.fetcher import BATCHES, RANDOM, ProcessState
+from penstock.loaders.drop_in.fetcher import BATCHES, DATASET, ITERATOR, RANDOM, ProcessState
 from penstock.loaders.drop_in.stateful import refuse_missing
 from penstock.pipelines.errors import LoaderError
 
-_FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed", "draws_seed"}
+_FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed", "draws_seed", "epochs"}
 
 
 class Mark(NamedTuple):
@@ -49,6 +49,8 @@ class Place:
         turn: number of the worker whose batch is next.
         base_seed: seed of the workers' generators in this epoch, if the data set is iterable or stateful.
         draws_seed: whether that seed is yet to be drawn, because persistent workers have not started.
+        epochs: by which the samplers that count epochs themselves drew the order; {} before.
+        last_epochs: the same of the epoch before.
         left: why the iteration cannot continue; None if it can.
         loaded: whether it comes from a saved state, which samplers and data sets are to load.
         at_end: called before the place is read, if the epoch may be over; otherwise None.
@@ -68,6 +70,8 @@ class Place:
     turn: int = 0
     base_seed: int | None = None
     draws_seed: bool = False
+    epochs: dict[str, int] = field(default_factory=dict)
+    last_epochs: dict[str, int] = field(default_factory=dict)
     left: str | None = None
     loaded: bool = False
     at_end: Callable[[], None] | None = None
@@ -102,10 +106,11 @@ class Place:
     def next_iteration(self) -> Place:
         """Return the place of a new iteration: this one, or the next epoch if this one was left early."""
         if not self.fresh:
-            return Place(self.epoch + 1, drawn_from=set(self.drawn_from))
+            return Place(self.epoch + 1, drawn_from=set(self.drawn_from), last_epochs=self.epochs)
         again = replace(self, ahead=set(self.ahead), processes=list(self.processes), left=None, begun=False)
         if not (self.is_under_way or self.loaded):
             again.begin, again.base_seed = {}, None  # an order that was drawn, and not served
+            again.epochs, again.last_epochs = {}, self.epochs or self.last_epochs
         return again
 
     def note_start(self, process: int, processes: int, state: ProcessState) -> None:
@@ -142,6 +147,7 @@ class Place:
         self.begun = False
         self.base_seed = self.at_end = None
         self.ahead, self.sampler, self.begin, self.now = set(), sampler or {}, {}, {}
+        self.epochs, self.last_epochs = {}, self.epochs or self.last_epochs
         self.processes = processes if processes is not None and any(processes) else []
 
     def save(self, generators: random_state.Generators) -> dict[str, Any]:
@@ -175,9 +181,20 @@ class Place:
             found["draws_seed"] = True
         return found
 
+    def save_epochs(self, now: dict[str, int]) -> dict[str, int | None]:
+        """Return the epochs by which samplers drew the order, or will draw it from their epochs `now`.
+
+        None stands for one that is as it was for the order before: the program may set it, to the next epoch, or leave
+        it as it is for ever.
+        """
+        return {
+            name: self.epochs.get(name, None if self.last_epochs.get(name, epoch) == epoch else epoch)
+            for name, epoch in now.items()
+        }
+
     @classmethod
-    def load(cls, epoch: int, batches: int, details: Any, processes: int) -> Place:
-        """Return the place that was saved. Raises LoaderError E-STATE for invalid `details`."""
+    def load(cls, epoch: int, batches: int, details: Any, num_workers: int, *, is_iterable: bool = False) -> Place:
+        """Return the place that was saved. Raises LoaderError E-STATE for invalid `details`, or another num_workers."""
         if not isinstance(details, dict) or not set(details) <= _FIELDS:
             raise LoaderError("E-STATE", "the details of the state are invalid")
         place = cls(epoch, batches, loaded=True, draws_seed=details.get("draws_seed") is True)
@@ -195,11 +212,28 @@ class Place:
         sampler, states = details.get("sampler", {}), details.get("processes", [])
         if not isinstance(sampler, dict) or not isinstance(states, list) or not all(map(_is_process_state, states)):
             raise LoaderError("E-STATE", "the state of the samplers or of the processes is invalid")
-        if states and len(states) != processes:
-            cause = f"the state holds {len(states)} processes that load data, this loader has {processes}"
-            raise LoaderError("E-STATE", cause, fix="load it with the num_workers with which it was saved")
         place.sampler, place.processes = sampler, states
+        place._check_workers(num_workers, is_iterable=is_iterable)
+        epochs = details.get("epochs", {})
+        if not isinstance(epochs, dict) or not all(e is None or (type(e) is int and e >= 0) for e in epochs.values()):
+            raise LoaderError("E-STATE", "the epochs of the samplers in the state are invalid")
+        place.epochs = {name: epoch for name, epoch in epochs.items() if epoch is not None}
         return place
+
+    def _check_workers(self, num_workers: int, *, is_iterable: bool) -> None:
+        """Raise LoaderError E-STATE where the rest of the epoch depends on the number of workers, and it differs."""
+        fix, states = "load it with the num_workers with which it was saved", self.processes
+        if states and len(states) != max(1, num_workers):
+            cause = f"the state holds {len(states)} processes that load data, this loader has {max(1, num_workers)}"
+            raise LoaderError("E-STATE", cause, fix=fix)
+        is_plain = is_iterable and not any(kept in (state or {}) for state in states for kept in (DATASET, ITERATOR))
+        had_worker = self.base_seed is not None
+        if states and self.is_under_way and is_plain and had_worker != bool(num_workers):
+            cause = (
+                f"an iterable data set may draw its order from the random generators of the process that reads it: "
+                f"num_workers was {int(had_worker)}, and is {num_workers}"
+            )
+            raise LoaderError("E-STATE", cause, fix=fix)
 
 
 def _is_process_state(state: Any) -> bool:

@@ -22,18 +22,25 @@ States = dict[str, Any]  # by name of the generator
 def find_generators(loader: Any) -> dict[str, torch.Generator]:
     """Return the generators that a loader, and its samplers within samplers, keep as `generator`, by name."""
     found: list[torch.Generator] = []
-    waiting = [loader]
-    for _ in range(_MAX_HOLDERS):
-        if not waiting:
-            break
-        holder = waiting.pop(0)
+    for holder in walk_samplers(loader):
         generator = getattr(holder, "generator", None)
         if isinstance(generator, torch.Generator) and all(generator is not known for known in found):
             found.append(generator)
-        waiting += [
-            inner for name in ("sampler", "batch_sampler") if (inner := getattr(holder, name, None)) is not None
-        ]
     return {f"generator{number}": generator for number, generator in enumerate(found)}
+
+
+def walk_samplers(loader: Any) -> list[Any]:
+    """Return a loader, its samplers, and the samplers within these, each once."""
+    found: list[Any] = []
+    waiting = [loader]
+    while waiting and len(found) < _MAX_HOLDERS:
+        holder = waiting.pop(0)
+        if all(holder is not known for known in found):
+            found.append(holder)
+            waiting += [
+                inner for name in ("sampler", "batch_sampler") if (inner := getattr(holder, name, None)) is not None
+            ]
+    return found
 
 
 def capture(generators: Generators) -> States:

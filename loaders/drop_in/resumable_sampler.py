@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from torch.utils.data import (
@@ -19,6 +20,7 @@ from torch.utils.data import (
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.place import Place
+from penstock.loaders.drop_in.sampler_epochs import read_epochs
 from penstock.loaders.drop_in.stateful import keep_stateful, load_state, save_starts, save_states
 
 SAMPLER, INNER, ITERATOR = "sampler", "sampler's sampler", "sampler's iterator"
@@ -33,9 +35,15 @@ class ResumableSampler:
     """
 
     def __init__(
-        self, sampler: Any, place: Place, generators: random_state.Generators, start: From | None = None
+        self,
+        sampler: Any,
+        place: Place,
+        generators: random_state.Generators,
+        start: From | None = None,
+        counting: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.sampler, self.place, self.generators, self.start = sampler, place, generators, start
+        self.counting = dict(counting)  # samplers with an epoch of their own
         self.samplers = {SAMPLER: sampler, INNER: getattr(sampler, "sampler", None)}
 
     def __iter__(self) -> IndexIterator:
@@ -78,6 +86,7 @@ class IndexIterator:
         self.number, self.begin = self._place.batches - 1, self._place.begin
         self._iterator: Iterator[Any] | None = None
         self._before: random_state.States | None = None
+        self._epochs: dict[str, int] = {}  # of the samplers, before the order was drawn
         self._begun, self._peeked = False, False
         self._next_index: Any = None
         self._stateful: dict[str, Any] | None = None  # the stateful samplers, and their iterator
@@ -96,6 +105,7 @@ class IndexIterator:
                 self._find_place()
             elif self._before is None:  # a generator, which draws now
                 self._before = random_state.capture(self._order.generators)
+                self._epochs = read_epochs(self._order.counting)
                 try:
                     return self._next()
                 finally:
@@ -138,17 +148,17 @@ class IndexIterator:
         self._load_sampler_states()
         if not place.loaded:
             place.sampler = order.save_initial_states()
-        before = random_state.capture(order.generators)
+        before, self._epochs = random_state.capture(order.generators), read_epochs(order.counting)
         self._iterator = iter(order.sampler)
         if not inspect.isgenerator(self._iterator):
             self._before = before
             self._note_drawn()
 
     def _note_drawn(self) -> None:
-        """Note which generators were drawn from, and their states before."""
+        """Note which generators were drawn from, and before that their states and the samplers' epochs."""
         assert self._before is not None
         names = random_state.find_changed(self._before, random_state.capture(self._order.generators))
-        self._place.drawn_from = names
+        self._place.drawn_from, self._place.epochs = names, self._epochs
         self.begin = self._place.begin = {name: self._before[name] for name in names}
 
     def _find_place(self) -> None:
