@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -42,9 +42,10 @@ class CocoMasks:
                 which = f"image {shown(document.image_ids[image])}"
                 raise file_error(path, f"{which} must have width and height, or its segmentations cannot be drawn")
             for value, each in objects:
-                _check(each, sides, value, int(np.iinfo(dtype).max))
+                if wrong := _find_fault(each, sides, value, int(np.iinfo(dtype).max)):
+                    raise file_error(path, f"annotation {each.get('id')} {wrong}")
             if of == "classes":
-                objects = sorted(objects, key=lambda both: -float(both[1].get("area") or 0))
+                objects = sorted(objects, key=lambda both: -(both[1].get("area") or 0))
             drawn.append(json.dumps([*sides, [(value, each["segmentation"]) for value, each in objects]]).encode())
         self._drawn, self._dtype = BytesColumn(drawn), dtype
 
@@ -66,22 +67,36 @@ class CocoMasks:
         return self._drawn.digest() + self._dtype.encode()
 
 
-def _check(annotation: dict[str, Any], sides: list[Any], value: int, highest: int) -> None:
-    """Raise ValueError for what pycocotools would take for something else, or could not draw."""
-    outline, which = annotation.get("segmentation"), f"annotation {annotation.get('id')}"
+def _find_fault(annotation: dict[str, Any], sides: list[Any], value: int, highest: int) -> str:
+    """Say what pycocotools would take for something else, or could not draw; "" for nothing."""
+    outline, area = annotation.get("segmentation"), annotation.get("area")
     if value > highest:
-        raise ValueError(f"{which} would have the value {value}: pass Masks(..., dtype='int32')")
+        return f"would have the value {value}: pass Masks(..., dtype='int32')"
+    if area is not None and not _are_numbers([area]):
+        return f"must have a number as its area, got {shown(area)}"
     if isinstance(outline, dict):
         counts = outline.get("counts")
-        runs = _read_counts(counts) if isinstance(counts, (str, list)) else []
+        is_code = isinstance(counts, str) or _are_numbers(counts, int)
+        runs = _read_counts(counts) if is_code else []  # type: ignore[arg-type]
         if outline.get("size") != sides or sum(runs) != sides[0] * sides[1] or min(runs) < 0:
-            raise ValueError(f"{which} must have a run-length code of {sides}, got {shown(outline)}")
-        return
+            return f"must have a run-length code of {sides}, got {shown(outline)}"
+        return ""
     _import_pycocotools()
-    for polygon in outline if isinstance(outline, list) else [None]:
-        points = np.array(polygon if isinstance(polygon, list) else [], np.float64)
-        if points.ndim != 1 or len(points) < 6 or len(points) % 2 or not (abs(points) < 10 * max(sides)).all():
-            raise ValueError(f"{which} must have polygons x, y, x, y, ... in its image, got {shown(polygon)}")
+    for polygon in outline if isinstance(outline, list) and outline else [outline]:
+        most = 10 * max(sides)  # pixels, and so the largest coordinate
+        if (
+            not _are_numbers(polygon)
+            or len(polygon) < 6
+            or len(polygon) % 2
+            or not all(abs(each) < most for each in polygon)
+        ):
+            return f"must have polygons x, y, x, y, ... in its image, got {shown(polygon)}"
+    return ""
+
+
+def _are_numbers(values: Any, *kinds: type) -> TypeGuard[list[Any]]:
+    """Return whether `values` is a list of numbers, which bools are not."""
+    return isinstance(values, list) and set(map(type, values)) <= set(kinds or (int, float))
 
 
 def _read_counts(counts: str | bytes | list[int]) -> list[int]:

@@ -103,12 +103,12 @@ class ServedFields:
             elif kind.kind != "mask":
                 continue
             for row in turned[doubted[turned]][:1].tolist():
+                self._has_warned = True  # first: the warning may be an error
                 which, orientation = name_sample(self._source, int(batch.index[rows[row]])), orientations[row]
                 warn_user(
                     f"{printable(which)} has the EXIF orientation {orientation}, which is ignored, and its {name} may "
                     "be of the upright image, as annotation tools show it: pass ImagePipeline(exif='apply') if they are"
                 )
-                self._has_warned = True
                 return
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,18 @@ import pytest
 import torch
 from PIL import Image
 
-from penstock.loaders import Boxes, Coco, LoaderError, Masks, Yolo, concat, create_loader, split, with_fields
+from penstock.loaders import (
+    Boxes,
+    Coco,
+    LoaderError,
+    Masks,
+    Yolo,
+    concat,
+    create_loader,
+    open_source,
+    split,
+    with_fields,
+)
 from penstock.pipelines.spec import ImagePipeline
 
 SIDE = 64
@@ -140,6 +153,107 @@ def test_files_that_contradict_themselves_are_refused(images: Path, tmp_path: Pa
         with_fields(images, **({"mask": file} if drawn else {"coco": file}))
     assert "a.json" in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+JUNK: list[Any] = [None, "", "x", [], {}, -1, 0, 3, 7, 20, 1.5, 1e400, float("nan"), True, [1], "20", 10**30]
+
+
+def mutate(rng: np.random.Generator, content: Any) -> None:
+    """Replace, repeat or delete one value somewhere in a document."""
+    at: Any = content
+    while True:
+        keys = [*at] if isinstance(at, dict) else [*range(len(at))]
+        if not keys:
+            return
+        key = keys[int(rng.integers(len(keys)))]
+        if isinstance(at[key], (dict, list)) and rng.random() < 0.9:
+            at = at[key]
+            continue
+        way = rng.integers(4)
+        if way == 0:
+            del at[key]
+        elif way == 1 and isinstance(at, list):
+            at.append(copy.deepcopy(at[key]))
+        else:
+            at[key] = JUNK[int(rng.integers(len(JUNK)))]
+        return
+
+
+def naive(content: dict[str, Any]) -> list[list[list[float]]]:
+    """The boxes of each file by plain loops: class number and corners."""
+    ids = sorted(each["id"] for each in content["categories"])
+    found = []
+    for name in FILES:
+        (of,) = [each["id"] for each in content["images"] if each["file_name"] == name]
+        boxes = [each for each in content["annotations"] if each["image_id"] == of and not each.get("iscrowd")]
+        corners = [[each["bbox"][0], each["bbox"][1], *np.add(each["bbox"][:2], each["bbox"][2:])] for each in boxes]
+        pairs = zip(boxes, corners, strict=True)
+        found.append([[ids.index(each["category_id"]), *map(float, corner)] for each, corner in pairs])
+    return found
+
+
+def test_random_faults_are_refused_in_words_or_change_nothing_else(images: Path, tmp_path: Path) -> None:
+    """400 documents with one to three random faults: each is served as plain loops read it, or refused in one line."""
+    rng, opened, served, refused = np.random.default_rng(0), open_source(images), 0, list[str]()
+    for _ in range(400):
+        content = document()
+        for _ in range(int(rng.integers(1, 4))):
+            mutate(rng, content)
+        file = write(tmp_path / "a.json", content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # such as: images of the file that are not in the data
+            try:
+                source = with_fields(opened, coco=Coco(file, min_area=0))
+            except ValueError as error:
+                refused.append(str(error))
+                continue
+            raw = source.fields(np.arange(len(FILES)))["boxes"]  # type: ignore[attr-defined]
+        ends = np.cumsum(raw.lengths)
+        corners = [
+            [[number, *box] for number, box in zip(raw.parts[1][a:b].tolist(), raw.parts[0][a:b].tolist(), strict=True)]
+            for a, b in zip(ends - raw.lengths, ends, strict=True)
+        ]
+        wanted = naive(content)
+        assert list(map(len, corners)) == list(map(len, wanted))
+        assert all(np.allclose(own, other, rtol=1e-6) for own, other in zip(corners, wanted, strict=True) if own)
+        served += 1
+    assert all("a.json" in error and "\n" not in error for error in refused)
+    assert min(served, len(refused)) > 40
+
+
+@pytest.mark.parametrize("of", ["classes", "instances"])
+def test_random_faults_of_segmentations_and_keypoints_are_refused_in_words(
+    images: Path, tmp_path: Path, of: str
+) -> None:
+    """150 documents with one to three random faults: each is drawn and read, or refused in one line."""
+    pytest.importorskip("pycocotools")
+    rng, opened, refused = np.random.default_rng(1), open_source(images), list[str]()
+    for _ in range(150):
+        content = document()
+        for each in content["categories"]:
+            each["keypoints"] = ["nose", "left_eye", "right_eye"]
+        for each in content["annotations"]:
+            each |= {"keypoints": [9, 20, 2] * 3, "segmentation": [[1, 1, 20, 1, 20, 20], [30, 30, 40, 30, 40, 40]]}
+        content["annotations"][0]["segmentation"] = {"size": [SIDE, SIDE], "counts": [SIDE, 9, SIDE * SIDE - SIDE - 9]}
+        for _ in range(int(rng.integers(1, 4))):
+            mutate(rng, content)
+        file = write(tmp_path / "a.json", content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                source = with_fields(opened, mask=Masks(file, of=of), coco=file)
+            except ValueError as error:
+                refused.append(str(error))
+                continue
+        masks = [source.mask("mask", index) for index in range(len(FILES))]  # type: ignore[attr-defined]
+        assert {mask.shape for mask in masks} <= {(SIDE, SIDE), *((h, w) for w, h in sizes_of(content))}
+        source.fields(np.arange(len(FILES)))  # type: ignore[attr-defined]
+    assert all("a.json" in error and "\n" not in error for error in refused)
+    assert 50 < len(refused) < 150
+
+
+def sizes_of(content: dict[str, Any]) -> list[tuple[int, int]]:
+    return [(each["width"], each["height"]) for each in content["images"]]
 
 
 def test_ids_of_any_kind_keep_their_images(images: Path, tmp_path: Path) -> None:
