@@ -10,12 +10,14 @@ from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from torch.utils.data import DistributedSampler
 
 from penstock.loaders.sources.contract import Source, has_fields, has_targets
 from penstock.loaders.stream.engine_contract import NOWHERE, Cursor
 from penstock.loaders.stream.ledger import CountSources
 from penstock.loaders.stream.schedule import Schedule
 from penstock.pipelines.targets import map_targets
+from penstock.pipelines.user_warnings import warn_user
 
 Batch = TypeVar("Batch")
 
@@ -88,14 +90,36 @@ class ServedPlaces:
             place = schedule.after(place)
 
 
-class ServedShare:
-    """Have the `len()` of torch's DistributedSampler: the number of samples of an epoch on each rank."""
+class ServedShare(DistributedSampler[Any]):
+    """Stand for the samples of an epoch on this rank, which the loader itself chooses; it has their number.
 
-    def __init__(self, schedule: Schedule, epoch: int) -> None:
-        self._schedule, self._epoch = schedule, epoch
+    It is a DistributedSampler so that programs that give one to each loader without it, such as Ray's
+    prepare_data_loader, leave the loader as it is.
+    """
+
+    def __init__(self, schedule: Schedule, epoch: int, next_epoch: int) -> None:
+        super().__init__(
+            range(schedule.n),  # type: ignore[arg-type]  # torch asks for its length only
+            num_replicas=schedule.world_size,
+            rank=schedule.rank,
+            shuffle=schedule.shuffle,
+            drop_last=schedule.drop_last,
+        )
+        self._schedule, self.epoch, self._next_epoch = schedule, epoch, next_epoch
 
     def __len__(self) -> int:
-        return self._schedule.share(self._epoch)
+        return self._schedule.share(self.epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("a loader has no sampler with indices: iterate over the loader, with_index=True serves them")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing, as the loader counts epochs; warn where `epoch` is not the one that it serves next."""
+        if self.shuffle and epoch != self._next_epoch:
+            warn_user(
+                f"sampler.set_epoch({epoch}) has no effect, as the loader counts epochs itself and serves "
+                f"{self._next_epoch} next: call loader.set_epoch({epoch})"
+            )
 
 
 class DataLoaderAttributes(ABC):
@@ -187,7 +211,7 @@ class DataLoaderAttributes(ABC):
     @property
     def sampler(self) -> ServedShare:
         """The samples of this rank; only their number."""
-        return ServedShare(self._current_schedule(certain=False), self.epoch)
+        return ServedShare(self._current_schedule(certain=False), self.epoch, self._beginning().epoch)
 
     @property
     def batch_sampler(self) -> ServedPlaces:
