@@ -45,6 +45,7 @@ HIDDEN, HIDDEN_IMAGES, NOT_REGULAR = "hidden", "hidden with images", "not a regu
 LINK, BROKEN_LINK = "link", "broken link"
 UNREADABLE, VANISHED, BESIDE_CLASSES = "unreadable", "vanished", "next to class folders"
 NO_ROW_IMAGE, NO_ROW_LABEL = "row without an image", "row without a label"
+NO_LABEL = "sample without a label"
 NO_IMAGE, OTHER_IMAGE, NO_SAMPLES = "sample without an image", "other image of a sample", "tar without samples"
 
 # Reason -> how a warning counts it (one of them, what follows), and what to do. What is not here is not warned of.
@@ -60,6 +61,7 @@ _WARNED = {
     VANISHED: ("path", " that vanished meanwhile", ""),
     NO_ROW_IMAGE: ("row", " without an image", ""),
     NO_ROW_LABEL: ("row", " without a label", ""),
+    NO_LABEL: ("sample", " without a label", ""),
     NO_IMAGE: ("sample", " without an image", ""),
     OTHER_IMAGE: ("other image", " of samples", "name the suffix of the images with image="),
     NO_SAMPLES: ("tar", " without samples", ""),

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.loaders.labels.label_rows import LabelRows
+from penstock.loaders.labels.label_rows import LEAVE_OUT, RAISE, LabelRows
 from penstock.loaders.labels.label_values import Labels, digest_labels, split_classes
 from penstock.loaders.labels.row_origin import Fail
 from penstock.loaders.sources.folder_scan import FLAT_CLASS, skipped_text
-from penstock.loaders.sources.left_out import BESIDE_CLASSES, NO_SAMPLES, PARTS, LeftOut
+from penstock.loaders.sources.left_out import BESIDE_CLASSES, NO_LABEL, NO_SAMPLES, PARTS, LeftOut
 from penstock.loaders.sources.range_index import RangeTable
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.tars.tar_join import TarSamples
@@ -35,10 +35,10 @@ from penstock.loaders.tars.tar_scan import TarScan
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 
 KIND = "tar files"
-_RULES = b"penstock tars 4"  # the version of the rules by which samples are grouped, ordered and labelled
+_RULES = b"penstock tars 5"  # the version of the rules by which samples are grouped, ordered and labelled
 SHOW_SCAN_AFTER_S = 1.0
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
-_FIX_SAMPLE = "repair the sample, or pass label='folder', or a table of keys and labels"
+_FIX_SAMPLE = "repair the sample, or pass missing_labels='leave_out', label='folder', or a table of keys and labels"
 _FIX_TABLE = "add its key to the table: the name up to the first dot of its last part, or the whole name"
 
 
@@ -52,18 +52,23 @@ class IndexSettings:
         label: the option `label`.
         table: key -> label, if `label` is or names a table.
         classes: class names, or those of each label; None for automatic.
+        floats: names of the labels that are floats.
+        missing_labels: what becomes of samples without a label, as of LabelRows.
     """
 
     image: tuple[bytes, ...]
     label: Any
     table: Table | None
     classes: Any
+    floats: frozenset[str]
+    missing_labels: str
 
     def digest(self, paths: Iterable[bytes] = ()) -> str:
         """Return a hex digest of the settings and of `paths`."""
         digest = hashlib.blake2b(_RULES, digest_size=16)
         label = self.label if self.table is None else "table"
-        digest.update(repr((self.image, label, self.classes)).encode("utf-8", "surrogateescape"))
+        options = (self.image, label, self.classes, sorted(self.floats), self.missing_labels)
+        digest.update(repr(options).encode("utf-8", "surrogateescape"))
         for part in chain(paths, *sorted((self.table or {}).items())):
             digest.update(b"%d " % len(part) + part)
         return digest.hexdigest()
@@ -91,37 +96,34 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
     def fail(sample: int, cause: str, fix: str | None = None) -> LoaderError:
         return LoaderError("E-FORMAT", cause, fix=fix, path=place(sample))
 
-    if settings.table is not None:
-        keys = [sample_key(name, whole=whole_names) for name in names]
-        labels = _Labels(table_labels(settings.table, names, keys, fail))
-    elif settings.label == SHARD:
-        shards = [splitext(basename(hide_secrets(path)))[0] for path in paths]
-        labels = _Labels([os.fsencode(shards[number]) for number in container_of.tolist()], are_names=True)
-    else:
-        labels = _find_labels(tars, names, places, settings, fail)
-    if None in labels.texts:
-        number = labels.texts.index(None)
-        if settings.table is not None:
-            raise LoaderError("E-MISUSE", "the table has no label for this sample", fix=_FIX_TABLE, path=place(number))
-        beside = [name for name, text in zip(names, labels.texts, strict=True) if text is None]
-        left_out.add(BESIDE_CLASSES, min(beside), len(beside))
-    kept = np.array([text is not None for text in labels.texts])
+    labels = _choose_labels(tars, names, places, settings, whole_names, fail)
+    if settings.table is not None and None in labels.texts and settings.missing_labels == RAISE:
+        where = place(labels.texts.index(None))
+        raise LoaderError("E-MISUSE", "the table has no label for this sample", fix=_FIX_TABLE, path=where)
+    rows = LabelRows(
+        settings.classes or labels.classes,
+        are_names=labels.are_names,
+        floats=settings.floats,
+        missing_labels=LEAVE_OUT if labels.are_names else settings.missing_labels,
+    )
+    for number, text in enumerate(labels.texts):
+        rows.add(_as_label(text, places), fail, number)
+    numbers, classes, others = split_classes(rows.finish(), int((~rows.left_out).sum()))
+    if rows.left_out.any():
+        reason = BESIDE_CLASSES if labels.are_names else NO_LABEL
+        lost = list(compress(names, rows.left_out.tolist()))
+        left_out.add(reason, min(lost), len(lost))
+    kept = ~rows.left_out
     starts = np.concatenate([np.asarray(tar.starts, np.int64) for tar in tars])
     sizes = np.concatenate([np.asarray(tar.sizes, np.int64) for tar in tars])
-    names, container_of = list(compress(names, kept.tolist())), container_of[kept]
-    texts = [text for text in labels.texts if text is not None]
-    rows = LabelRows(settings.classes or labels.classes, are_names=labels.are_names)
-    for number, text in enumerate(texts):
-        rows.add(json.loads(text) if places.names else os.fsdecode(text), fail, number)
-    numbers, classes, others = split_classes(rows.finish(), len(texts))
     table = RangeTable(
         kind=KIND,
         containers=[tar.container for tar in tars],
-        container_of=container_of,
+        container_of=container_of[kept],
         starts=starts[kept],
         sizes=sizes[kept],
         labels=numbers.astype(np.int64),
-        keys=names,
+        keys=list(compress(names, kept.tolist())),
         classes=classes,
         made_by=settings.digest(),
         skipped=dict(left_out.counts),
@@ -145,6 +147,31 @@ def _count_left_out(tars: Sequence[TarSamples]) -> LeftOut:
     return left_out
 
 
+def _choose_labels(
+    tars: Sequence[TarSamples],
+    names: Sequence[bytes],
+    places: LabelPlaces,
+    settings: IndexSettings,
+    whole_names: bool,
+    fail: Fail,
+) -> _Labels:
+    """Return the labels of all samples, from the table, the names of the tars, members, or folders."""
+    if settings.table is not None:
+        keys = [sample_key(name, whole=whole_names) for name in names]
+        return _Labels(table_labels(settings.table, names, keys, fail))
+    if settings.label == SHARD:
+        shards = [os.fsencode(splitext(basename(hide_secrets(tar.container.name)))[0]) for tar in tars]
+        return _Labels([shard for shard, tar in zip(shards, tars, strict=True) for _ in tar.names], are_names=True)
+    return _find_labels(tars, names, places, settings, fail)
+
+
+def _as_label(text: bytes | None, places: LabelPlaces) -> Any:
+    """Return a label, or several by name, as LabelRows takes them."""
+    if places.names:
+        return json.loads(text or b"")
+    return None if text is None else os.fsdecode(text)
+
+
 class _Labels(NamedTuple):
     """Hold the labels of all samples as text; None for one that has none.
 
@@ -164,10 +191,9 @@ def _find_labels(
 ) -> _Labels:
     """Return the labels in members, or else those of the folders."""
     if places.names:
-        columns = [_collect(tars, places, number, fail) for number in range(len(places.places))]
-        rows = zip(*columns, strict=True)
-        named = [dict(zip(places.names, map(os.fsdecode, row), strict=True)) for row in rows]
-        return _Labels([json.dumps(labels).encode() for labels in named])
+        columns = [_collect(tars, places, number, settings, fail) for number in range(len(places.places))]
+        rows = ([os.fsdecode(text) if text else None for text in row] for row in zip(*columns, strict=True))
+        return _Labels([json.dumps(dict(zip(places.names, row, strict=True))).encode() for row in rows])
     numbers = range(len(places.places))
     chosen = next((number for number in numbers if any(tar.has_place(number) for tar in tars)), None)
     if not places.is_choice and places.places:
@@ -175,7 +201,7 @@ def _find_labels(
     if chosen is not None:
         if places.is_choice:
             _refuse_other_places(tars, places, chosen)
-        return _Labels(_collect(tars, places, chosen, fail))
+        return _Labels(_collect(tars, places, chosen, settings, fail))
     longer = next(((tar.container.name, tar.longer_label) for tar in tars if tar.longer_label), None)
     if longer is not None and places.is_choice:
         suffix = longer[1][len(sample_key(longer[1])) + 1 :]
@@ -207,7 +233,9 @@ def _refuse_other_places(tars: Sequence[TarSamples], places: LabelPlaces, chosen
     raise LoaderError("E-FORMAT", cause, fix=_FIX_LABEL)
 
 
-def _collect(tars: Sequence[TarSamples], places: LabelPlaces, number: int, fail: Fail) -> list[bytes]:
+def _collect(
+    tars: Sequence[TarSamples], places: LabelPlaces, number: int, settings: IndexSettings, fail: Fail
+) -> list[bytes | None]:
     """Return the labels at one place. Raises LoaderError with the first sample that has none."""
     texts: list[bytes | None] = []
     faults: list[tuple[int, str]] = []
@@ -216,16 +244,16 @@ def _collect(tars: Sequence[TarSamples], places: LabelPlaces, number: int, fail:
         texts += tar.texts[number] or [None] * len(tar.names)
     if faults:
         raise fail(*min(faults), _FIX_SAMPLE)
-    if None in texts:
-        count, first = texts.count(None), texts.index(None)
+    if not all(texts) and settings.missing_labels == RAISE:
+        count, first = sum(not text for text in texts), [bool(text) for text in texts].index(False)
         tar = tars[int(np.searchsorted(np.cumsum([len(tar.names) for tar in tars]), first, "right"))]
         what = places.places[number].describe_member(tar.suffixes)
-        cause = f"the sample has no {what}" if count == 1 else ""
-        cause = cause or f"{count:,} of the {len(texts):,} samples have no {what}, this is the first"
+        cause = f"the sample has no {what}" if texts[first] is None else f"the {what} of the sample is empty"
+        cause += f"; {count:,} of the {len(texts):,} samples have no label" if count > 1 else ""
         stray = next((tar.stray_labels[number] for tar in tars if number in tar.stray_labels), None)
         cause += "" if stray is None else f"; {printable(stray)} has the key of no image"
         raise fail(first, cause, _FIX_SAMPLE)
-    return [text for text in texts if text is not None]
+    return texts
 
 
 def _refuse_parts(folders: Sequence[bytes | None], fail: Fail) -> None:

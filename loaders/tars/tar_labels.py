@@ -37,19 +37,24 @@ class LabelPlace(NamedTuple):
     def find(self, content: Any) -> bytes | None:
         """Return the label in `content`, the bytes of the member or what parse_json made of it; None if it is missing.
 
-        Raises ValueError, which says what is wrong with it.
+        An empty text is a label that is missing, too. Raises ValueError, which says what is wrong with it.
         """
         if not self.field:
             text = bytes(content.removeprefix(codecs.BOM_UTF8).strip())
-            return text if text and b"\n" not in text else _checked_text(text, f"its {self.describe_member()}")
+            if b"\n" in text:
+                raise ValueError(f"its {self.describe_member()} is more than one line")
+            return text
         if not isinstance(content, dict):
             raise ValueError(f"its .{os.fsdecode(self.suffix)} member is no JSON object with the field {self.field!r}")
         value = content.get(self.field)
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float, str, list)) or value in (math.inf, -math.inf):
+        if not isinstance(value, (int, float, str, list)) or value in (math.inf, -math.inf):
             raise ValueError(f"the field {self.field!r} of its .json member is {shown(value)}")
-        return _checked_text(_as_bytes(value), f"the field {self.field!r}")
+        text = _as_bytes(value)
+        if b"\n" in text:
+            raise ValueError(f"the field {self.field!r} is more than one line")
+        return text
 
     def describe(self) -> str:
         """Return the value of the option `label` that chooses this place."""
@@ -177,12 +182,6 @@ def table_labels(table: Table, names: Sequence[bytes], keys: Sequence[bytes], fa
             cause = f"the key {printable(known[0])} of the table is also that of {printable(names[firsts[known[0]]])}"
             raise fail(number, cause, "rename one of them, or give the images labels in their order by with_labels")
     return labels
-
-
-def _checked_text(text: bytes, what: str) -> bytes:
-    if not text or b"\n" in text:
-        raise ValueError(f"{what} is {'empty' if not text else 'more than one line'}")
-    return text
 
 
 def _as_bytes(value: Any) -> bytes:

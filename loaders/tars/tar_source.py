@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.loaders.labels.label_index import load_with_labels, save_with_labels
+from penstock.loaders.labels.label_rows import LEAVE_OUT, RAISE, split_floats
 from penstock.loaders.labels.labelled import serve_labels
 from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.remote.remote_source import (
@@ -25,9 +26,9 @@ from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.tars.tar_headers import AFTER_END, LONG_END, NO_END
 from penstock.loaders.tars.tar_index import IndexSettings, make_table
-from penstock.loaders.tars.tar_labels import open_table
+from penstock.loaders.tars.tar_labels import JSON, open_table
 from penstock.loaders.tars.tar_samples import EVERY
-from penstock.pipelines.checked import checked_bool, shown
+from penstock.pipelines.checked import checked_bool, checked_choice, shown
 from penstock.pipelines.errors import printable
 from penstock.pipelines.user_warnings import warn_user
 
@@ -38,7 +39,14 @@ _ENDS = {
     AFTER_END: "what follows the end is not read; if tars were joined by cat, pass them one by one",
 }
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4")  # refused with a fix
-TAR_OPTIONS = ("image", "label", "classes", "rescan", *REMOTE_OPTIONS)  # of open_tars, that create_loader hands on
+TAR_OPTIONS = (
+    "image",
+    "label",
+    "classes",
+    "missing_labels",
+    "rescan",
+    *REMOTE_OPTIONS,
+)  # of open_tars, that create_loader hands on
 
 
 def open_tars(
@@ -47,6 +55,7 @@ def open_tars(
     image: str | None = None,
     label: str | os.PathLike[str] | Sequence[str] | Mapping[Any, Any] | None = None,
     classes: Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]] | None = None,
+    missing_labels: str = RAISE,
     rescan: bool = False,
     max_file_bytes: int = MAX_FILE_BYTES,
     **remote_options: Any,
@@ -68,21 +77,19 @@ def open_tars(
             that any sample has: "cls", "class", "label", "json:label", "json:cls", "folder"; else all are of one class.
             Labels that are all integers, but not folders and tars, are the class numbers; numbers with a point and
             lists (of numbers, or of class names) are served as float32; others are class names. A list of "cls" and
-            "json:FIELD" makes several labels, named by the fields.
+            "json:FIELD" makes several labels, named by the fields. ":float" behind it serves integers as float32.
         classes: class names, by class number; of several labels a dict of them.
+        missing_labels: "raise" for samples without a label (an absent or empty member, null, NaN, class number -1), or
+            "leave_out".
         rescan: make the index again.
         max_file_bytes: a larger image is refused before it is read.
         remote_options: of tars by URL, REMOTE_OPTIONS as RemoteOptions holds them.
 
-    Raises LoaderError: E-NODATA without samples or for a tar without files, E-FORMAT for a compressed tar, for another
-    file, for members of one key and suffix, and for a sample without its label or with one that does not fit, E-TRUNC
-    for a tar that was cut off, E-CORRUPT for a damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for a table that
-    lacks a sample; ValueError for other options.
+    Raises LoaderError: E-NODATA without samples or for a tar without files, E-FORMAT for another file, members of one
+    key and suffix, and a label that is missing or does not fit, E-TRUNC for a tar that was cut off, E-CORRUPT for a
+    damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for a table that lacks a sample; ValueError for options.
     """
-    table = open_table(label)
-    if table is not None and isinstance(label, (str, os.PathLike)):
-        label = os.path.abspath(label)
-    settings = IndexSettings(image=_checked_image(image), label=label, table=table, classes=_checked_classes(classes))
+    settings = _read_settings(image, label, classes, missing_labels)
     remote = check_remote(paths, max_file_bytes, **remote_options)
     paths = [path if remote else os.path.abspath(path) for path in paths]
     name = settings.digest(paths if remote else map(os.path.realpath, paths)).encode() + b".index"
@@ -90,15 +97,32 @@ def open_tars(
     if index is None or index.header.made_by != settings.digest() or not are_unchanged(index):
         table_of_samples, others = make_table(paths, settings)
         index, labels = save_with_labels(name, table_of_samples.write, RangeIndex, others)
-    options = {"image": image, "label": label, "classes": classes, "max_file_bytes": max_file_bytes, **remote_options}
+    if settings.table is not None and isinstance(label, (str, os.PathLike)):
+        label = os.path.abspath(label)
+    options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
+    options |= {"max_file_bytes": max_file_bytes, **remote_options}
     reopen = Reopening(lambda: images_of(open_tars(paths, **options)))
     _warn_of_ends(index.header.skipped, index.header.examples, paths)
-    where = printable(paths[0]) + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
+    tars = printable(paths[0]) + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
     instead = "pass a table of keys and labels as label="
     rename = "give images the suffix of their format"
-    warn_of_left_out(index.header.skipped, index.header.examples, where, instead=instead, rename=rename)
+    warn_of_left_out(index.header.skipped, index.header.examples, tars, instead=instead, rename=rename)
     images = RangeSource(index, reopen, max_file_bytes) if remote is None else RemoteSource(index, reopen, remote)
     return serve_labels(images, labels)
+
+
+def _read_settings(image: Any, label: Any, classes: Any, missing_labels: str) -> IndexSettings:
+    """Return the options that decide the content of an index. Raises ValueError."""
+    plain, floats = (label, frozenset[str]()) if isinstance(label, Mapping) else split_floats(label, ())
+    table = open_table(plain)
+    return IndexSettings(
+        image=_checked_image(image),
+        label=plain,
+        table=table,
+        classes=_checked_classes(classes),
+        floats=frozenset(name.removeprefix(JSON) for name in floats),
+        missing_labels=checked_choice("missing_labels", missing_labels, (RAISE, LEAVE_OUT)),
+    )
 
 
 def _warn_of_ends(skipped: Mapping[str, int], examples: Mapping[str, str], paths: Sequence[bytes]) -> None:

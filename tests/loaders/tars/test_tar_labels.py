@@ -102,7 +102,6 @@ def test_samples_without_a_usable_cls_are_named(tmp_path: Path, content: bytes |
         b"3",
         b"{}",
         b'{"label": null}',
-        b'{"label": true}',
         b'{"label": {}}',
         b'{"label": NaN}',
         b"{" * 9,
@@ -256,8 +255,55 @@ def test_missing_labels_of_json_members_are_counted(tmp_path: Path) -> None:
     values = [1, None, 2, float("nan"), 3]
     samples = {str(i): {"json": json.dumps({"label": value}).encode()} for i, value in enumerate(values)}
     error = refused(plant(tmp_path / "x.tar", samples))
-    assert error.cause.startswith("2 of the 5 samples have no .json member with a value in the field 'label', this is")
-    assert error.path.endswith(b":1.jpg")
+    cause = "the sample has no .json member with a value in the field 'label'; 2 of the 5 samples have no label"
+    assert (error.cause, error.path[-6:]) == (cause, b":1.jpg")
+    assert "missing_labels='leave_out'" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("suffix", "contents", "left"),
+    [
+        ("cls", [b"2", None, b"", b"-1", b"0"], [2, 0]),
+        ("json", [b'{"label": "cat"}', b'{"label": null}', b"{}", b'{"label": ""}', b'{"label": "dog"}'], [0, 1]),
+        ("json", [b'{"label": 1}', b'{"label": NaN}', None, b'{"label": -1}', b'{"label": 1}'], [1, 1]),
+        ("json", [b'{"label": [0.5, 1]}', b'{"label": null}', None, b"{}", b'{"label": [1, 2]}'], [[0.5, 1], [1, 2]]),
+        ("table", [b"a", b"", None, None, b"b"], [0, 1]),
+    ],
+)
+def test_samples_without_a_label_are_left_out_on_request(
+    tmp_path: Path, suffix: str, contents: list[bytes | None], left: list[Any]
+) -> None:
+    path = plant(tmp_path / "x.tar", {str(i): {suffix: c} if c is not None else {} for i, c in enumerate(contents)})
+    table = {str(i): c for i, c in enumerate(contents) if c is not None} if suffix == "table" else None
+    refused(path, label=table)
+    for _ in range(2):  # scanned, then from the saved index
+        with pytest.warns(UserWarning, match=r"left out: 3 samples without a label \('1.jpg'\)"):
+            source: Any = open_source(path, label=table, missing_labels="leave_out")
+    assert [source.path(i)[-6:] for i in (0, 1)] == [b":0.jpg", b":4.jpg"]
+    assert (source.targets([0, 1]) if isinstance(left[0], list) else source.labels([0, 1])).tolist() == left
+    assert source.skipped["sample without a label"] == 3
+
+
+def test_several_labels_leave_out_a_sample_that_lacks_one(tmp_path: Path) -> None:
+    members = [{"cls": b"1", "json": b'{"age": 3}'}, {"cls": b"0", "json": b"{}"}, {"cls": b"", "json": b'{"age": 4}'}]
+    path = plant(tmp_path / "x.tar", {str(i): each for i, each in enumerate(members)})
+    assert refused(path, label=["cls", "json:age"]).path.endswith(b":2.jpg")
+    with pytest.warns(UserWarning, match="left out: 2 samples without a label"):
+        source: Any = open_source(path, label=["cls", "json:age:float"], missing_labels="leave_out")
+    assert {name: found.tolist() for name, found in source.targets([0]).items()} == {"cls": [1], "age": [3.0]}
+
+
+def test_integers_are_served_as_floats_on_request(tmp_path: Path) -> None:
+    members = {str(i): {"cls": b"%d" % i, "json": b'{"age": %d}' % (i * 10)} for i in range(3)}
+    path = plant(tmp_path / "x.tar", members)
+    for label, expected in (("json:age:float", [0.0, 10.0, 20.0]), ("cls:float", [0.0, 1.0, 2.0])):
+        found = open_source(path, label=label).targets([0, 1, 2])  # type: ignore[attr-defined]
+        assert (found.dtype, found.tolist()) == ("float32", expected)
+
+
+def test_truth_values_of_json_members_are_names(tmp_path: Path) -> None:
+    samples = {str(i): {"json": json.dumps({"label": i == 1}).encode()} for i in range(3)}
+    assert labels(plant(tmp_path / "x.tar", samples)) == ([0, 1, 0], ["False", "True"])
 
 
 def test_a_class_that_is_not_named_is_refused(tmp_path: Path) -> None:

@@ -127,7 +127,9 @@ def test_a_sample_without_its_label_is_named(tmp_path: Path, members: list[str],
     error = refused(path)
     assert (error.code, error.path) == ("E-FORMAT", os.fsencode(path) + b":" + sample.encode())
     if "labels/0.cls" in members:
-        words = "2 of the 2 samples have no .cls member, this is the first; 'labels/0.cls' has the key of no image"
+        words = (
+            "the sample has no .cls member; 2 of the 2 samples have no label; 'labels/0.cls' has the key of no image"
+        )
         assert error.cause == words
 
 
