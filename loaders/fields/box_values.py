@@ -53,12 +53,12 @@ def checked_names(names: Any) -> tuple[bytes, ...] | None:
     """Return class names by number, of a list or of a dict of number -> name; None for None. Raises ValueError."""
     if names is None:
         return None
-    listed = names
+    listed = names.tolist() if hasattr(names, "tolist") else names  # an array, or a column of a data frame
     if isinstance(names, Mapping):
         if set(names) != set(range(len(names))):
             raise ValueError(f"names must have the numbers from 0 to {len(names) - 1}, got {shown(list(names))}")
         listed = [names[number] for number in range(len(names))]
-    if isinstance(listed, (str, bytes)) or not all(isinstance(each, (str, bytes)) for each in listed):
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(each, (str, bytes)) for each in listed):
         raise ValueError(f"names must be a list of class names or a dict of number -> name, got {shown(names)}")
     return tuple(map(os.fsencode, listed))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.fields.box_values import checked_names, number_classes
+from penstock.loaders.fields.box_values import checked_names
 from penstock.loaders.fields.join import sample_stems
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.view import is_part
@@ -18,6 +18,7 @@ from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.fields.ragged import Ragged
 from penstock.pipelines.user_warnings import warn_user
 
+_MOST_CLASS = 2**31 - 1
 _MOST_SHARE = 2.0  # of the image's side; what reaches out of it by less is refused when its size is known
 
 
@@ -28,22 +29,22 @@ def read_yolo(
 
     Raises ValueError for a folder without a single file, and for other lines than "class x y width height".
     """
-    checked_names(names)  # before many files are read
+    classes = checked_names(names) or ()
+    most = len(classes) - 1 if classes else _MOST_CLASS
     found, stems = [], sample_stems(source, "text files")
     for name in stems:
         path = os.path.join(folder, f"{name}.txt")
-        found.append(_read_file(path) if os.path.exists(path) else None)
+        found.append(_read_file(path, most) if os.path.exists(path) else None)
     if not any(each is not None for each in found):
         raise ValueError(f"no image has a text file of its name in {printable(str(folder))}")
     if not is_part(source):
         _warn_of_others(folder, stems)
-    values = [np.zeros((0, 5)) if each is None else each for each in found]
-    numbers, classes = number_classes([each[:, 0].astype(np.int64).tolist() for each in values], names)
-    lengths = np.array(list(map(len, values)), np.int64)
-    return Ragged(lengths, (np.concatenate(values)[:, 1:].astype(np.float32), numbers)), classes
+    lengths = np.array([0 if each is None else len(each) for each in found], np.int64)
+    values = np.concatenate([each for each in found if each is not None])
+    return Ragged(lengths, (values[:, 1:].astype(np.float32), values[:, 0].astype(np.int64))), classes
 
 
-def _read_file(path: str) -> npt.NDArray[np.float64]:
+def _read_file(path: str, most: int) -> npt.NDArray[np.float64]:
     lines = [line.split() for line in _read_text(path).splitlines() if line.strip()]
     if not lines:
         return np.zeros((0, 5))
@@ -56,6 +57,10 @@ def _read_file(path: str) -> npt.NDArray[np.float64]:
     wrong = np.flatnonzero(~np.isfinite(values).all(1) | (values[:, 3:] < 0).any(1) | (values[:, 0] % 1 != 0))
     if len(wrong):
         raise ValueError(f"{printable(path)}: {' '.join(lines[wrong[0]])} is no class number with a box")
+    wrong = np.flatnonzero((values[:, 0] < 0) | (values[:, 0] > most))
+    if len(wrong):
+        wanted = "at least 0" if most == _MOST_CLASS else f"from 0 to {most}"
+        raise ValueError(f"{printable(path)}: {' '.join(lines[wrong[0]])}: class numbers must be {wanted}")
     wrong = np.flatnonzero((values[:, 1:] > _MOST_SHARE).any(1))
     if len(wrong):
         cause = f"{printable(path)}: {' '.join(lines[wrong[0]])} is not in shares of the image, from 0 to 1"

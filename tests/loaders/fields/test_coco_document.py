@@ -352,7 +352,7 @@ def test_keypoints_are_swapped_as_asked(images: Path, tmp_path: Path) -> None:
 
 def test_yolo_takes_the_names_of_data_yaml(images: Path, tmp_path: Path) -> None:
     write_yolo(tmp_path)
-    for names in (["cat", "dog"], ("cat", "dog"), {0: "cat", 1: "dog"}, {1: "dog", 0: "cat"}):
+    for names in (["cat", "dog"], ("cat", "dog"), np.array(["cat", "dog"]), {0: "cat", 1: "dog"}, {1: "dog", 0: "cat"}):
         source = with_fields(images, yolo=Yolo(tmp_path, names))
         assert source.field_kinds["boxes"].classes == (b"cat", b"dog")  # type: ignore[attr-defined]
         assert serve(source)["boxes_classes"][0].tolist() == [1]
@@ -361,7 +361,9 @@ def test_yolo_takes_the_names_of_data_yaml(images: Path, tmp_path: Path) -> None
         ({1: "cat", 2: "dog"}, "names must have the numbers from 0 to 1, got [1, 2]"),
         ({"0": "cat"}, "names must have the numbers from 0 to 0, got ['0']"),
         ([1, 2], "names must be a list of class names"),
-        (["cat"], "class numbers must be from 0 to 0"),
+        ({"cat", "dog"}, "names must be a list of class names"),
+        (3, "names must be a list of class names"),
+        (["cat"], "a.txt': 1 0.5 0.5 0.5 0.5: class numbers must be from 0 to 0"),
     ):
         with pytest.raises(ValueError, match=re.escape(text)):
             with_fields(images, yolo=Yolo(tmp_path, names))  # type: ignore[arg-type]
