@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import os
 import random
 import re
@@ -12,10 +13,11 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
-from penstock.loaders.sources.source_faults import find_status
-from penstock.pipelines.errors import LoaderError, hide_secrets
+from penstock.loaders.remote.storage_errors import ENDPOINTS, as_loader_error, is_busy, refuses_head
+from penstock.loaders.remote.store_profile import profile_paths, profile_settings
+from penstock.pipelines.errors import LoaderError
 
 Result = TypeVar("Result")
 
@@ -26,30 +28,12 @@ _URL = re.compile(rb"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 # again; an answer that is only slow then has 0.6.
 SAMPLE_TIMEOUT_S = 60.0
 _SHORT, _LONG = 0.3, 0.6
-_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 _RETRY_DELAYS_S = (0.2, 1.0, 4.0, 10.0)  # each times 0.5 to 1.5, so that many clients do not come back at once
-_RIGHTS = "check the storage's credentials (environment, configuration file or role) and what they may read"
-_FAILED = "check the network and the storage; the request failed after retries"
-_NO_RANGES = "the server answers with the whole object instead of the range that was asked for"
-_NO_CREDENTIALS = "no credentials were found; set them, or AWS_SKIP_SIGNATURE=true for a public bucket"
-_CODES = {
-    "FileNotFoundError": (
-        "E-MISSING",
-        "no such object, or no such bucket",
-        "check the URL; if the data was moved, open it at its new place",
-    ),
-    "PermissionDeniedError": ("E-ACCESS", "the credentials do not allow it", _RIGHTS),
-    "UnauthenticatedError": ("E-ACCESS", "the credentials are missing or have expired", _RIGHTS),
-    "PermissionError": ("E-ACCESS", "the credentials do not allow it", _RIGHTS),
-    "PreconditionError": ("E-CHANGED", "the object was replaced since it was indexed", None),
-    "ExpiredToken": ("E-ACCESS", "the storage refuses the credentials' token, which has expired or is wrong", _RIGHTS),
-    "416": ("E-CHANGED", "the object has fewer bytes than indexed", None),
-    "NotSupportedError": ("E-READ", _NO_RANGES, "serve it with support for Range requests, or download it"),
-}
-_STATUS = re.compile(r"\bstatus(?: code:)? (\d{3})\b")  # in obstore's words
-_S3_CODE = re.compile(r"<Code>(\w+)</Code>")
-_TOKEN_CODES = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired")
-_OF_STATUS = {401: "UnauthenticatedError", 403: "PermissionError", 404: "FileNotFoundError", 416: "416"}
+# The folder "new_data" of a console or a tool is an object of its name, or of this one.
+_FOLDER_MARK = "_$folder$"
+# What a client is made of, besides its address: another one is opened when any of these changes.
+_SETTINGS = ("AWS_", "GOOGLE_", "AZURE_", "MSI_", "IDENTITY_", "HF_")
+_PLAIN = "!$&'()*+,;=:@-._~[]|\\^"  # what obstore does not quote in the path of an HTTP address
 
 
 class RemoteObject(NamedTuple):
@@ -167,15 +151,17 @@ class ObjectStore:
     def _try(self, url: str, request: Callable[[float], Result], deadline: Deadline | None = None) -> Result:
         """Return what `request` returns, which takes the seconds that it may last; repeat it while that may help."""
         deadline = deadline or Deadline()
-        for number, delay_s in enumerate((*_RETRY_DELAYS_S, None)):
+        for number in itertools.count():
             try:
                 return request(deadline.attempt_s(number))
             except LoaderError as error:
                 raise error.locate(path=url.encode()) from None
             except Exception as error:
-                found = _as_loader_error(error, url)
-            pause_s = (delay_s or 0.0) * random.uniform(0.5, 1.5)  # noqa: S311
-            if delay_s is None or found.code != "E-READ" or not deadline.allows_attempt(pause_s):
+                found, may_heal = as_loader_error(error, url), is_busy(error)
+            delays_s = _RETRY_DELAYS_S[number : number + 1] or _RETRY_DELAYS_S[-1:] * may_heal
+            pause_s = sum(delays_s) * random.uniform(0.5, 1.5)  # noqa: S311
+            is_last = not delays_s  # a busy server is asked as long as there is time
+            if is_last or found.code != "E-READ" or not deadline.allows_attempt(pause_s):
                 raise found from None  # the original may hold signed URLs
             with self._lock:
                 self.retries += 1
@@ -186,37 +172,36 @@ class ObjectStore:
         return ObjectStore, ()
 
 
-def _as_loader_error(error: Exception, url: str) -> LoaderError:
-    text = hide_secrets(str(error))
-    line = text.splitlines()[0][:200] if text else ""
-    fix: str | None = _NO_CREDENTIALS if "/169.254.169.254/" in text else _FAILED
-    known = _CODES.get(type(error).__name__) or _CODES.get(_find_refusal(error, text, url))
-    code, cause, fix = known or ("E-READ", f"{type(error).__name__}: {line}", fix)
-    return LoaderError(code, cause, fix=fix, path=url.encode())
-
-
-def _find_refusal(error: Exception, text: str, url: str) -> str:
-    """Return a key of _CODES for an answer that obstore leaves unnamed; "" for others."""
-    found = _STATUS.search(text)
-    status = find_status(error) or (int(found[1]) if found is not None else 0)
-    if status == 400 and url.startswith("s3"):
-        reason = _S3_CODE.search(text)  # a HEAD has none
-        return "ExpiredToken" if reason is None or reason[1] in _TOKEN_CODES else ""
-    return _OF_STATUS.get(status, "")
-
-
 def _version(etag: str | None, modified: Any) -> int:
     identity = etag.strip('"') if etag else str(modified)  # in listings Azure leaves out the quotes
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def _client(url: str) -> Any:
-    scheme, host, _, query, _ = urlsplit(url)
-    return _open_client(scheme.lower(), f"{host}/?{query}" if query and scheme.lower() in _HTTP else host)
+    scheme, host, path, query, _ = urlsplit(url)
+    scheme, base = scheme.lower(), ""
+    if scheme in _HTTP and quote(unquote(path), safe=f"/{_PLAIN}") != quote(path, safe=f"/%{_PLAIN}"):
+        base = path  # such as a quoted slash, which must be sent as it is: only the address of a client is
+    if query and scheme in _HTTP:
+        base = f"{base or '/'}?{query}"
+    return _open_client(scheme, host + base, _read_settings())
 
 
-@functools.lru_cache(maxsize=256)  # one per host; with signed URLs one for each signature
-def _open_client(scheme: str, host: str) -> Any:
+def _read_settings() -> tuple[Any, ...]:
+    """Return all that decides how a client signs: when it changes, for example in a notebook, a new one is opened."""
+    of_environment = sorted((name, value) for name, value in os.environ.items() if name.startswith(_SETTINGS))
+    return (*of_environment, *map(_stamp, profile_paths()))
+
+
+def _stamp(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+@functools.lru_cache(maxsize=256)  # one per host; with signed or unusual addresses one for each
+def _open_client(scheme: str, host: str, settings: tuple[Any, ...]) -> Any:
     kind = _Obstore if scheme in _OBSTORE_SCHEMES else _Fsspec
     return kind(scheme, host)
 
@@ -233,17 +218,34 @@ class _Obstore:
             raise LoaderError("E-DEPENDENCY", f"{scheme}:// needs the package obstore", fix=fix) from None
         self._obstore: Any = obstore
         self._client: dict[str, Any] = {"connect_timeout": "10s"}
-        if scheme == "http" or any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS):
+        if scheme == "http" or any(
+            os.environ.get(name, "").startswith("http://") for name in (*ENDPOINTS, "AZURE_STORAGE_ENDPOINT")
+        ):
             self._client["allow_http"] = True
         self._prefix = f"{scheme}://{host}/"
+        self._is_whole = "/" in host.partition("?")[0].rstrip("/")  # the address of one object
+        self._more: dict[str, Any] = profile_settings() if scheme in ("s3", "s3a") else {}
         self._stores: dict[float, Any] = {}
+        self._has_head = True
 
     def stat(self, url: str, limit_s: float) -> RemoteObject:
-        return self._describe(self._obstore.head(self._open_store(limit_s), _path(url)))
+        if self._has_head:
+            try:
+                return self._describe(self._obstore.head(self._open_store(limit_s), self._path(url)))
+            except Exception as error:
+                if not refuses_head(error):
+                    raise
+        # Addresses that are signed for reading refuse to tell the size alone; and what S3 says of a refusal comes here.
+        found = self.read(url, 0, 1, limit_s).found
+        self._has_head = False
+        return found
+
+    def _path(self, url: str) -> str:
+        return "" if self._is_whole else _path(url)
 
     def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
         wanted = {"range": (start, start + size)}
-        answer = self._obstore.get(self._open_store(limit_s), _path(url), options=wanted)
+        answer = self._obstore.get(self._open_store(limit_s), self._path(url), options=wanted)
         found = self._describe(answer.meta)  # first: older versions forget it with the bytes
         return Part(answer.bytes(), found)
 
@@ -251,12 +253,14 @@ class _Obstore:
         prefix = _path(url)
         folder = prefix.rpartition("/")[0]  # a prefix of the storage ends with a whole name
         found = self._obstore.list(self._open_store(limit_s), folder or None)
-        named = (meta for chunk in found for meta in chunk if meta["path"].startswith(prefix))
-        return list(map(self._name, named))
+        named = (self._name(meta) for chunk in found for meta in chunk if meta["path"].startswith(prefix))
+        return [(name, about) for name, about in named if _is_below("", name, about)]
 
     def list_folder(self, url: str, limit_s: float) -> Listed:
         found = self._obstore.list_with_delimiter(self._open_store(limit_s), _path(url).rstrip("/") or None)
-        return [f"{self._prefix}{path}/" for path in found["common_prefixes"]], list(map(self._name, found["objects"]))
+        folder = url.rstrip("/") + "/"
+        objects = [(name, about) for name, about in map(self._name, found["objects"]) if _is_below(folder, name, about)]
+        return [f"{self._prefix}{path}/" for path in found["common_prefixes"]], objects
 
     def _name(self, meta: Any) -> tuple[str, RemoteObject]:
         return self._prefix + meta["path"], self._describe(meta)
@@ -266,14 +270,24 @@ class _Obstore:
         if limit_s not in self._stores:
             client = {**self._client, "timeout": timedelta(seconds=limit_s)}
             # Without retries of its own, which would not end in time.
-            self._stores[limit_s] = self._obstore.store.from_url(
-                self._prefix[:-1], client_options=client, retry_config={"max_retries": 0}
+            open_store = self._obstore.store.from_url
+            if self._is_whole:
+                open_store = self._obstore.store.HTTPStore.from_url
+            self._stores[limit_s] = open_store(
+                self._prefix[:-1], client_options=client, retry_config={"max_retries": 0}, **self._more
             )
         return self._stores[limit_s]
 
     @staticmethod
     def _describe(meta: Any) -> RemoteObject:
         return RemoteObject(meta["size"], _version(meta["e_tag"], meta["last_modified"]))
+
+
+def _is_below(folder: str, name: str, found: RemoteObject) -> bool:
+    """Return whether an object is not the mark of an empty folder, as consoles and tools leave them."""
+    last = name.rpartition("/")[2]
+    is_mark = not found.size and ("." not in last or last.endswith(_FOLDER_MARK))  # obstore leaves out a last slash
+    return not is_mark and len(name) > len(folder) and name.startswith(folder)
 
 
 _TIMES = ("mtime", "LastModified", "last_modified", "modified", "modificationTime", "created")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 
 from penstock.loaders.remote.object_store import ObjectStore, RemoteObject
 from penstock.loaders.remote.places import HTTP
 from penstock.loaders.sources.path_patterns import expand_braces
 from penstock.pipelines.errors import LoaderError, printable
+
+_WILDCARD = re.compile(r"[*?\[]")
 
 
 def expand_url(pattern: bytes) -> dict[bytes, RemoteObject | None]:
@@ -24,18 +27,20 @@ def expand_url(pattern: bytes) -> dict[bytes, RemoteObject | None]:
             urls[one] = None
             continue
         refuse_http(url)
-        listed = store.list(url.partition("*")[0]).items()
+        listed = store.list(_WILDCARD.split(url, maxsplit=1)[0]).items()
         found = {name.encode(): about for name, about in listed if fnmatch.fnmatchcase(name, url)}
         if not found:
-            fix = "check the pattern; * stands for any characters of the objects' names"
+            fix = "check the pattern; * stands for any characters of the objects' names, ? for one"
             raise LoaderError("E-NODATA", "no object matches this pattern", fix=fix, path=one)
         urls |= found
     return urls
 
 
 def is_url_pattern(url: bytes) -> bool:
-    """Return whether the storage must be listed for a URL."""
-    return b"*" in url.partition(b"?")[0]
+    """Return whether the storage must be listed for a URL. In HTTP a ? begins a query, elsewhere it is a wildcard."""
+    if url.lower().startswith(HTTP):
+        return b"*" in url.partition(b"?")[0]
+    return b"*" in url or b"?" in url
 
 
 def refuse_http(url: str) -> None:

@@ -110,15 +110,17 @@ class RowPacker:
         path = join(self._base, written)
         if is_url(path):
             scheme, _, below = path.partition(b"://")
-            begin, below = scheme.lower() + b"://", posixpath.normpath(below)
+            begin = scheme.lower() + b"://"
+            if not is_url(written) or b"/../" in below:
+                below = posixpath.normpath(below)
         else:
             begin, below = b"/", path
         if self._begin not in (b"", begin):
             cause = f"{printable(path)} in a list of {'files' if self._begin == b'/' else self._begin.decode()}"
             raise self._fail(row, cause, "make a list for each protocol, open_source each, and pass them all")
         self._begin = begin
-        # Not normpath: a/../b is another folder than b where a is a link.
-        parts = [part for part in below.split(b"/") if part not in (b"", b".")]
+        # Not normpath: a/../b is another folder than b where a is a link. The keys of a storage are taken as they are.
+        parts = [part for part in below.removesuffix(b"/").split(b"/") if begin != b"/" or part not in (b"", b".")]
         path = begin + b"".join(part + b"/" for part in parts)
         self._written[written] = number = self.folders.setdefault(path, len(self.folders))
         return number
