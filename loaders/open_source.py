@@ -215,7 +215,7 @@ def open_source(
     and for an option that the kind does not have; TypeError for options with a Source.
     """
     source = _open_data(spec, options)
-    if source is not spec:
+    if source is not spec and options.get("classes") is None:
         warn_of_text_order(source)
     return take_part(source, subset, max_per_class)
 

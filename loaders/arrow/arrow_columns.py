@@ -115,6 +115,8 @@ def _is_label(kind: Any) -> bool:
     types = import_pyarrow().types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         kind = kind.value_type
+        if types.is_null(kind):  # all lists are empty
+            return True
     return _is_class(kind) or bool(types.is_floating(kind) or types.is_decimal(kind))
 
 

@@ -107,7 +107,7 @@ def _decode(column: Any) -> Any:
     if pyarrow.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pyarrow.types.is_boolean(column.type):
-        return column.cast(pyarrow.string())
+        return pyarrow.compute.if_else(column, "True", "False")
     return column.cast(pyarrow.float64()) if pyarrow.types.is_decimal(column.type) else column
 
 
@@ -126,7 +126,7 @@ def _add_column(
     pyarrow, (classes, names) = import_pyarrow(), declared
     types = pyarrow.types
     if types.is_floating(column.type):
-        to.add_numbers(column.to_numpy(zero_copy_only=False), fail, rows.tolist())
+        to.add_numbers(column.to_numpy(zero_copy_only=False), fail, rows.tolist(), places)
     elif types.is_integer(column.type) or holds_paths(column.type):
         labels, codes = _encode(column)
         to.add_coded(_rename(labels, names), codes, fail, rows.tolist(), places)
@@ -135,7 +135,11 @@ def _add_column(
         if members.null_count:
             row = np.repeat(rows, counts)[members.is_null().to_numpy(zero_copy_only=False)][0]
             raise fail(int(row), "a list of labels holds a null", "leave nulls out of the lists")
-        if holds_paths(members.type) or (classes is not None and types.is_integer(members.type)):
+        if (
+            holds_paths(members.type)
+            or types.is_null(members.type)
+            or (classes is not None and types.is_integer(members.type))
+        ):
             labels, codes = _encode(members)
             to.add_sets(_rename(labels, names), codes, counts, fail, rows.tolist())
             return
@@ -144,7 +148,7 @@ def _add_column(
             cause = f"a vector of {counts[wrong[0]]} numbers, the first one has {counts[0]}"
             raise fail(int(rows[wrong[0]]), cause, "give all rows vectors of one length, or names")
         values = members.to_numpy(zero_copy_only=False).astype(np.float64)
-        to.add_numbers(values.reshape(len(counts), -1) if len(counts) else values, fail, rows.tolist())
+        to.add_numbers(values.reshape(len(counts), -1) if len(counts) else values, fail, rows.tolist(), places)
 
 
 def _rename(labels: list[Any], names: tuple[bytes, ...] | None) -> list[Any]:

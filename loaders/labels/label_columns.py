@@ -146,9 +146,14 @@ class LabelColumn:
                 raise self._error(fail, row, f"label {shown(text)} is {error}", _LIST_NAMES) from None
         if self._are_floats and isinstance(plain, int):
             return float(plain) if abs(plain) <= _LARGEST else float("inf")
-        if self._are_floats and plain is not None and not isinstance(plain, float):
-            raise self._error(fail, row, f"label {shown(label)} is not a number", "correct it, or leave out ':float'")
+        if plain is not None and not isinstance(plain, float):
+            self._refuse_for_float(label, fail, row)
         return plain
+
+    def _refuse_for_float(self, label: Any, fail: Fail, row: int) -> None:
+        """Raise the error of a label that is not a number where floats are asked for."""
+        if self._are_floats:
+            raise self._error(fail, row, f"label {shown(label)} is not a number", "correct it, or leave out ':float'")
 
     def _add_class(self, label: Label, raw: Any, fail: Fail, row: int) -> None:
         if self._kind == FLOAT and isinstance(label, int):
@@ -234,6 +239,7 @@ class LabelColumn:
         """Add sets of classes of `rows`: how many members each has, and `codes` of all members, one row's first."""
         if not len(rows):
             return
+        self._refuse_for_float(labels, fail, rows[0])
         self._take_kind(SET, labels, fail, rows[0])
         self._counts.frombytes(np.asarray(counts, np.uint32).tobytes())
         of_members, firsts = np.repeat(np.asarray(rows), counts), _find_firsts(codes, len(labels))
@@ -243,14 +249,16 @@ class LabelColumn:
         ]
         self._code_of.frombytes(np.array(known, np.uint32)[codes].tobytes())
 
-    def add_numbers(self, values: npt.NDArray[Any], fail: Fail, rows: Sequence[int]) -> None:
-        """Add numbers [n] or vectors [n, k] of `rows`."""
+    def add_numbers(self, values: npt.NDArray[Any], fail: Fail, rows: Sequence[int], places: Any) -> None:
+        """Add numbers [n] or vectors [n, k] of `rows`; `places` are what begin returned."""
         if not len(values):
             return
         if values.ndim == 1 and (self._kind == NUMBER or self._classes is not None):
-            for value, row in zip(values.tolist(), rows, strict=True):
-                self._add_float(value, value, fail, row)
+            for value, row, place in zip(values.tolist(), rows, places.tolist(), strict=True):
+                self._add(value, fail, row, place)
             return
+        if values.ndim > 1:
+            self._refuse_for_float(values[0].tolist(), fail, rows[0])
         self._take_kind(FLOAT if values.ndim == 1 else VECTOR, values[0].tolist(), fail, rows[0])
         width = 1 if values.ndim == 1 else values.shape[1]
         if self._width not in (0, width):

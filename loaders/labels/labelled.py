@@ -156,7 +156,7 @@ def _read_array(values: npt.NDArray[Any], classes: Any) -> LabelValues:
     column, numbers = rows.column(), range(len(values))
     places = column.begin(~np.isnan(values) if values.ndim == 1 else np.ones(len(values), bool), _fail, numbers)
     if values.ndim == 2 or values.dtype.kind == "f":
-        column.add_numbers(values[places], _fail, places.tolist())
+        column.add_numbers(values[places], _fail, places.tolist(), places)
     else:
         found, codes = np.unique(values, return_inverse=True)
         column.add_coded(found.tolist(), codes, _fail, numbers, places)

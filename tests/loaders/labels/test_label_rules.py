@@ -1,0 +1,199 @@
+"""A number is a number, a name is a name, and no row vanishes: labels in each container, by the public API."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from penstock.loaders import create_loader, open_source
+from penstock.pipelines import ImagePipeline
+from penstock.pipelines.errors import LoaderError
+
+WHOLE = ImagePipeline(size=(8, 8), crop="full", flip=0.0)
+Write = Callable[[Path, list[Any]], Any]
+
+
+@pytest.fixture(autouse=True)
+def pictures(tmp_path: Path) -> None:
+    for number in range(24):
+        Image.new("RGB", (8, 8), (number,) * 3).save(tmp_path / f"{number}.png")
+
+
+def as_csv(tmp: Path, labels: list[Any], mark: str = ",") -> Any:
+    path = tmp / f"t.{'csv' if mark == ',' else 'tsv'}"
+    rows = [f"{n}.png{mark}{'' if label is None else label}\n" for n, label in enumerate(labels)]
+    path.write_text(f"path{mark}label\n" + "".join(rows))
+    return path
+
+
+def as_tsv(tmp: Path, labels: list[Any]) -> Any:
+    return as_csv(tmp, labels, "\t")
+
+
+def as_json_lines(tmp: Path, labels: list[Any]) -> Any:
+    rows = [{"path": f"{n}.png"} | ({} if label is None else {"label": label}) for n, label in enumerate(labels)]
+    (tmp / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp / "t.jsonl"
+
+
+def table(tmp: Path, labels: Any, name: str = "path") -> pa.Table:
+    return pa.table({name: [str(tmp / f"{n}.png") for n in range(len(labels))], "label": labels})
+
+
+def as_parquet(tmp: Path, labels: list[Any]) -> Any:
+    pq.write_table(table(tmp, labels), tmp / "t.parquet")
+    return tmp / "t.parquet"
+
+
+def as_parquet_of_images(tmp: Path, labels: list[Any]) -> Any:
+    images = [(tmp / f"{n}.png").read_bytes() for n in range(len(labels))]
+    pq.write_table(pa.table({"image": images, "label": labels}), tmp / "images.parquet", row_group_size=5)
+    return tmp / "images.parquet"
+
+
+def as_feather(tmp: Path, labels: list[Any]) -> Any:
+    pyarrow.feather.write_feather(table(tmp, labels, "image"), tmp / "t.feather", compression="uncompressed")
+    return tmp / "t.feather"
+
+
+def as_frame(tmp: Path, labels: list[Any]) -> Any:
+    pandas = pytest.importorskip("pandas")
+    paths = [str(tmp / f"{n}.png") for n in range(len(labels))]
+    return pandas.DataFrame({"path": paths, "label": pandas.Series(labels, dtype=object)})
+
+
+def as_list(tmp: Path, labels: list[Any]) -> Any:
+    return [(str(tmp / f"{n}.png"), label) for n, label in enumerate(labels)]
+
+
+CONTAINERS: list[Write] = [
+    as_csv,
+    as_tsv,
+    as_json_lines,
+    as_parquet,
+    as_parquet_of_images,
+    as_feather,
+    as_frame,
+    as_list,
+]
+WITH_COLUMNS = [write for write in CONTAINERS if write is not as_list]
+
+
+def serve(data: Any, **options: Any) -> tuple[list[Any], list[Any], tuple[str, ...]]:
+    """Return which pictures are served in an epoch, their labels, and the classes."""
+    settings: dict[str, Any] = {"pipeline": WHOLE, "batch_size": 4, "workers": 0, "drop_last": False}
+    with create_loader(data, **settings, **options) as loader:
+        batches = [(images[:, 0, 4, 4], labels) for images, labels in loader]
+        levels = [value for images, _ in batches for value in (images * 0.229 * 255 + 0.485 * 255).round().tolist()]
+        return levels, [label for _, labels in batches for label in labels.tolist()], loader.classes
+
+
+@pytest.mark.parametrize("write", CONTAINERS)
+def test_digits_are_numbers_in_every_container(tmp_path: Path, write: Write) -> None:
+    data = write(tmp_path, [str(number) for number in range(12)])
+    assert serve(data) == (list(range(12)), list(range(12)), tuple(map(str, range(12))))
+
+
+@pytest.mark.parametrize("write", CONTAINERS)
+@pytest.mark.parametrize("odd", ["NA", "1,5", "5%", "1O", "nan", "[1 2]"])
+def test_what_is_no_number_among_numbers_is_named(tmp_path: Path, write: Write, odd: str) -> None:
+    labels = [str(number) for number in range(12)] + [f'"{odd}"' if write is as_csv else odd]
+    data = write(tmp_path, labels)
+    with pytest.raises(LoaderError, match=r"(line 1[34]|row 1[23]): label '.*(is a name, but label|is nearly)"):
+        open_source(data)
+    names = [odd, *map(str, range(12))]  # what is listed is a name
+    assert serve(data, classes=names)[1] == [*range(1, 13), 0]
+
+
+@pytest.mark.parametrize("write", CONTAINERS)
+@pytest.mark.parametrize(
+    ("labels", "cause", "kept"),
+    [
+        ([2, None, 0, None], "no label; 2 of 4 rows have none", ([0, 2], [2, 0])),
+        ([2, -1, 0, None], "(no label|label -1 .*); 2 of 4 rows have none", ([0, 2], [2, 0])),
+        (["b", None, "a", "b"], "no label", ([0, 2, 3], [1, 0, 1])),
+        ([0.5, None, 1.5, -1.0], "no label", ([0, 2, 3], [0.5, 1.5, -1])),
+    ],
+)
+def test_rows_without_a_label_are_refused_or_left_out_with_a_warning(
+    tmp_path: Path, write: Write, labels: list[Any], cause: str, kept: tuple[list[int], list[Any]]
+) -> None:
+    data = write(tmp_path, labels)
+    with pytest.raises(LoaderError, match=rf"(line|row) \d: {cause}: fix=.*missing_labels='leave_out'"):
+        open_source(data)
+    count = len(labels) - len(kept[0])
+    for _ in range(2):  # from a saved index as well
+        with pytest.warns(UserWarning, match=f"left out: {count} rows? without a label"):
+            served = serve(data, missing_labels="leave_out")
+        assert served[:2] == kept
+
+
+@pytest.mark.parametrize("write", WITH_COLUMNS)
+def test_a_column_of_integers_is_asked_for_as_floats(tmp_path: Path, write: Write) -> None:
+    data = write(tmp_path, [-2, 0, 2, -3, 1, -1])
+    with pytest.raises(LoaderError, match=r"label -2 is negative, so it is not a class.*label='COLUMN:float'"):
+        open_source(data)
+    assert serve(data, label="label:float")[1] == [-2, 0, 2, -3, 1, -1]
+    both = open_source(data, label={"score": "label:float"}).targets(np.arange(2))  # type: ignore[attr-defined]
+    assert (both["score"].dtype, both["score"].tolist()) == (np.float32, [-2, 0])
+    named = open_source(data, label=["label:float"]).targets(np.arange(2))  # type: ignore[attr-defined]
+    assert named["label"].tolist() == [-2, 0]
+
+
+def test_a_column_that_is_called_float_is_meant_itself(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,age,age:float\n0.png,1,a\n1.png,0,b\n")
+    assert serve(tmp_path / "t.csv", label="age:float")[1:] == ([0, 1], ("a", "b"))
+
+
+def test_a_row_that_was_filtered_out_needs_no_label(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset(table(tmp_path, [1, -1, 0, None], "image"))
+    assert serve(data.select([2, 0]), label="label")[:2] == ([2, 0], [0, 1])
+    with pytest.raises(LoaderError, match="row 1: label -1 is negative"):
+        open_source(data.select([2, 1]), label="label")
+
+
+def test_categories_and_dictionaries_keep_their_order(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    order = ["low", "middle", "high"]
+    frame = as_frame(tmp_path, ["high", "low", "high"])
+    frame["label"] = pandas.Categorical(frame["label"], categories=order, ordered=True)
+    frame.to_parquet(tmp_path / "t.parquet")
+    images = pa.array([(tmp_path / f"{n}.png").read_bytes() for n in range(3)])
+    arrow = pa.Table.from_pandas(frame).append_column("image", images).drop_columns(["path"])
+    pq.write_table(arrow, tmp_path / "images.parquet")
+    pyarrow.feather.write_feather(arrow, tmp_path / "t.feather", compression="uncompressed")
+    for data in (frame, *(tmp_path / name for name in ("t.parquet", "images.parquet", "t.feather"))):
+        assert serve(data)[1:] == ([2, 0, 2], tuple(order))
+        assert serve(data, classes=["high", "low"])[1:] == ([0, 1, 0], ("high", "low"))
+
+
+@pytest.mark.parametrize("write", CONTAINERS)
+def test_texts_of_which_each_becomes_a_class_are_said(tmp_path: Path, write: Write) -> None:
+    captions = [f"a photo of {number}" for number in range(20)]
+    data = write(tmp_path, captions)
+    for _ in range(2):  # from a saved index as well
+        with pytest.warns(UserWarning, match="labels of 20 samples are 20 different names, such as 'a photo of 0'"):
+            open_source(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        open_source(data, classes=captions)
+        open_source(write(tmp_path, [f"class {number % 5}" for number in range(20)]))
+        open_source(write(tmp_path, list(range(20))))
+
+
+def test_a_column_of_json_lines_that_only_later_rows_have(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"path": "0.png"}\n{"path": "1.png", "label": 1}\n')
+    with pytest.raises(LoaderError, match=r"line 2: it has 'label', and line 1 has not"):
+        open_source(path)
