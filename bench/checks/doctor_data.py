@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
 from penstock.bench.ceilings.remote_data import has_remote_samples
@@ -39,20 +42,44 @@ def data_findings(settings: DoctorSettings, data: str) -> Iterator[Finding]:
     for name, path in (("data", folder), ("cache", settings.cache)):
         if path is None or (name == "cache" and not os.path.exists(path)):  # a cache is built on first use
             continue
+        said: list[warnings.WarningMessage] = []
         try:
-            source = open_source(path, **(settings.data_options if name == "data" else {}))
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                source = open_source(path, **(settings.data_options if name == "data" else {}))
         except (LoaderError, ValueError) as error:
             cause, fix = (error.cause, error.fix) if isinstance(error, LoaderError) else (str(error), "see --help")
             named = hide_secrets(str(path)) if is_url(os.fsencode(path)) else printable(os.fsencode(path))
             yield Finding(name, "fail", f"{named}: {cause}", fix)
             continue
-        yield Finding(name, "ok", source.describe())
+        yield opened(name, source, settings, [str(each.message) for each in said])
         if has_remote_samples(source):
             yield remote_speed(name, source, settings.batch_size)
         else:
             yield file_system(name, path)
             yield read_speed(name, source, settings)
         yield odd_files(name, source, settings)
+
+
+def opened(name: str, source: Source, settings: DoctorSettings, said: Sequence[str]) -> Finding:
+    """Say what the data is; lost files are a failure where bad samples are, and warnings `said` of it are warnings."""
+    text, missing = source.describe(), count_missing(source, np.arange(len(source), dtype=np.int64))
+    fix = "see what they say"
+    if missing:
+        fix = "bring the files back, or remove their rows (on_bad_sample='replace' serves others in their place)"
+    if not missing and not said:
+        return Finding(name, "ok", text)
+    state: State = "fail" if missing and settings.on_bad_sample == "raise" else "warn"
+    lost = [f"{missing:,} of {len(source):,} files are not there"] if missing and not said else []
+    return Finding(name, state, "; ".join([text, *lost, *said]), fix)
+
+
+def count_missing(source: Any, indices: npt.NDArray[np.int64]) -> int:
+    """Count the files of samples `indices` that a source lists although they were not there."""
+    if hasattr(source, "count_missing"):
+        return int(source.count_missing(indices))
+    parts = source.parts(indices) if hasattr(source, "parts") else ()
+    return sum(count_missing(inner, own) for inner, own in parts)
 
 
 def file_system(name: str, path: str | Path) -> Finding:
@@ -132,7 +159,10 @@ class SampleSummary:
 def odd_files(name: str, source: Source, settings: DoctorSettings) -> Finding:
     """Decode a sample in full with the loader's own decoder; report what it would refuse, and what is unusual."""
     title, sample = f"{name}: a sample", summarise_sample(source, settings)
-    text = f"{sample.images:,} images decoded"
+    lost = sum(sample.bad.values())
+    text = (
+        f"{sample.images - lost:,} of {sample.images:,} images decoded" if lost else f"{sample.images:,} images decoded"
+    )
     if sample.bad:
         state: State = "fail" if settings.on_bad_sample == "raise" else "warn"
         fix = "repair or remove them (the ledger of on_bad_sample='replace' lists all), or pass on_bad_sample='replace'"

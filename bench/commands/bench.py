@@ -177,9 +177,16 @@ def _check(settings: BenchSettings) -> None:
 
 
 def _save_choice(record: BenchRecord, name: str) -> None:
+    """Save the record's choice as the profile `name`, unless other programs kept the machine too busy for it."""
+    from penstock.bench.report.text import hindrance_text
     from penstock.loaders.profile import Profile, save_profile
     from penstock.loaders.remote.remote_source import REMOTE_OPTIONS
 
+    if hindrance_text(record):
+        print(
+            f"not saved as profile {name!r}: other programs kept the processors busy; measure again when they are free"
+        )
+        return
     choice = record.choice
     of_data = (*REMOTE_OPTIONS, "shuffle")  # a profile is for any data
     options = {name: value for name, value in choice.options.items() if name not in of_data}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.loaders.remote.places import without_key
 from penstock.loaders.remote.remote_source import FetchedRanges, RemoteOptions
@@ -78,6 +79,10 @@ class ImageList(ImageFiles):
         base: bytes | None = self._options["base"]
         path = without_key(self.path(index))
         return path if base is None else path.removeprefix(as_prefix(base))
+
+    def count_missing(self, indices: npt.NDArray[np.int64]) -> int:
+        """Count the files of images `indices` (int64 [n]) that were not there when they were listed."""
+        return int(np.count_nonzero(self._index.file.columns["file_mtimes"][indices] == MISSING))
 
     def _warn_of_missing(self) -> None:
         missing = np.flatnonzero(self._index.file.columns["file_mtimes"] == MISSING)

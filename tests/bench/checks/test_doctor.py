@@ -312,6 +312,41 @@ def test_data_that_is_not_there_fails(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("on_bad_sample", "state"), [("raise", "fail"), ("replace", "warn")])
+def test_lost_files_of_a_list_are_no_success(tmp_path: Path, on_bad_sample: str, state: str) -> None:
+    """Three of 2,000 files, which a sample of 256 misses."""
+    rows = []
+    for number in range(2000):
+        place = tmp_path / f"{number:04d}.jpg"
+        if number not in (1, 7, 1999):
+            place.write_bytes(photo(0))
+        rows.append(f"{place.name},{number % 2}")
+    table = tmp_path / "list.csv"
+    table.write_text("\n".join(["image,label", *rows]))
+    settings = DoctorSettings(workers=0, batch_size=4, size=16, on_bad_sample=on_bad_sample)
+    found = {finding.name: finding for finding in data_findings(settings, str(table))}
+    assert found["data"].state == state
+    assert "2,000 images" in found["data"].found
+    assert f"3 of 2,000 files are not there, the first is '{tmp_path}/0001.jpg'" in found["data"].found
+    part = DoctorSettings(workers=0, batch_size=4, size=16, data_options={"subset": "10:100"})
+    assert next(data_findings(part, str(table))).state == "warn"  # they do not matter to this part, and are said anyway
+
+
+def test_what_opening_the_data_warns_of_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").write_bytes(photo(0))
+    table = tmp_path / "list.csv"
+    table.write_text("image,label\na/1.jpg,0\na/2.jpg,1\n")
+    found = next(data_findings(DoctorSettings(on_bad_sample="replace"), str(table)))
+    assert (found.state, found.fix is not None) == ("warn", True)
+
+
+def test_bad_images_do_not_count_as_decoded(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.jpg").write_bytes(photo(0)[: 100 if number == 2 else None])
+    assert odd_files("data", open_source(tmp_path), DoctorSettings()).found.startswith("3 of 4 images decoded; 1 E-")
+
+
 def test_a_signature_in_a_url_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
     (found,) = data_findings(DoctorSettings(), "http://me:word@127.0.0.1:9/a.parquet?sig=key")

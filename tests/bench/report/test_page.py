@@ -251,6 +251,23 @@ def test_ceilings_beyond_the_axis_are_cut_off(made: str) -> None:
     assert [text for _, text in ticks(2785)] == ["0", "1,000", "2,000"]
 
 
+def test_no_error_tick_reaches_into_the_figure_of_its_bar() -> None:
+    """The figure stands behind bar and tick; of a tick beyond the axis it stands at the axis' end, as the tick does."""
+    changed = document()
+    for each in changed["measured"]:
+        if each["kind"] == "model":
+            each.update(images_per_s=2500.0, low=2300.0, high=4000.0)
+    chart = rates_chart(restored(changed))
+    assert 2500 < chart.limit < 4000
+    drawn = page(restored(changed))
+    rows = re.findall(
+        r'class="spread" style="left:([0-9.]+)%;width:([0-9.]+)%"></i>\s*<b style="left:([0-9.]+)%', drawn
+    )
+    assert len(rows) > 5
+    for left, width, figure in (map(float, row) for row in rows):
+        assert left + width <= figure + 0.011  # both are rounded
+
+
 def test_a_sweep_of_learning_rates_is_a_page_with_its_lines(tmp_path: Path) -> None:
     rates, losses = [10.0**power for power in range(-5, 1)], [2.0, 1.9, 1.0, 0.5, 4.0, 400.0]
     sweep = {"rates": rates, "losses": losses, "smoothed": losses, "suggestion": 1e-3, "lr": 1e-3}

@@ -6,11 +6,13 @@ import io
 import re
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from bench_records import of_cpu, record
 from rich.console import Console
 
+from penstock.bench.commands.bench import _save_choice
 from penstock.bench.record.bench_record import BenchRecord, Measured
 from penstock.bench.report.live_table import LiveTable
 from penstock.bench.report.page import page
@@ -86,6 +88,19 @@ def test_settings_of_a_hindered_run_are_not_to_be_kept() -> None:
     assert words in " ".join(" ".join(screen(judged(hindered))).split())
     assert words in page(judged(hindered))
     assert "Do not keep" not in " ".join(screen(judged(FULL)))
+
+
+@pytest.mark.parametrize(("others", "is_saved"), [(0.82, False), (0.1, True), (None, True)])
+def test_a_hindered_run_saves_no_profile(
+    others: float | None, is_saved: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "profile.json"
+    hindered = record(loader=2000, decode=1050, taken={"loader": of_cpu(0.1, others_share=others)})  # type: ignore[arg-type]
+    _save_choice(replace(hindered, environment={"cpus": 2}), str(place))
+    assert place.exists() == is_saved
+    told = capsys.readouterr().out
+    assert ("not saved as profile" in told, "measure again when they are free" in told) == (not is_saved, not is_saved)
+    assert ("backend='auto'" in told) == is_saved
 
 
 def test_advice_that_only_spares_processors_stands_apart() -> None:
