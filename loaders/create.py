@@ -162,10 +162,11 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
             batch is taken and never ahead of that: it may use a model that your training step changes.
         profile: name or path of the profile that "auto" reads. Unless given it may be missing.
         options: of the source: `subset` (indices, a mask, a slice such as ":0.9", or a file of indices) and
-            `max_per_class`; `image`, `label`, `root` and `classes` say how a table, tars or Arrow files hold images and
-            labels; `split` names one of a Hugging Face data set; `cache_bytes` bounds what Parquet keeps decoded;
-            `root` may be a URL. `requests`, `bytes_ahead`, `local_cache` and `local_bytes` are for URLs; failures that
-            can heal are retried, for 60 s per sample at most. See docs/guides/remote.md.
+            `max_per_class`; `image`, `label`, `root`, `classes` and `missing_labels` say how tables, tars, Arrow and
+            Parquet hold images and labels, see docs/guides/labels.md; `split` names one of a Hugging Face data set;
+            `cache_bytes` bounds what Parquet keeps decoded; `root` may be a URL. `requests`, `bytes_ahead`,
+            `local_cache` and `local_bytes` are for URLs; failures that can heal are retried, for 60 s per sample at
+            most. See docs/guides/remote.md.
             Of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes" or "auto", see
             docs/design/workers.md), start_method. hdf5: these, and for a source that is no cache yet `cache`, where it
             lies or is built on first use, and `encoding`, an Encoding. dali: workers, prefetch, watchdog_s, readers,

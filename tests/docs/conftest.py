@@ -34,8 +34,9 @@ def _write_table(folder: Path, images: list[Path]) -> None:
 
     with open(folder / "train.csv", "w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["path", "kind", "price"])
-        table.writerows([p.relative_to(folder), p.parent.name, n + 0.5] for n, p in enumerate(images))
+        table.writerow(["path", "kind", "price", "stars"])
+        table.writerows([p.relative_to(folder), p.parent.name, n + 0.5, n - 2] for n, p in enumerate(images))
+    shutil.copy(folder / "train.csv", folder / "val.csv")
     columns = {"image": [p.read_bytes() for p in images], "label": [n % 2 for n in range(len(images))]}
     pq.write_table(pa.table(columns), folder / "data.parquet")
 
