@@ -22,11 +22,18 @@ from penstock.loaders.feed.copies import checked_device, numbered
 from penstock.loaders.fields.keypoint_pairs import warn_of_unpaired
 from penstock.loaders.labels.labelled import warn_of_lost_labels, warn_of_no_labels
 from penstock.loaders.loader import Loader
+from penstock.loaders.moving_checks import check_moving, handed_fields
 from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.profile import DEFAULT_PROFILE
 from penstock.loaders.rows.layout import image_layout
 from penstock.loaders.rows.native_rows import suits_native_library
-from penstock.loaders.rows.own_transform import OwnTransform, checked_transforms, saved_functions, transformed_layout
+from penstock.loaders.rows.own_transform import (
+    OwnTransform,
+    list_transforms,
+    saved_functions,
+    transformed_layout,
+    try_transforms,
+)
 from penstock.loaders.rows.producer_settings import ProducerSettings
 from penstock.loaders.sizes.aspect_buckets import checked_buckets, order_by_buckets
 from penstock.loaders.sizes.patch_budget import PatchBudget, check_patches
@@ -77,6 +84,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     memory_format: torch.memory_format = torch.channels_last,
     transform: Any = None,
     batch_transform: Callable[..., Any] | None = None,
+    transform_moves: bool | None = None,
     profile: str | os.PathLike[str] = DEFAULT_PROFILE,
     **options: Any,
 ) -> Loader:
@@ -160,6 +168,10 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         batch_transform: your own function of (images, labels), or (images, labels, generator) with a torch.Generator,
             which returns both. It is called on `device`, in the thread and on the stream that take the batch, when the
             batch is taken and never ahead of that: it may use a model that your training step changes.
+        transform_moves: False if transform and batch_transform leave every pixel in its place, such as changes of
+            colour. Next to masks, boxes or keypoints these are refused otherwise, because the fields would not follow.
+            Transforms of albumentations are handed the fields with the image, and what they return is served. A
+            transform that changes the size of images is refused next to fields.
         profile: name or path of the profile that "auto" reads. Unless given it may be missing.
         options: of the source: `subset` (indices, a mask, a slice such as ":0.9", or a file of indices) and
             `max_per_class`; `image`, `label`, `root`, `classes` and `missing_labels` say how tables, tars, Arrow and
@@ -225,16 +237,19 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         _check_mixing(schedule, named)
     if transform is not None and (phases or bucket_sizes):
         raise ValueError("transform needs one size for all batches: leave out sizes, buckets and a changing batch_size")
-    transforms = () if transform is None else checked_transforms(transform, image_layout(views, 1).images)
+    kinds = named.field_kinds if has_fields(named) else {}
+    functions = list_transforms(transform, len(views))
+    checks: Any = {"has_geometry": with_geometry, "transform_moves": transform_moves}
+    handed = handed_fields(kinds, functions, batch_transform, **checks)
+    transforms = try_transforms(functions, image_layout(views, 1).images, handed)
     make_stage = partial(
         _make_stage, BatchStage if rounds is None else PatchStage, dtype, target, len(named.classes), memory_format
     )
     stages = [make_stage(*both) for both in zip(views, transforms or [None] * len(views), strict=True)]
-    kinds = named.field_kinds if has_fields(named) else {}
     if with_geometry and "geometry" in kinds:
         raise ValueError("with_geometry=True puts 'geometry' into batches, and the data has a field of that name")
     moving = [name for name, kind in kinds.items() if kind.kind in MOVING] + ["geometry"] * with_geometry
-    _check_moving(moving, views, transforms)
+    check_moving(moving, views, transforms)
     warn_of_unpaired(kinds, views)
     # After all checks of the arguments, because it may build a cache, for hours.
     prepare_source = choice.backend.prepare_source
@@ -360,7 +375,7 @@ def loader_needs(
     chosen = BACKENDS[backend]
     layout = image_layout((ImagePipeline(size=size),), batch_size)
     if transform is not None:
-        layout = transformed_layout(layout, checked_transforms(transform, layout.images))
+        layout = transformed_layout(layout, try_transforms(list_transforms(transform, 1), layout.images))
     needs = chosen.needs(chosen.parse(options)[0], layout)
     return needs._replace(own_bytes=needs.own_bytes + consumer_bytes(layout, dtype, device))
 
@@ -375,20 +390,6 @@ def _check_mixing(schedule: Schedule, source: Source) -> None:
             raise ValueError("mixup and cutmix mix one label per sample, class numbers or floats, not named labels")
     elif len(source.classes) < 2:
         raise ValueError("mixup and cutmix mix classes, and this data set has only one")
-
-
-def _check_moving(
-    moving: Sequence[str], views: Sequence[ImagePipeline], transforms: Sequence[OwnTransform | None]
-) -> None:
-    if moving and views[0].augment.mixes:
-        raise ValueError(f"{', '.join(moving)} cannot follow mixup and cutmix, which mix two images: leave these out")
-    for view, own in zip(views, transforms, strict=False):
-        if moving and view.augment.moves_pixels and own is not None and own.part.shape[:2] != view.size:
-            sizes = f"{list(own.part.shape[:2])} of crops of {list(view.size)}"
-            raise ValueError(
-                f"{', '.join(moving)} cannot follow auto_augment where transform makes images of another size, "
-                f"{sizes}: return images of the crop's size, or leave auto_augment out"
-            )
 
 
 def usable_device(device: str | torch.device) -> torch.device:

@@ -88,7 +88,7 @@ def _name_object(value: Any, depth: int, attributes: Collection[str] | None = No
     own_repr: Any = type(value).__repr__
     if own_repr is not object.__repr__ and not isinstance(value, torch.nn.Module):
         try:
-            return f"{kind}:{_ADDRESS.sub('', repr(value))}"
+            return f"{kind}:{' '.join(_ADDRESS.sub('', repr(value)).split())}"
         except Exception:  # of the user's
             return kind
     found = {name: each for name, each in plain_attributes(value).items() if attributes is None or name in attributes}

@@ -6,6 +6,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 from torch.utils.data import Dataset, get_worker_info
 
@@ -83,7 +84,8 @@ class BatchMaker(Dataset[Produced]):
                 bad = tuple(map(_sendable, bad))
             tasks = tuple(producer.tasks.items())
             repaired = tuple(producer.repaired[row] for row in sorted(producer.repaired))
-            produced = Produced(item, bad, seconds, True, None, tasks=tasks, read_s=producer.read_s, repaired=repaired)
+            more: Any = {"read_s": producer.read_s, "repaired": repaired, "moved": producer.moved}
+            produced = Produced(item, bad, seconds, True, None, tasks=tasks, **more)
         except Aborted:
             produced = Produced(item, (), 0.0, False, None)
         except Exception as error:

@@ -102,6 +102,7 @@ class BatchSlots:
             places=copies["place"],
             turns=copies["turn"],
             extras=extras,
+            moved=produced.moved,
             sizes=copies["size"],
             exif=copies["exif"],
             output_sizes=layout.crop_sizes,

@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock.loaders.stream.engine_contract import BadSample, Cursor
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.ragged import join_rows
 
 
 def batch_row(num_views: int = 1) -> np.dtype[np.void]:
@@ -66,6 +67,7 @@ class Produced(NamedTuple):
         tasks: (row, task) of the rows that another decoder has to write into the slot, in row order.
         read_s: seconds of produce_s that were spent inside the source.
         repaired: samples of the slot in which libjpeg filled in missing data, in row order.
+        moved: as HostBatch.moved, of these rows.
     """
 
     item: WorkItem
@@ -77,6 +79,7 @@ class Produced(NamedTuple):
     tasks: tuple[tuple[int, Any], ...] = ()
     read_s: float = 0.0
     repaired: tuple[BadSample, ...] = ()
+    moved: tuple[dict[str, Any] | None, ...] = ()
 
 
 def join_parts(parts: list[Produced]) -> Produced:
@@ -91,4 +94,12 @@ def join_parts(parts: list[Produced]) -> Produced:
         trace=failed.trace,
         read_s=sum(part.read_s for part in parts),
         repaired=tuple(entry for part in parts for entry in part.repaired),
+        moved=tuple(map(_join_moved, zip(*(part.moved for part in parts), strict=False))),
     )
+
+
+def _join_moved(parts: tuple[dict[str, Any] | None, ...]) -> dict[str, Any] | None:
+    """Return what was moved of one view in all parts of a batch."""
+    if parts[0] is None:
+        return None
+    return {name: join_rows([part[name] for part in parts if part is not None]) for name in parts[0]}

@@ -47,4 +47,8 @@ class BatchTransform:
             got = ", ".join(str(len(view)) for view in found)
             cause = f"batch_transform must keep the {len(host.index)} rows of a batch, got {got}"
             raise LoaderError("E-DATASET", cause, fix="return an image for each row")
+        if host.is_placed and [view.shape[-2:] for view in found] != [view.shape[-2:] for view in views]:
+            got, given = (", ".join(str(list(view.shape)) for view in each) for each in (found, views))
+            cause = f"batch_transform must keep the size of images, which the fields would not follow: {got} of {given}"
+            raise LoaderError("E-DATASET", cause, fix="let the pipeline crop and resize")
         return found, labels

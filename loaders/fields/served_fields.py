@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +37,7 @@ class ServedFields:
 
     def __init__(self, source: Source, *, is_upright: bool, with_geometry: bool) -> None:
         self._source, self._is_upright, self._with_geometry = source, is_upright, with_geometry
+        self._is_placed = with_geometry or has_moving_fields(source)
         self._has_warned = is_upright or not has_moving_fields(source)
 
     def __call__(self, batch: HostBatch, plans: Sequence[AugmentPlan | None]) -> HostBatch:
@@ -52,7 +53,7 @@ class ServedFields:
                 for view, moves in enumerate(plans)
             ]
             fields = fields | {"geometry": views[0] if len(views) == 1 else tuple(views)}
-        return batch if fields is batch.fields else replace(batch, fields=fields)
+        return batch if fields is batch.fields else replace(batch, fields=fields, is_placed=self._is_placed)
 
     def _look_up(self, batch: HostBatch, plans: Sequence[AugmentPlan | None]) -> dict[str, Any]:
         """Return what the batch has already and the fields of the source."""
@@ -131,45 +132,65 @@ def _move(
     outside = batch.index < 0 if valid is None else ~valid
     if batch.flips.ndim > 1:
         plan = BatchPlan._make(part[:, view] for part in plan)
-    placing: Any = plan, size, STILL if moves is None or size is None else forward_matrices(moves, size)
+    moved = batch.moved[view] if batch.moved else None
+    if moved is None:
+        assert batch.sizes is not None
+        placing: Any = plan, size, STILL if moves is None or size is None else forward_matrices(moves, size)
+        moved = place_fields(kinds, values, rows, batch.sizes, placing)
     served: dict[str, Any] = {}
     for name, kind in kinds.items():
         if kind.kind == "mask":
             served[name] = batch.extras[name][view]
             served[name][outside] = kind.ignore_index
         elif kind.kind == "keypoints" and not kind.of:
-            whole = np.zeros((len(batch.index), *np.shape(values[name])[1:]), np.float32)
-            whole[rows] = place_keypoints(values[name], rows, kind, *placing)
-            served[name] = whole
+            served[name] = moved[name]
         elif kind.kind == "boxes":
-            served |= _serve_boxes(batch, rows, name, kinds, values, placing)
+            served |= _serve_boxes(name, kinds, moved[name])
     return served
 
 
-def _serve_boxes(
-    batch: HostBatch,
+def place_fields(
+    kinds: Mapping[str, FieldKind],
+    values: Mapping[str, Any],
     rows: npt.NDArray[np.intp],
-    name: str,
-    kinds: dict[str, FieldKind],
-    values: dict[str, Any],
+    sizes: npt.NDArray[np.int32],
     placing: Any,
 ) -> dict[str, Any]:
-    """Return boxes, their classes, and the keypoints that belong to them; placing: as place_boxes takes it."""
-    kind = kinds[name]
-    boxes = _all_rows(values[name], rows, len(batch.index))
-    boxes = boxes._replace(parts=boxes.parts[:2])  # the sizes that workers compare are not served
-    assert batch.sizes is not None
-    placed, kept = place_boxes(boxes, corners_of(boxes, kind, batch.sizes), kind, *placing)
-    served = {name: placed.parts[0], f"{name}_classes": placed.parts[1] + kind.first_class}
-    fills = {name: 0.0, f"{name}_classes": -1}
-    for other, its_kind in kinds.items():
-        if its_kind.of == name and its_kind.kind == "keypoints":
-            points = _all_rows(values[other], rows, len(batch.index)).keep(kept)
-            served[other], fills[other] = place_keypoints(points.parts[0], points.rows, its_kind, *placing), 0.0
-    together = Ragged(placed.lengths, tuple(served.values()))
-    if kind.padded:
-        return dict(zip(served, together.pad(list(fills.values())), strict=True)) | {f"{name}_lengths": placed.lengths}
-    return {part: Ragged(placed.lengths, (values,)) for part, values in served.items()}
+    """Return boxes and keypoints where the images of a batch show them, by the name of the field.
+
+    values: those of `rows` of the batch. sizes: (width, height) of the images of all rows, int32 [batch, 2]. placing:
+    as place_boxes takes it. Of keypoints that is float32 [batch, points, 3], of boxes a Ragged of the batch: corners
+    float32 [n, 4], classes int64 [n], and of each field of keypoints that belong to them float32 [n, points, 3].
+    """
+    placed: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        if kind.kind == "keypoints" and not kind.of:
+            placed[name] = np.zeros((len(sizes), *np.shape(values[name])[1:]), np.float32)
+            placed[name][rows] = place_keypoints(values[name], rows, kind, *placing)
+        elif kind.kind == "boxes":
+            boxes = _all_rows(values[name], rows, len(sizes))
+            boxes = boxes._replace(parts=boxes.parts[:2])  # the sizes that workers compare are not served
+            shown, kept = place_boxes(boxes, corners_of(boxes, kind, sizes), kind, *placing)
+            parts = [shown.parts[0], shown.parts[1] + kind.first_class]
+            for other in keypoints_of(name, kinds):
+                points = _all_rows(values[other], rows, len(sizes)).keep(kept)
+                parts.append(place_keypoints(points.parts[0], points.rows, kinds[other], *placing))
+            placed[name] = Ragged(shown.lengths, tuple(parts))
+    return placed
+
+
+def keypoints_of(boxes: str, kinds: Mapping[str, FieldKind]) -> list[str]:
+    """Return the names of the fields of keypoints that belong to a field of boxes."""
+    return [name for name, kind in kinds.items() if kind.kind == "keypoints" and kind.of == boxes]
+
+
+def _serve_boxes(name: str, kinds: Mapping[str, FieldKind], placed: Ragged) -> dict[str, Any]:
+    """Return boxes, their classes, and the keypoints that belong to them, which `placed` holds as place_fields does."""
+    fills = {name: 0.0, f"{name}_classes": -1, **dict.fromkeys(keypoints_of(name, kinds), 0.0)}
+    if kinds[name].padded:
+        padded = dict(zip(fills, placed.pad(list(fills.values())), strict=True))
+        return padded | {f"{name}_lengths": placed.lengths}
+    return {part: Ragged(placed.lengths, (values,)) for part, values in zip(fills, placed.parts, strict=True)}
 
 
 def _in_order(kinds: dict[str, FieldKind], served: dict[str, Any]) -> list[str]:

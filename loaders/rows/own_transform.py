@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.loaders.rows.compose_fields import ComposeFields, RowFields, WrongResultError, is_albumentations
 from penstock.loaders.rows.global_draws import is_drawing, own_draws, seed_generators
 from penstock.loaders.rows.layout import BatchLayout, Part
 from penstock.loaders.rows.sendable import needs_script
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.function_names import name_function, plain_attributes
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.plan.philox import STREAM_TRANSFORM, random_words, view_stream
@@ -37,7 +41,8 @@ class OwnTransform:
 
     - it takes a parameter named generator or rng, or a second one without default: `function(image, generator)`, with a
       numpy.random.Generator;
-    - it is a transform of albumentations: `function(image=image)["image"]`, seeded by its set_random_seed();
+    - it is a transform of albumentations: `function(image=image)["image"]`, seeded by its set_random_seed(); the
+      fields that move with the image are handed over and taken back with it (ComposeFields);
     - otherwise: `function(image)`.
 
     It may draw from the global random state of Python, numpy and torch as well, for all images or for some of them:
@@ -46,22 +51,30 @@ class OwnTransform:
     Attributes:
         part: shape and dtype of its results, as a trial shows them.
         name: names the function in saved states.
+        fields: hands the fields of each sample over; None where the image goes in alone.
         uses_global_state: whether it was seen to draw from the global random state, so that only one thread at a time
             may call it.
     """
 
-    def __init__(self, function: Callable[..., Any], image: Part) -> None:
-        """Try `function` on a made image like `image`. Raises ValueError if it does not return an array or a tensor."""
+    def __init__(
+        self, function: Callable[..., Any], image: Part, moving: Mapping[str, FieldKind] = MappingProxyType({})
+    ) -> None:
+        """Try `function` on a made image like `image`. Raises ValueError if it does not return an array or a tensor.
+
+        moving: kinds by name of the fields that are to be handed to it.
+        """
         if not callable(function):
             raise ValueError(
                 f"transform must be a function of an image, got {shown(function)}"
                 + ": pass it as pipeline=" * isinstance(function, ImagePipeline)
             )
         self.function = function
-        self._takes_image_by_name = type(function).__module__.partition(".")[0] == "albumentations"
+        self._takes_image_by_name = is_albumentations(function)
+        self.fields = ComposeFields(function, moving) if moving else None
         self._takes_generator = not self._takes_image_by_name and takes_generator(function, num_others=1)
         self.uses_global_state = False
         self._trial_image = np.random.Generator(np.random.Philox(0)).integers(0, 256, image.shape).astype(image.dtype)
+        self._trial_fields = None if self.fields is None else self.fields.example(*image.shape[:2])
         words = np.arange(WORDS, dtype=np.uint64)
         attributes = plain_attributes(function)
         with own_draws():
@@ -83,18 +96,23 @@ class OwnTransform:
 
     def _try(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
         try:
-            return self._call(self._trial_image.copy(), words)
-        except _WrongResult as error:
+            return self._call(self._trial_image.copy(), words, self._trial_fields)[0]
+        except WrongResultError as error:
             raise ValueError(str(error)) from None
         except Exception as error:
-            image = _kind(self._trial_image)
-            raise ValueError(f"transform raised {describe_exception(error)} for an image of {image}") from error
+            given = _kind(self._trial_image) + (" and its fields" if self.fields else "")
+            raise ValueError(f"transform raised {describe_exception(error)} for an image of {given}") from error
 
-    def __call__(self, image: Pixels, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
-        """Return the result for `image` and random words, uint64 [WORDS] each below 2**32. Raises LoaderError."""
+    def __call__(
+        self, image: Pixels, words: npt.NDArray[np.uint64], fields: RowFields | None = None
+    ) -> tuple[npt.NDArray[Any], RowFields | None]:
+        """Return the result for `image` and random words, uint64 [WORDS] each below 2**32, and moved fields.
+
+        fields: what moves with the image, if it is to be handed over. Raises LoaderError.
+        """
         try:
-            result = self._call(image, words)
-        except _WrongResult as error:
+            result, moved = self._call(image, words, fields)
+        except WrongResultError as error:
             raise LoaderError("E-DATASET", str(error), fix="convert what it returns") from None
         except Exception as error:
             raise LoaderError("E-DATASET", f"transform raised {describe_exception(error)}", fix=_FIX) from error
@@ -102,18 +120,34 @@ class OwnTransform:
             usual = f"{np.dtype(self.part.dtype)} {list(self.part.shape)}"
             cause = f"transform must return {usual} for each image, got {_kind(result)}"
             raise LoaderError("E-DATASET", cause, fix="return the same shape and dtype for all images")
-        return result
+        return result, moved
 
-    def _call(self, image: Pixels, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
-        if self._takes_generator:
-            return _as_array(self.function(image, _generator(words)))
+    def _call(
+        self, image: Pixels, words: npt.NDArray[np.uint64], fields: RowFields | None = None
+    ) -> tuple[npt.NDArray[Any], RowFields | None]:
         if self._takes_image_by_name:
-            function: Any = self.function
-            with _by_name:
-                if hasattr(function, "set_random_seed"):  # older ones draw from the global random state
-                    function.set_random_seed(int(words[0]))
-                return _as_array(function(image=image)["image"])
-        return _as_array(self.function(image))
+            return self._call_by_name(image, int(words[0]), fields)
+        if self._takes_generator:
+            return _as_array(self.function(image, _generator(words))), None
+        return _as_array(self.function(image)), None
+
+    def _call_by_name(
+        self, image: Pixels, seed: int, fields: RowFields | None
+    ) -> tuple[npt.NDArray[Any], RowFields | None]:
+        function: Any = self.function
+        with _by_name:
+            if hasattr(function, "_get_effective_seed"):  # which mixes the number of torch's worker into a seed
+                function.set_random_state(np.random.default_rng(seed), random.Random(seed))  # noqa: S311
+            elif hasattr(function, "set_random_seed"):  # older ones draw from the global random state
+                function.set_random_seed(seed)
+            if self.fields is None or fields is None:
+                return _as_array(function(image=image)["image"]), None
+            size = image.shape[0], image.shape[1]
+            returned = function(image=image, **self.fields.arguments(fields, size))
+        result = _as_array(returned["image"])
+        if not keeps_size(result.shape, size):
+            raise WrongResultError(size_fault(self.fields.names, result.shape, size))
+        return result, self.fields.take(returned, fields, size)
 
     def holds_interpreter_lock(self) -> bool:
         """Say whether two threads that call it wait for each other; takes a tenth of a second."""
@@ -145,20 +179,45 @@ class OwnTransform:
 _FIX = "see the traceback; with workers=0 a debugger stops there"
 
 
-class _WrongResult(Exception):
-    """Says what is wrong about a result."""
+def keeps_size(shape: Sequence[int], size: tuple[int, int]) -> bool:
+    """Return whether a result has the (height, width) of its crop, with channels in front or behind or without."""
+    return len(shape) > 1 and size in (tuple(shape[:2]), tuple(shape[-2:]))
 
 
-def checked_transforms(transform: Any, images: Sequence[Part]) -> tuple[OwnTransform | None, ...]:
-    """Return the transform of each view, whose crops are like `images`. Raises ValueError.
+def size_fault(names: Sequence[str], shape: Sequence[int], size: tuple[int, int]) -> str:
+    """Say that fields cannot follow a transform which changes the size of images."""
+    fields = ", ".join(names)
+    return (
+        f"transform must keep the size of images, which {fields} would not follow: it makes {list(shape)} of crops of "
+        f"{list(size)}; let the pipeline crop and resize"
+    )
+
+
+def list_transforms(transform: Any, num_views: int) -> list[Any]:
+    """Return the function of each view, None for views without one; [] without any. Raises ValueError.
 
     transform: one function for all views, or a sequence with one, or None, for each.
     """
-    functions = list(transform) if isinstance(transform, (list, tuple)) else [transform] * len(images)
-    if len(functions) != len(images):
-        raise ValueError(f"transform must be one function, or one per view ({len(images)}), got {len(functions)}")
-    pairs = zip(functions, images, strict=True)
-    return tuple(None if function is None else OwnTransform(function, image) for function, image in pairs)
+    if transform is None:
+        return []
+    functions = list(transform) if isinstance(transform, (list, tuple)) else [transform] * num_views
+    if len(functions) != num_views:
+        raise ValueError(f"transform must be one function, or one per view ({num_views}), got {len(functions)}")
+    return functions
+
+
+def try_transforms(
+    functions: Sequence[Any], images: Sequence[Part], fields: Sequence[Mapping[str, FieldKind]] | None = None
+) -> tuple[OwnTransform | None, ...]:
+    """Return the transform of each view, whose crops are like `images`. Raises ValueError.
+
+    fields: kinds by name of the fields that are handed to the function of each view; by default none.
+    """
+    handed = fields or [{}] * len(functions)
+    return tuple(
+        None if function is None else OwnTransform(function, images[view], handed[view])
+        for view, function in enumerate(functions)
+    )
 
 
 def saved_functions(transforms: Sequence[OwnTransform | None], batch_transform: Any) -> dict[str, Any]:
@@ -195,10 +254,11 @@ def _generator(words: npt.NDArray[np.uint64]) -> np.random.Generator:
 def _as_array(result: Any) -> npt.NDArray[Any]:
     if isinstance(result, torch.Tensor):
         if result.device.type != "cpu" or result.dtype == torch.bfloat16:
-            raise _WrongResult(f"transform must return a tensor on the CPU, and not of bfloat16, got {_kind(result)}")
+            got = _kind(result)
+            raise WrongResultError(f"transform must return a tensor on the CPU, and not of bfloat16, got {got}")
         result = result.detach().numpy()
     if not isinstance(result, np.ndarray) or result.dtype.kind not in "biuf" or not result.size:
-        raise _WrongResult(f"transform must return one tensor or array of numbers, got {_kind(result)}")
+        raise WrongResultError(f"transform must return one tensor or array of numbers, got {_kind(result)}")
     return result
 
 

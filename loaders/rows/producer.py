@@ -33,6 +33,7 @@ class Producer:
         tasks: of the latest batch, tasks for another decoder by row, in the order of the rows; none in this class.
         read_s: seconds of the latest batch that were spent inside the source.
         repaired: samples of the latest batch in which libjpeg filled in missing data, by row.
+        moved: of each view of the latest batch what its transform has moved with the images, as HostBatch.moved.
     """
 
     def __init__(self, settings: ProducerSettings, python: PythonRows | None = None) -> None:
@@ -43,6 +44,7 @@ class Producer:
         self._fetches = is_fetching(settings.source)  # asked once: it takes 50 us
         self.tasks: dict[int, Any] = {}
         self.repaired: dict[int, BadSample] = {}
+        self.moved: tuple[dict[str, Any] | None, ...] = ()
         self.read_s = 0.0
 
     def produce(
@@ -95,7 +97,7 @@ class Producer:
             bad = self._python.fill(cursor, index, left, batch, working_on, keys, refused, first)
             self.repaired, self.read_s = self._python.repaired, native_s + self._python.read_s
         if self._transform is not None:
-            self._transform.finish(cursor, batch, slot, working_on, keys)
+            self.moved = self._transform.finish(cursor, batch, slot, working_on, keys)
         for array in slot.arrays if slot.layout.patch else ():
             cut_rows(array, slot.rows["place"], slot.layout.patch)
         self._label(batch.rows, index if content.is_full and not bad else None)

@@ -6,25 +6,38 @@ import contextlib
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.rows.global_draws import is_drawing, own_draws, read_random_state, seed_generators, shared_draws
 from penstock.loaders.rows.layout import Slot
+from penstock.loaders.rows.moved_rows import MovedRows
 from penstock.loaders.rows.own_transform import OwnTransform, draw_words
 from penstock.loaders.rows.producer_settings import ProducerSettings
+from penstock.loaders.sources.contract import has_fields
 from penstock.loaders.sources.source_faults import name_sample
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.user_warnings import warn_user
 
-Make = Callable[[int, bool], None]  # makes a row, which perhaps is to be made again
 DRAWS_IN_THREADS = (
     "transform draws from the global random state, so that one thread at a time may call it, and its results differ "
     "between runs if other code draws at the same time: define it in a module, for worker processes, or let it draw "
     "from a parameter named generator"
 )
+Make = Callable[[int, bool], None]  # makes a row, which perhaps is to be made again
+
+
+class _Work(NamedTuple):
+    """Hold what a transform works on in one view: crops and images, [rows, ...], and words, uint64 [rows, WORDS]."""
+
+    own: OwnTransform
+    crops: npt.NDArray[Any]
+    images: npt.NDArray[Any]
+    words: npt.NDArray[np.uint64]
+    moved: MovedRows | None
 
 
 class TransformStep:
@@ -53,38 +66,44 @@ class TransformStep:
         slot: Slot,
         working_on: Callable[[int], None],
         keys: npt.NDArray[np.int64] | None,
-    ) -> None:
-        """Make the images of `slot` from `crops` and copy the rest; padding becomes zeros. Raises LoaderError."""
+    ) -> tuple[dict[str, Any] | None, ...]:
+        """Make the images of `slot` from `crops` and copy the rest; padding becomes zeros. Raises LoaderError.
+
+        Returns what transforms have moved with the images of each view, None where nothing was handed to them.
+        """
         for name, made in crops.extras.items():
             for array, crop in zip(slot.extras[name], made, strict=True):
                 array[...] = crop
         numbers = slot.rows["index"].astype(np.int64) if keys is None else keys
         served = np.flatnonzero(slot.rows["index"] >= 0).tolist()
+        results: list[dict[str, Any] | None] = []
         for view, own in enumerate(self._settings.transforms):
             if own is None:
                 slot.images[view][...] = crops.images[view]
+                results.append(None)
                 continue
             words = draw_words(self._settings.schedule.seed, cursor.epoch, numbers, view)
             slot.images[view][slot.rows["index"] < 0] = 0
-            _run(own, served, partial(self._make_row, own, crops, slot, view, working_on, words), words)
+            moved, source = None, self._settings.source
+            if own.fields is not None:
+                assert has_fields(source)
+                moved = MovedRows(source, crops, slot, view)
+            work = _Work(own, crops.images[view], slot.images[view], words, moved)
+            _run(own, served, partial(self._make_row, work, slot.rows["index"], working_on), words)
+            results.append(None if moved is None else moved.join())
+        return tuple(results)
 
     def _make_row(
-        self,
-        own: OwnTransform,
-        crops: Slot,
-        slot: Slot,
-        view: int,
-        working_on: Callable[[int], None],
-        words: npt.NDArray[np.uint64],
-        row: int,
-        again: bool,
+        self, work: _Work, index: npt.NDArray[np.int64], working_on: Callable[[int], None], row: int, again: bool
     ) -> None:
         """Make an image of its crop, which stays as it is if it is to be made `again`."""
-        sample = int(slot.rows["index"][row])
+        sample, crop = int(index[row]), work.crops[row]
         working_on(sample)
         try:
-            crop = crops.images[view][row]
-            slot.images[view][row] = own(crop.copy() if again else crop, words[row])
+            fields = None if work.moved is None else work.moved.of_row(row)
+            work.images[row], moved = work.own(crop.copy() if again else crop, work.words[row], fields)
+            if work.moved is not None and moved is not None:
+                work.moved.take(row, moved)
         except LoaderError as error:
             where = {"sample": sample, "path": name_sample(self._settings.source, sample) or None}
             raise error.locate(**where) from error.__cause__

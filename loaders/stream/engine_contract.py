@@ -72,12 +72,15 @@ class HostBatch:
         flips: bool [batch], whether the image is mirrored; [batch, views].
         places: int32 [batch, 4], where in the image the crop lies; [batch, views, 4].
         turns: uint8 [batch], how the image is turned, as in BatchPlan; [batch, views].
+        moved: of each view the boxes and keypoints of all rows where workers have moved them, as place_fields returns
+            them, or None; () where no worker does.
         sizes: int32 [batch, 2], width and height of the whole upright images, in pixels.
         exif: uint8 [batch], EXIF orientation of each file, 1 to 8, applied or not; 0 in padding rows, and where it is
             not applied and nothing moves with the image.
         output_sizes: (height, width) of each view's images before transforms; none of patches.
         fields: what the source has next to images and labels, by name: arrays, lists, or Ragged for lists of arrays;
             of several views tuples of these, where it moves with the image.
+        is_placed: whether some of the fields say where in the images something is, such as boxes.
         extras: other arrays that workers make, such as masks, by name: of each view [batch, ...], zeros in padding
             rows.
         bad: the samples that could not be served.
@@ -108,10 +111,12 @@ class HostBatch:
     pinned: bool = False
     misread: tuple[BadSample, ...] = ()
     extras: Mapping[str, tuple[npt.NDArray[Any], ...]] = field(default_factory=dict)
+    moved: tuple[Mapping[str, Any] | None, ...] = ()
     sizes: npt.NDArray[np.int32] | None = None
     exif: npt.NDArray[np.uint8] | None = None
     output_sizes: tuple[tuple[int, int], ...] = ()
     fields: dict[str, Any] = field(default_factory=dict)
+    is_placed: bool = False
     when_read: Callable[[torch.Tensor], object] | None = None
 
 

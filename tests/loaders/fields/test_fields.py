@@ -276,12 +276,13 @@ def test_a_transform_must_keep_the_size_that_augmentations_move(data: PhotoField
     def halve(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         return image[::2, ::2]
 
-    moving = {"pipeline": imagenet_train((24, 20), auto_augment="rand")}
-    with pytest.raises(
-        ValueError, match=re.escape("mask, boxes, keypoints cannot follow auto_augment where transform")
-    ):
+    def darken(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return image // 2
+
+    moving = {"pipeline": imagenet_train((24, 20), auto_augment="rand"), "transform_moves": False}
+    with pytest.raises(ValueError, match=re.escape("transform must keep the size of images, which mask, boxes, key")):
         open_loader(data.source(), tmp_path, transform=halve, **moving)
-    with open_loader(data.source(), tmp_path, transform=np.flipud, **moving) as loader:
+    with open_loader(data.source(), tmp_path, transform=darken, **moving) as loader:
         data.check(next(loader.batches()), pipelines=[moving["pipeline"]])
 
 
@@ -297,15 +298,16 @@ def test_augmentations_that_fields_cannot_follow_are_refused(
 
 
 def test_a_transform_keeps_its_fields(data: PhotoFields, tmp_path: Path) -> None:
-    def halve(image: npt.NDArray[np.uint8], generator: Any) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(image[::2, ::2])).permute(2, 0, 1)
+    def negative(image: npt.NDArray[np.uint8], generator: Any) -> torch.Tensor:
+        return torch.from_numpy(255 - image).permute(2, 0, 1)
 
-    with open_loader(data.source(), tmp_path) as plain, open_loader(data.source(), tmp_path, transform=halve) as own:
-        for batch, halved in zip(plain.batches(), own.batches(), strict=True):
+    own_loader = open_loader(data.source(), tmp_path, transform=negative, transform_moves=False)
+    with open_loader(data.source(), tmp_path) as plain, own_loader as own:
+        for batch, changed in zip(plain.batches(), own.batches(), strict=True):
             data.check(batch)
-            assert halved.images.shape[2:] == (12, 10)
+            assert torch.equal(changed.images, 255 - batch.images)
             for name in ("mask", "keypoints"):
-                assert torch.equal(halved.fields[name], batch.fields[name])
+                assert torch.equal(changed.fields[name], batch.fields[name])
 
 
 class OwnFields(MemorySource):
