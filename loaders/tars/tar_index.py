@@ -35,8 +35,9 @@ from penstock.loaders.tars.tar_scan import TarScan
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 
 KIND = "tar files"
-_RULES = b"penstock tars 5"  # the version of the rules by which samples are grouped, ordered and labelled
+_RULES = b"penstock tars 6"  # the version of the rules by which samples are grouped, ordered and labelled
 SHOW_SCAN_AFTER_S = 1.0
+_FIX_OTHERS = "pass label='folder', 'shard', or a table of keys and labels, or missing_labels='leave_out'"
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
 _FIX_SAMPLE = "repair the sample, or pass missing_labels='leave_out', label='folder', or a table of keys and labels"
 _FIX_TABLE = "add its key to the table: the name up to the first dot of its last part, or the whole name"
@@ -199,7 +200,7 @@ def _find_labels(
     if not places.is_choice and places.places:
         chosen = 0
     if chosen is not None:
-        if places.is_choice:
+        if places.is_choice and settings.missing_labels == RAISE:
             _refuse_other_places(tars, places, chosen)
         return _Labels(_collect(tars, places, chosen, settings, fail))
     longer = next(((tar.container.name, tar.longer_label) for tar in tars if tar.longer_label), None)
@@ -230,7 +231,7 @@ def _refuse_other_places(tars: Sequence[TarSamples], places: LabelPlaces, chosen
         other = "none"
     one, two = (printable(basename(hide_secrets(tar.container.name))) for tar in (has, lacks))
     cause = f"the tars store labels differently: {places.places[chosen].describe()} in {one}, {other} in {two}"
-    raise LoaderError("E-FORMAT", cause, fix=_FIX_LABEL)
+    raise LoaderError("E-FORMAT", cause, fix=_FIX_OTHERS)
 
 
 def _collect(
@@ -247,8 +248,11 @@ def _collect(
     if not all(texts) and settings.missing_labels == RAISE:
         count, first = sum(not text for text in texts), [bool(text) for text in texts].index(False)
         tar = tars[int(np.searchsorted(np.cumsum([len(tar.names) for tar in tars]), first, "right"))]
-        what = places.places[number].describe_member(tar.suffixes)
-        cause = f"the sample has no {what}" if texts[first] is None else f"the {what} of the sample is empty"
+        place = places.places[number]
+        cause = f"the sample has no {place.describe_member(tar.suffixes)}"
+        if texts[first] is not None:
+            cause = f"its .{os.fsdecode(place.suffix)} member is empty"
+            cause = f"the field {place.field!r} of its .json member is null or empty" if place.field else cause
         cause += f"; {count:,} of the {len(texts):,} samples have no label" if count > 1 else ""
         stray = next((tar.stray_labels[number] for tar in tars if number in tar.stray_labels), None)
         cause += "" if stray is None else f"; {printable(stray)} has the key of no image"

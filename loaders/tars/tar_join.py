@@ -42,7 +42,8 @@ class TarSamples:
         container: the file.
         names: of the members that are the images.
         starts, sizes: of these, bytes.
-        texts: of each place of labels the label of each sample; None for one without, nothing where none has one.
+        texts: of each place of labels the label of each sample: None for none, b"" for an empty one; [] where no member
+            holds one.
         faults: place, sample and what is wrong with its label, of each that has none therefore.
         stray_labels: place -> name of a label without an image, the first.
         longer_label: name of a member that would be a label if its key went up to the last dot.
@@ -67,7 +68,7 @@ class TarSamples:
 
     def has_place(self, place: int) -> bool:
         """Return whether any member of the tar holds a label at this place."""
-        return any(self.texts[place]) or place in self.stray_labels or place in (fault[0] for fault in self.faults)
+        return bool(self.texts[place]) or place in self.stray_labels or place in (fault[0] for fault in self.faults)
 
 
 class MemberJoin:
@@ -193,7 +194,8 @@ class MemberJoin:
                     raise ValueError(f"its .{os.fsdecode(all_places[place].suffix)} member has {member.size:,} bytes")
                 text = all_places[place].find(content)
             except ValueError as error:
-                samples.faults.append((place, number, str(error)))
+                if not role.is_longer:
+                    samples.faults.append((place, number, str(error)))
                 continue
             if text is not None and role.is_longer:
                 samples.longer_label = samples.longer_label or member.name

@@ -35,25 +35,25 @@ class LabelPlace(NamedTuple):
     quoted_field: bytes = b""
 
     def find(self, content: Any) -> bytes | None:
-        """Return the label in `content`, the bytes of the member or what parse_json made of it; None if it is missing.
+        """Return the label in `content`, the bytes of the member or what parse_json made of it; None without the field.
 
-        An empty text is a label that is missing, too. Raises ValueError, which says what is wrong with it.
+        A label that is null, NaN or an empty text is b"". Raises ValueError, which says what is wrong with it.
         """
         if not self.field:
             text = bytes(content.removeprefix(codecs.BOM_UTF8).strip())
-            if b"\n" in text:
-                raise ValueError(f"its {self.describe_member()} is more than one line")
-            return text
-        if not isinstance(content, dict):
+            what = f"its {self.describe_member()}"
+        elif isinstance(content, dict):
+            if self.field not in content:
+                return None
+            value, what = content[self.field], f"the field {self.field!r} of its .json member"
+            if isinstance(value, dict) or value in (math.inf, -math.inf):
+                raise ValueError(f"{what} is {shown(value)}")
+            text = _as_bytes(value)
+        else:
             raise ValueError(f"its .{os.fsdecode(self.suffix)} member is no JSON object with the field {self.field!r}")
-        value = content.get(self.field)
-        if value is None or (isinstance(value, float) and math.isnan(value)):
-            return None
-        if not isinstance(value, (int, float, str, list)) or value in (math.inf, -math.inf):
-            raise ValueError(f"the field {self.field!r} of its .json member is {shown(value)}")
-        text = _as_bytes(value)
-        if b"\n" in text:
-            raise ValueError(f"the field {self.field!r} is more than one line")
+        wrong = "more than one line" if b"\n" in text else "not text in UTF-8" if b"\0" in text else ""
+        if wrong:
+            raise ValueError(f"{what} is {wrong}")
         return text
 
     def describe(self) -> str:

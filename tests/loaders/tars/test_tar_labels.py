@@ -78,6 +78,7 @@ def test_a_field_of_json_members_that_is_named(tmp_path: Path) -> None:
     [
         (b"", "is empty"),
         (b"1\n2", "more than one line"),
+        ("1".encode("utf-16"), "not text in UTF-8"),
         (None, "has no .cls member"),
         (b"1" * 20, "too large for a class number"),
         (b"-1", "is negative"),
@@ -255,9 +256,26 @@ def test_missing_labels_of_json_members_are_counted(tmp_path: Path) -> None:
     values = [1, None, 2, float("nan"), 3]
     samples = {str(i): {"json": json.dumps({"label": value}).encode()} for i, value in enumerate(values)}
     error = refused(plant(tmp_path / "x.tar", samples))
-    cause = "the sample has no .json member with a value in the field 'label'; 2 of the 5 samples have no label"
+    cause = "the field 'label' of its .json member is null or empty; 2 of the 5 samples have no label"
     assert (error.cause, error.path[-6:]) == (cause, b":1.jpg")
     assert "missing_labels='leave_out'" in error.fix
+
+
+@pytest.mark.parametrize("members", [{"json": b'{"label": null}'}, {"cls": b""}, {"json": b'{"cls": NaN}'}])
+def test_labels_that_are_all_empty_are_refused(tmp_path: Path, members: dict[str, bytes]) -> None:
+    """And not replaced by the folder, or by one class."""
+    path = plant(tmp_path / "x.tar", {f"{folder}/{number}": members for number, folder in enumerate("abc")})
+    error = refused(path)
+    assert "empty; 3 of the 3 samples have no label" in error.cause
+    assert labels(path, label="folder") == ([0, 1, 2], ["a", "b", "c"])
+
+
+def test_a_tar_without_labels_is_left_out_on_request(tmp_path: Path) -> None:
+    plant(tmp_path / "a.tar", {"0": {"cls": b"1"}})
+    plant(tmp_path / "b.tar", {"1": {}, "2": {}})
+    assert "missing_labels='leave_out'" in refused(tmp_path).fix
+    with pytest.warns(UserWarning, match=r"left out: 2 samples without a label \('1.jpg'\)"):
+        assert len(open_source(tmp_path, missing_labels="leave_out")) == 1
 
 
 @pytest.mark.parametrize(
