@@ -134,7 +134,8 @@ def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Any) -> Source:
     The counts are exact and the samples of all sources shuffled among each other. An epoch goes on in each source where
     the last one stopped, so that no sample comes twice before all others of its source came once. Crops are drawn anew
     each time that a sample comes. The ledger counts the samples of each source. Without shuffle (evaluation) each
-    sample is served once, as concat does.
+    sample is served once, as concat does. with_labels and with_fields keep the shares; subset, max_per_class, split,
+    concat and another mix would lose them and are refused: apply them to each source, then mix.
 
     Args:
         parts: name -> (what open_source takes, share). Shares need not add up to 1. A list gives a share per epoch, the

@@ -96,7 +96,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     is served as dicts, {"images": ..., "labels": ..., "mask": ...}. Raises ValueError for settings that cannot work,
     LoaderError for data, resources and missing packages.
 
-    An evaluation counts samples, not batches: on several ranks some rows are padding, with label -1.
+    An evaluation counts samples, not batches: on several ranks some rows are padding, with label -1 (NaN for floats).
 
         for images, labels in create_loader("imagenet/val", pipeline=imagenet_eval(224), device="cuda"):
             keep = labels >= 0
@@ -137,7 +137,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
             for storage that is slow at random reads.
         weights: draw samples with replacement: one weight per sample, a dict of each class's share of the draws, or
             "balanced" for equal shares of all classes.
-        epoch_samples: samples in an epoch, with weights or a mix(...); by default as many as there are.
+        epoch_samples: samples in an epoch, with weights or a shuffled mix(...); by default as many as there are.
         drop_last: whether samples that do not fill a batch on every rank are left out; like shuffle unless given.
         pad: whether rows without a sample are padding (index and label -1), so that all batches are full and all ranks
             make the same number of steps. By default several ranks pad, and one rank has a short last batch. True pads
@@ -149,7 +149,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         world_size: number of processes, found in the same way unless given.
         decoder: "auto" for the native library, if it was built, and the fastest installed decoder for the rest;
             "native" to require it; "simplejpeg", "turbojpeg" or "pillow" to decode every image with that one.
-        on_bad_sample: "raise", or "replace" with at most `max_bad` per epoch.
+        on_bad_sample: "raise", or "replace" by the next sample in the order, at most `max_bad` times per epoch.
         on_repaired: what to do about JPEGs in which libjpeg fills in missing data, such as a truncated photo: "count"
             them in stats() and ledger(), "raise", "replace", or "ignore". Unless given they are counted if the decoder
             reports them. Pillow and DALI do not; with them anything but "ignore" costs a second look at each file.
