@@ -82,7 +82,6 @@ static void copy_loaded(const pn_row *from, pn_row *to) {
   to->width = from->width;
   to->height = from->height;
   to->orientation = from->orientation;
-  to->exif = from->exif;
   to->result = from->result;
 }
 

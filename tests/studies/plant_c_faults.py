@@ -123,6 +123,8 @@ FAULTS = (
     ("batch.c", "row->size < 4 || (uint64_t)row->size", "(uint64_t)row->size"),
     ("batch.c", " && pn_crc32(data, size, 0) != row->crc) return PN_UNSUPPORTED;", ") return PN_OK;"),
     ("batch.c", "if (task->apply_exif && jpeg->exif_unsupported) return PN_UNSUPPORTED;", ""),
+    ("batch.c", "row->exif = (uint8_t)(jpeg->exif_unsupported ? 0 : jpeg->orientation);", "row->exif = 1;"),
+    ("batch.c", "flips[views] = rows->exif;", "flips[views] = rows->orientation;"),
     ("batch.c", "if ((int64_t)window.width * window.height / 512 > row->size) return PN_UNSUPPORTED;", ""),
     ("batch.c", "w.width > width - w.x", "w.width > width"),
     ("batch.c", "row->orientation == 6 || row->orientation == 7;", "row->orientation == 5 || row->orientation == 7;"),
