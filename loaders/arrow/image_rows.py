@@ -118,7 +118,11 @@ class ImageRows:
             classes=found.classes,
             made_by=made_by,
             skipped={reason: count for reason, count in skipped.items() if count},
-            examples={NO_ROW_IMAGE: os.fsdecode(self._keys[rows[~has_image][0]])} if skipped[NO_ROW_IMAGE] else {},
+            examples={
+                reason: os.fsdecode(self._keys[rows[lost][0]])
+                for reason, lost in ((NO_ROW_IMAGE, ~has_image), (NO_ROW_LABEL, has_image & ~has_label))
+                if skipped[reason]
+            },
             labels_digest=digest_labels(others) if others else "",
         )
         return table, others

@@ -102,7 +102,8 @@ class ParquetSource(IndexedImages):
         self.classes, self.retries = tuple(found.classes), 0
         self.label_index = keep_labels(found.others) if found.others else None
         self._take_rows(found.numbers, footers)
-        warn_of_left_out(self.skipped, {}, printable(paths[0]))
+        first = f"row {int(np.argmin(found.numbers))}{' of all files' * (len(paths) > 1)}"
+        warn_of_left_out(self.skipped, {NO_ROW_LABEL: first}, printable(paths[0]))
         self.fingerprint, self.content = self._digest(footers)
         self.num_bytes = int(sum(footer.group_bytes.sum() for footer in footers))
         self._reads, self._has_warned = 0, False

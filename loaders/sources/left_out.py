@@ -85,19 +85,10 @@ class LeftOut:
         self.counts[reason] += count
         self.examples[reason] = min(name, self.examples.get(reason, name))
 
-    def add_all(self, other: LeftOut, prefix: bytes = b"") -> None:
-        """Count what `other` has counted, too; its names follow `prefix`."""
+    def add_all(self, other: LeftOut) -> None:
+        """Count what `other` has counted, too."""
         for reason, count in other.counts.items():
-            self.add(reason, prefix + other.examples[reason], count)
-
-    def move(self, counts: Mapping[str, int], reason: str) -> None:
-        """Count `counts`, which are counted already, under `reason` instead."""
-        for other, count in counts.items():
-            if count:
-                self.counts[other] -= count
-                self.add(reason, self.examples[other], count)
-        self.counts = +self.counts
-        self.examples = {reason: self.examples[reason] for reason in self.counts}
+            self.add(reason, other.examples[reason], count)
 
     def texts(self) -> dict[str, str]:
         """Return the examples as text that stands for bytes."""

@@ -148,7 +148,7 @@ def test_rows_without_label_image_or_bytes(tmp_path: Path, folder: ImageFolder) 
     path = write_parquet(tmp_path / "x.parquet", table, rows=2)
     with pytest.raises(LoaderError, match=r"E-FORMAT.*x.parquet row 4: no label: .*missing_labels='leave_out'"):
         open_source(path)
-    with pytest.warns(UserWarning, match=r"x.parquet': left out: 1 row without a label"):
+    with pytest.warns(UserWarning, match=r"x.parquet': left out: 1 row without a label \('row 4'\)"):
         source = open_source(path, missing_labels="leave_out")
     assert isinstance(source, ParquetSource)
     assert [source.read(index) for index in range(3)] == [folder.read(0), folder.read(5), b""]
