@@ -18,7 +18,7 @@ from penstock.loaders.arrow.saved_dataset import is_saved_dataset, open_saved_da
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.foreign_data import cure_by_name, cure_of_missing, cure_of_object, cure_of_option
-from penstock.loaders.labels.labelled import are_targets, label_source
+from penstock.loaders.labels.labelled import are_targets, label_source, names_numbers
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.places import is_file, without_query
 from penstock.loaders.remote.remote_source import REMOTE_OPTIONS, check_remote
@@ -119,7 +119,7 @@ def _is_array_pair(spec: Any) -> bool:
 
 def _open_arrays(pair: Any, classes: Sequence[str | bytes] | None = None) -> Source:
     images, labels = pair
-    if not are_targets(labels):
+    if not are_targets(labels) and not names_numbers(classes):
         return ArraySource(images, labels, classes=classes)
     return label_source(ArraySource(images, np.zeros(len(images), np.int64)), labels, classes)
 

@@ -42,7 +42,7 @@ def read_text(text: str) -> Any:
         return int(text) if _WHOLE.fullmatch(text) else float(text)
     if text[0] == "[":
         return _read_list(text)
-    if len(text) <= _LONGEST and _is_nearly_number(text):
+    if _is_nearly_number(text) if len(text) <= _LONGEST else not text.strip("+-.0123456789"):
         raise ValueError("nearly a number")
     return text
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.labels.class_numbers import ONE_CLASS
+from penstock.loaders.labels.class_numbers import ONE_CLASS, checked_classes
 from penstock.loaders.labels.label_index import LabelIndex, keep_labels
 from penstock.loaders.labels.label_rows import LabelRows, warn_of_rare_classes
+from penstock.loaders.labels.label_text import is_number
 from penstock.loaders.labels.label_values import ALONE, NOT_CLASSES, Labels, LabelValues
 from penstock.loaders.sources.contract import Source, has_targets, sample_name
 from penstock.loaders.sources.view import View
@@ -102,7 +104,7 @@ def are_targets(labels: Any) -> bool:
         return bool(labels.is_floating_point()) or labels.dim() > 1
     if isinstance(labels, np.ndarray):
         return labels.dtype.kind not in "iub" or labels.ndim > 1
-    return isinstance(labels, (list, tuple)) and any(not isinstance(label, (int, np.integer)) for label in labels[:1])
+    return isinstance(labels, (list, tuple)) and any(not isinstance(label, (int, np.integer)) for label in labels)
 
 
 def count_labels(labels: Any) -> int | None:
@@ -113,20 +115,27 @@ def count_labels(labels: Any) -> int | None:
     return len(labels) if hasattr(labels, "__len__") and not isinstance(labels, (str, bytes)) else None
 
 
-def label_source(source: Source, labels: Any, classes: Any = None) -> Labelled:
+def names_numbers(classes: Any) -> bool:
+    """Return whether the option `classes` has names that are numbers, in which numbers are looked up."""
+    return any(is_number(os.fsdecode(name)) for name in checked_classes(classes) or ())
+
+
+def label_source(source: Source, labels: Any, classes: Any = None) -> Source:
     """Return `source` with other labels, as with_labels takes them. Raises ValueError."""
     if isinstance(labels, Mapping) and not all(hasattr(column, "__len__") for column in labels.values()):
         raise ValueError("labels must be one per sample, a dict of such, or a function of a sample's name")
     if callable(labels):
         labels = [_call(labels, source, index) for index in range(len(source))]
     if not isinstance(labels, Mapping):
-        return Labelled(source, keep_labels(read_labels(labels, len(source), classes)))
+        index = keep_labels(read_labels(labels, len(source), classes))
+        return serve_labels(source, index, has_list=classes is not None)
     if not labels or not all(isinstance(name, str) and name for name in labels):
         raise ValueError(f"labels must have names that are strings, got {shown(list(labels))}")
     of = {} if classes is None else classes
     if not isinstance(of, Mapping) or not of.keys() <= labels.keys():
         raise ValueError("classes of several named labels must be a dict by their names")
-    return Labelled(source, keep_labels({name: _read_named(name, labels[name], len(source), of) for name in labels}))
+    index = keep_labels({name: _read_named(name, labels[name], len(source), of) for name in labels})
+    return serve_labels(source, index, has_list=classes is not None)
 
 
 def read_labels(labels: Any, num_samples: int, classes: Any = None) -> Labels:

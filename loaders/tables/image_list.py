@@ -69,6 +69,8 @@ class ImageList(ImageFiles):
             return self
         is_flat = self._index.header.flat
         packer = RowPacker(None if is_flat else self.classes)
+        if not is_flat:
+            packer.labels.column().keeps_numbers = True
         for number, label in enumerate(self.labels(np.arange(len(self))).tolist()):
             packer.add(self.path(number), NO_LABEL if is_flat else label, number + 1)
         index = save_in_memory(ListIndexWriter(packer).write, FolderIndex)

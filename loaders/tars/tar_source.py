@@ -108,7 +108,7 @@ def open_tars(
     rename = "give images the suffix of their format"
     warn_of_left_out(index.header.skipped, index.header.examples, tars, instead=instead, rename=rename)
     images = RangeSource(index, reopen, max_file_bytes) if remote is None else RemoteSource(index, reopen, remote)
-    return serve_labels(images, labels)
+    return serve_labels(images, labels, has_list=classes is not None)
 
 
 def _read_settings(image: Any, label: Any, classes: Any, missing_labels: str) -> IndexSettings:

@@ -20,6 +20,7 @@ from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.ragged import join_rows, take_rows
 from penstock.pipelines.native.rows import FILE, NO_NAMES, Names, Rows
 from penstock.pipelines.targets import Targets, map_targets, parts_of
+from penstock.pipelines.user_warnings import warn_user
 
 _SHOWN = 3  # sources that describe() describes
 
@@ -185,7 +186,18 @@ def merge_classes(of_sources: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
                 "by name: give them different names with classes=, or all sources the same classes"
             )
     names = sorted({name for classes in of_sources for name in classes})
-    return tuple(sorted(names, key=int) if all(name.isdigit() for name in names) else names)
+    if all(name.isdigit() for name in names):
+        return tuple(sorted(names, key=int))
+    for classes in of_sources:
+        if all(name.isdigit() for name in classes) and classes != tuple(names[: len(classes)]):
+            first = next(number for number, name in enumerate(classes) if names[number : number + 1] != [name])
+            warn_user(
+                f"numbers and names of classes are joined, and sorted as text: class {first} of one source, called "
+                f"{shown(os.fsdecode(classes[first]))}, is now class {names.index(classes[first])}; pass the same "
+                "classes= to all sources for another order"
+            )
+            break
+    return tuple(names)
 
 
 def _renumber(own: tuple[bytes, ...], merged: tuple[bytes, ...]) -> npt.NDArray[np.int64] | None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from penstock.loaders import create_loader, open_source
+from penstock.loaders import concat, create_loader, open_source
 from penstock.pipelines import ImagePipeline
 from penstock.pipelines.errors import LoaderError
 
@@ -197,3 +197,31 @@ def test_a_column_of_json_lines_that_only_later_rows_have(tmp_path: Path) -> Non
     path.write_text('{"path": "0.png"}\n{"path": "1.png", "label": 1}\n')
     with pytest.raises(LoaderError, match=r"line 2: it has 'label', and line 1 has not"):
         open_source(path)
+
+
+def test_a_list_whose_files_change_keeps_the_numbers_of_listed_digits(tmp_path: Path) -> None:
+    source: Any = open_source(as_list(tmp_path, ["7", 3, "7"]), classes=["7", "3"])
+    (tmp_path / "1.png").write_bytes((tmp_path / "20.png").read_bytes() + b"x")
+    again = source.refreshed()
+    assert again is not source
+    assert (again.labels(np.arange(3)).tolist(), again.classes) == ([0, 1, 0], (b"7", b"3"))
+
+
+def test_arrays_follow_the_rule(tmp_path: Path) -> None:
+    images = np.zeros((3, 8, 8, 3), np.uint8)
+    assert serve((images, ["10", "9", "2"]))[1] == [10, 9, 2]
+    assert serve((images, np.array([7, 3, 7])), classes=["7", "3"])[1:] == ([0, 1, 0], ("7", "3"))
+    assert serve((images, [0, 0.5, 1]))[1] == [0, 0.5, 1]  # all rows say of what kind they are
+    for labels, cause in (([0, "a", 1], "label 'a' is a name, but label 0"), ([0, None, 1], "sample 1: no label")):
+        with pytest.raises(ValueError, match=cause):
+            open_source((images, labels))
+
+
+def test_class_numbers_joined_with_names_are_said_to_move(tmp_path: Path) -> None:
+    numbers, names = (open_source(as_list(tmp_path, labels)) for labels in ([0, 2], ["-", "a"]))
+    with pytest.warns(UserWarning, match="class 0 of one source, called '0', is now class 1"):
+        joined = concat([numbers, names])
+    assert joined.classes == (b"-", b"0", b"1", b"2", b"a")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        concat([numbers, open_source(as_list(tmp_path, ["a", "b"]))])  # whose names are sorted behind the numbers

@@ -101,7 +101,7 @@ def test_what_is_skipped_is_added_and_the_fingerprint_is_that_of_all_in_their_or
 def test_the_native_library_gets_one_table_of_names_for_all_roots(tmp_path: Path) -> None:
     one = folder(tmp_path / "one", ["cat/1.jpg", "dog/2.jpg"])
     flat = folder(tmp_path / "flat", ["7.jpg", "8.jpg"])
-    arrays = ArraySource(np.zeros((2, 4, 4, 3), np.uint8), [0, 0])
+    arrays = ArraySource(np.zeros((2, 4, 4, 3), np.uint8), [0, 0], classes=["cat"])
 
     both = Concat([open_source(one), arrays, open_source(flat), Own(one)])
     assert is_located(both)
