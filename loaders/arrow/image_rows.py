@@ -12,8 +12,9 @@ import numpy.typing as npt
 from penstock.loaders.arrow.arrow_labels import RowLabels
 from penstock.loaders.arrow.arrow_values import Values
 from penstock.loaders.labels.label_values import Labels, digest_labels
-from penstock.loaders.remote.object_store import ObjectStore
+from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.remote.places import absolute, find_object, join
+from penstock.loaders.sources.content_probe import probe_ranges, read_file
 from penstock.loaders.sources.left_out import NO_ROW_IMAGE, NO_ROW_LABEL
 from penstock.loaders.sources.range_index import Container, RangeTable
 from penstock.loaders.system.file_read import mtime_ns
@@ -124,8 +125,24 @@ class ImageRows:
                 if skipped[reason]
             },
             labels_digest=digest_labels(others) if others else "",
+            content_digest=self._probe(where[kept], starts[kept], sizes[kept]),
         )
         return table, others
+
+    def _probe(
+        self, where: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+    ) -> bytes:
+        """Return a digest of some of the images' bytes: rows have no names by which another order would be known."""
+
+        def read(name: bytes, start: int, count: int) -> bytes:
+            try:
+                if self._store is not None and is_url(name):
+                    return bytes(self._store.read(name.decode(), start, count).data)
+                return read_file(name, start, count)
+            except (OSError, LoaderError):  # a file that is not there, which reading it will say
+                return b""
+
+        return probe_ranges([self.containers[number].name for number in where.tolist()], starts, sizes, read)
 
     def _add_file(self, folder: bytes, path: bytes) -> tuple[int, int]:
         """Add a file that a row names; return its number and size. One that is not there fails when it is read."""

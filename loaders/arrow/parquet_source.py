@@ -26,8 +26,9 @@ from penstock.loaders.arrow.group_cache import GroupCache
 from penstock.loaders.arrow.image_rows import no_rows_error
 from penstock.loaders.labels.label_index import keep_labels
 from penstock.loaders.labels.label_rows import RAISE
-from penstock.loaders.remote.object_store import is_url
+from penstock.loaders.remote.object_store import ObjectStore, is_url
 from penstock.loaders.remote.places import absolute, folder_of, join, read_whole
+from penstock.loaders.sources.content_probe import probe_ranges, read_file
 from penstock.loaders.sources.folder_scan import skipped_text
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, IndexedImages, oversize_error
 from penstock.loaders.sources.left_out import NO_ROW_LABEL, warn_of_left_out
@@ -148,9 +149,24 @@ class ParquetSource(IndexedImages):
         digest.update(b"\0".join(self.classes))
         if self._rows is not None:
             digest.update(self._rows.array.data)
+        digest.update(self._probe())
         fingerprint = digest.hexdigest()
         digest.update(repr(self._containers).encode())
         return fingerprint, digest.hexdigest()
+
+    def _probe(self) -> bytes:
+        """Return a digest of some bytes of the files: rows have no names by which another order would be known."""
+
+        def read(name: bytes, start: int, count: int) -> bytes:
+            if is_url(name):
+                return bytes(ObjectStore().read(name.decode(), start, count).data)
+            return read_file(name, start, count)
+
+        names, sizes = [each.name for each in self._containers], [each.size for each in self._containers]
+        try:
+            return probe_ranges(names, np.zeros(len(names), np.int64), np.array(sizes, np.int64), read)
+        except OSError as error:
+            raise read_error(error, names[0]) from error
 
     def __len__(self) -> int:
         return len(self._labels.array)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from penstock.loaders.fields.columns import ArrayColumn, BytesColumn
 from penstock.loaders.fields.join import join_sources, sample_stems, stem
+from penstock.loaders.sources.content_probe import probe_ranges, read_file
 from penstock.loaders.sources.contract import Source, sample_name
 from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES
 from penstock.loaders.system.file_read import mtime_ns, read_error
@@ -28,14 +29,28 @@ class MaskFiles:
     def __init__(self, paths: Iterable[bytes]) -> None:
         absolute = [os.path.abspath(path) for path in paths]
         self._paths, self._count = BytesColumn(absolute), len(absolute)
-        self.digest = self._paths.digest
+
+    def digest(self) -> bytes:
+        """Return a digest of the files' names below the folder that holds all, their sizes, and some of their bytes.
+
+        Not of that folder: a copy of the data elsewhere is the same.
+        """
+        paths = self._paths.take_bytes(np.arange(self._count))
+        root = len(os.path.commonpath(list(map(os.path.dirname, paths)))) if paths else 0
+        digest = hashlib.blake2b(b"\0".join(path[root:] for path in paths), digest_size=16)
+        sizes = self._stat(paths)[:, 0]
+        digest.update(np.ascontiguousarray(sizes).data)
+        digest.update(probe_ranges(paths, np.zeros_like(sizes), sizes.clip(0), _read_if_there))
+        return digest.digest()
 
     def content(self) -> bytes:
         """Return a digest of the files' sizes and modification times."""
-        paths = self._paths.take_bytes(np.arange(self._count))
-        with ThreadPoolExecutor(_STAT_THREADS) as pool:
-            stats = np.array(list(pool.map(_stat, paths)), np.int64)
+        stats = self._stat(self._paths.take_bytes(np.arange(self._count)))
         return hashlib.blake2b(stats.data, digest_size=16).digest()
+
+    def _stat(self, paths: Sequence[bytes]) -> npt.NDArray[np.int64]:
+        with ThreadPoolExecutor(_STAT_THREADS) as pool:
+            return np.array(list(pool.map(_stat, paths)), np.int64).reshape(-1, 2)
 
     def read(self, index: int) -> bytes:
         """Return the content of the mask of sample `index`. Raises LoaderError as read_error, with the mask's path."""
@@ -131,6 +146,13 @@ def _check_first(source: Source, masks: MaskFiles) -> MaskFiles:
         name = printable(sample_name(source, 0))
         raise ValueError(f"no mask for sample 0 ({name}): {printable(masks.path(0))} does not exist")
     return masks
+
+
+def _read_if_there(path: bytes, start: int, count: int) -> bytes:
+    try:
+        return read_file(path, start, count)
+    except OSError:  # which reading the mask will say
+        return b""
 
 
 def _stat(path: bytes) -> tuple[int, int]:

@@ -52,24 +52,34 @@ class LocalCopy:
         self.folder, self._limit = folder, limit
         self._bases = np.concatenate([np.zeros(1, np.int64), np.cumsum(index.container_sizes, dtype=np.int64)])
         self._index = index
-        self._is_full = False
+        self._is_full = self._is_cut = False
         self._lock = threading.Lock()
         self.victims = Victims(len(index), self.has)
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             self.fd = _open(os.path.join(folder, b"samples"))
             weakref.finalize(self, os.close, self.fd).atexit = False
-            with os.fdopen(_open(os.path.join(folder, b"table")), "r+b") as file:
+            self._table_fd = _open(os.path.join(folder, b"table"))
+            weakref.finalize(self, os.close, self._table_fd).atexit = False
+            with os.fdopen(os.dup(self._table_fd), "r+b") as file:
                 # On a full disk, to write to a mapped page that has no block yet would kill the process.
                 os.posix_fallocate(file.fileno(), 0, len(index) * _RECORD.itemsize)
-                self._table: npt.NDArray[Any] = np.memmap(file, _RECORD, "r+", shape=(len(index),))
+                self._mapped: npt.NDArray[Any] = np.memmap(file, _RECORD, "r+", shape=(len(index),))
         except OSError as error:
             fix = "free disk space, or pass another local_cache folder, on a local disk"
             raise LoaderError("E-NOSPC", f"cannot keep a local copy: {error.strerror}", fix=fix, path=folder) from error
 
+    def _table(self) -> npt.NDArray[Any]:
+        """Return the table; an empty one if its file was cut, because a page behind the end would kill the process."""
+        if os.fstat(self._table_fd).st_size < len(self._mapped) * _RECORD.itemsize and not self._is_cut:
+            self._is_cut = self._is_full = True  # what is missing is fetched again, and not kept
+            self._mapped = np.zeros(len(self._mapped), _RECORD)
+            warn_user(f"the local copy in {printable(self.folder)} was cut by another program: it is not used any more")
+        return self._mapped
+
     def has(self, samples: Index) -> npt.NDArray[np.bool_]:
         """Return which of `samples` (int64 [n]) are there."""
-        present: npt.NDArray[np.bool_] = self._table["present"][samples] == 1
+        present: npt.NDArray[np.bool_] = self._table()["present"][samples] == 1
         return present
 
     def offsets(self, samples: Index) -> Index:
@@ -80,7 +90,7 @@ class LocalCopy:
 
     def crcs(self, samples: Index) -> npt.NDArray[np.uint32]:
         """Return the CRC-32 of `samples` (int64 [n])."""
-        found: npt.NDArray[np.uint32] = self._table["crc"][samples]
+        found: npt.NDArray[np.uint32] = self._table()["crc"][samples]
         return found
 
     def read(self, sample: int) -> bytes | None:
@@ -116,8 +126,8 @@ class LocalCopy:
                 self._drop(sample)
                 reason = f"the local copy in {printable(self.folder)} takes no more samples: {error.strerror}"
             else:
-                self._table["crc"][sample] = crc
-                self._table["present"][sample] = 1
+                self._table()["crc"][sample] = crc
+                self._table()["present"][sample] = 1
                 return
         warn_user(reason)
 
@@ -146,7 +156,7 @@ class LocalCopy:
 
     def _drop(self, sample: int) -> None:
         """Take a sample out of the table, and give its blocks back."""
-        self._table["present"][sample] = 0
+        self._table()["present"][sample] = 0
         begin = int(self.offsets(np.array([sample], np.int64))[0])
         end = begin + int(self._index.sizes[sample])
         if _punch_hole(self.fd, begin, end - begin):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import multiprocessing
 import os
 import random
 import re
@@ -17,7 +18,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from penstock.loaders.remote.storage_errors import ENDPOINTS, as_loader_error, is_busy, refuses_head
 from penstock.loaders.remote.store_profile import profile_paths, profile_settings
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.user_warnings import warn_user
 
 Result = TypeVar("Result")
 
@@ -41,7 +43,8 @@ class RemoteObject(NamedTuple):
 
     Attributes:
         size: bytes.
-        version: number that differs if the object is replaced: of its ETag, or of its time without one.
+        version: number that differs if the object is replaced: of its ETag, or of its time without one. Where the
+            storage tells neither, as some web servers, it is negative, and differs only with the size.
     """
 
     size: int
@@ -172,7 +175,29 @@ class ObjectStore:
         return ObjectStore, ()
 
 
-def _version(etag: str | None, modified: Any) -> int:
+def is_known(version: int) -> bool:
+    """Return whether a version tells that an object was replaced by another of its size."""
+    return version >= 0
+
+
+_warned_of = set[str]()  # hosts
+
+
+def warn_of_no_version(url: bytes) -> None:
+    """Warn once, in the process of the user, of a storage that tells no versions of its objects."""
+    host = urlsplit(url.decode()).netloc
+    if host not in _warned_of and multiprocessing.parent_process() is None:
+        _warned_of.add(host)
+        warn_user(
+            f"the server of {printable(url)} tells no version of its objects, neither ETag nor Last-Modified: one that "
+            "is replaced by another of its size is not noticed, and no local copy is kept"
+        )
+
+
+def _version(etag: str | None, modified: Any, size: int) -> int:
+    is_dated = bool(modified) and getattr(modified, "timestamp", lambda: 1)() != 0  # obstore's time for none is 1970
+    if not etag and not is_dated:
+        return -1 - size
     identity = etag.strip('"') if etag else str(modified)  # in listings Azure leaves out the quotes
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little") >> 1
 
@@ -280,7 +305,7 @@ class _Obstore:
 
     @staticmethod
     def _describe(meta: Any) -> RemoteObject:
-        return RemoteObject(meta["size"], _version(meta["e_tag"], meta["last_modified"]))
+        return RemoteObject(meta["size"], _version(meta["e_tag"], meta["last_modified"], meta["size"]))
 
 
 def _is_below(folder: str, name: str, found: RemoteObject) -> bool:
@@ -319,7 +344,7 @@ class _Fsspec:
     def _describe(about: dict[str, Any]) -> RemoteObject:
         etag = next((about[name] for name in ("etag", "ETag", "sha256", "blob_id") if about.get(name)), None)
         modified = next((about[name] for name in _TIMES if about.get(name)), "")
-        return RemoteObject(about["size"], _version(None if etag is None else str(etag), modified))
+        return RemoteObject(about["size"], _version(None if etag is None else str(etag), modified, about["size"]))
 
     def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
         data = self._files.cat_file(url, start=start, end=start + size, **self._limit(limit_s))

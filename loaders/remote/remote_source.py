@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from penstock.loaders.remote.fetcher import Fetcher, Range, join_neighbours
 from penstock.loaders.remote.local_copy import LocalCopy, NextUse
-from penstock.loaders.remote.object_store import ObjectStore, is_url
-from penstock.loaders.sources import range_source
+from penstock.loaders.remote.object_store import ObjectStore, is_known, is_url, warn_of_no_version
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, IndexedImages, oversize_error
 from penstock.loaders.sources.range_index import Container, RangeIndex, Ranges
 from penstock.loaders.sources.range_source import RangeSource
@@ -90,16 +89,23 @@ def are_unchanged(index: RangeIndex) -> bool:
     """Return whether containers of an index, files or URLs, are unchanged; of many URLs a sample is looked at."""
     count = index.num_containers
     if not count or not is_url(index.container(0).name):
-        return range_source.are_unchanged(index.containers())
+        return index.has_same_files()
     store = ObjectStore()
     some = np.unique(np.linspace(0, count - 1, min(count, _NUM_CHECKED)).astype(int)).tolist()
 
     def is_unchanged(number: int) -> bool:
-        name, *known = index.container(number)
-        return store.stat(name.decode()) == tuple(known)
+        name, size, version = index.container(number)
+        return is_known(version) and store.stat(name.decode()) == (size, version)
 
     with ThreadPoolExecutor(min(len(some), RemoteOptions().requests)) as pool:
         return all(pool.map(is_unchanged, some))
+
+
+def _find_unknown(ranges: Ranges) -> bytes | None:
+    """Return the address of the first container of which the storage tells no version; None if there is none."""
+    versions = ranges.container_versions
+    unknown = np.flatnonzero((versions < 0) & (versions > np.iinfo(np.int64).min))  # not those that are missing
+    return ranges.container(int(unknown[0])).name if len(unknown) else None
 
 
 class FetchedRanges(IndexedImages):
@@ -117,7 +123,10 @@ class FetchedRanges(IndexedImages):
     def _begin_fetching(self, ranges: Ranges, options: RemoteOptions) -> None:
         self._ranges, self.options, self.store = ranges, options, ObjectStore()
         self.local: LocalCopy | None = None
-        if options.local_cache is not None:
+        unknown = _find_unknown(ranges)
+        if unknown is not None:
+            warn_of_no_version(unknown)
+        elif options.local_cache is not None:
             folder = os.path.join(os.fsencode(options.local_cache), self.content[:32].encode("ascii"))
             self.local = LocalCopy(folder, ranges, options.local_bytes or 1 << 62)
         find = self.local.read if self.local is not None else lambda sample: None

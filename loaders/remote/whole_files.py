@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from filelock import FileLock
 
-from penstock.loaders.remote.object_store import ObjectStore, RemoteObject
+from penstock.loaders.remote.object_store import ObjectStore, RemoteObject, is_known, warn_of_no_version
 from penstock.loaders.remote.remote_source import RemoteOptions
 from penstock.loaders.system.durable_file import make_private_folder, replace_file, write_all
 from penstock.loaders.system.progress_bar import ProgressBar
@@ -41,7 +41,9 @@ def copy_whole(url: bytes, options: RemoteOptions, folder: bytes | None = None) 
     try:
         make_private_folder(folder)
         with FileLock(os.fsdecode(folder + b".lock"), mode=0o600):
-            if not os.path.exists(path) or os.path.getsize(path) != found.size:
+            if not is_known(found.version):
+                warn_of_no_version(url)
+            if not is_known(found.version) or not os.path.exists(path) or os.path.getsize(path) != found.size:
                 _refuse_large(folder, found.size, options.local_bytes)
                 replace_file(path, lambda file: _fetch(store, url, found, file, options.requests))
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
@@ -12,9 +13,10 @@ import numpy.typing as npt
 
 from penstock.loaders.sources.folder_index import FolderIndex, ImagesHeader, as_prefix
 from penstock.loaders.system.column_file import DIGEST_BYTES, Columns, join_names, narrowest, split_names
+from penstock.loaders.system.file_read import mtime_ns
 from penstock.loaders.system.saved_columns import SavedIndex
 
-FORMAT = 2
+FORMAT = 3
 COLUMNS: dict[str, tuple[str, ...]] = {
     "class_names": ("|u1",),
     "class_offsets": ("<u8",),
@@ -22,6 +24,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "container_offsets": ("<u8",),
     "container_sizes": ("<i8",),
     "container_mtimes": ("<i8",),
+    "container_ctimes": ("<i8",),
+    "container_inodes": ("<u8",),
     "sample_names": ("|u1",),
     "sample_offsets": ("<u4", "<u8"),
     "sample_containers": ("|u1", "<u2", "<u4"),
@@ -91,9 +95,24 @@ class RangeIndex(SavedIndex):
         name = self._containers[self._container_offsets[number] : self._container_offsets[number + 1]].tobytes()
         return Container(name, int(self.container_sizes[number]), int(self._container_mtimes[number]))
 
+    @property
+    def container_versions(self) -> npt.NDArray[np.int64]:
+        """The time or version of each container, int64."""
+        return self._container_mtimes
+
     def containers(self) -> Iterator[Container]:
         """Return all containers."""
         return map(self.container, range(self.num_containers))
+
+    def has_same_files(self) -> bool:
+        """Return whether the containers, which are files, are the very ones that were indexed (3 us each).
+
+        Programs that copy files put their times back, and many files have equal sizes: the time of the last change and
+        the inode tell them apart.
+        """
+        columns = self.file.columns
+        stamps = zip(columns["container_ctimes"].tolist(), columns["container_inodes"].tolist(), strict=True)
+        return all(_stamps(container) == stamp for container, stamp in zip(self.containers(), stamps, strict=True))
 
     def key(self, index: int) -> bytes:
         """Return the key of a sample: its name within its container."""
@@ -109,6 +128,16 @@ class RangeIndex(SavedIndex):
         return self._containers
 
 
+def _stamps(container: Container) -> tuple[int, int]:
+    """Return time of the last change and inode of a file; -1 and 0 if it is not as the container says."""
+    try:
+        status = os.stat(container.name)
+    except OSError:
+        return -1, 0
+    is_same = (status.st_size, mtime_ns(status)) == container[1:]
+    return (min(status.st_ctime_ns, 2**63 - 1), status.st_ino) if is_same else (-1, 0)
+
+
 class FileRanges:
     """Show the images of a folder's index as RangeIndex shows its samples: each is a whole container."""
 
@@ -117,6 +146,7 @@ class FileRanges:
         self.sizes: npt.NDArray[Any] = index.file.columns["file_sizes"]
         self.container_sizes, self.container_of = self.sizes, np.arange(index.num_files, dtype=np.uint32)
         self.starts = np.broadcast_to(np.zeros(1, np.uint8), index.num_files)
+        self.container_versions = index.file.columns["file_mtimes"].view(np.int64)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -142,6 +172,7 @@ class RangeTable:
         labels: class number of each sample.
         keys: key of each sample.
         classes: class names.
+        content_digest: of some of the samples' bytes, where keys and sizes do not tell the samples apart; b"" for none.
     """
 
     kind: str
@@ -156,6 +187,7 @@ class RangeTable:
     skipped: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
     labels_digest: str = ""
+    content_digest: bytes = b""
 
     def write(self, file: BinaryIO) -> None:
         """Write the index. Raises OSError."""
@@ -170,6 +202,8 @@ class RangeTable:
             identity.update(np.ascontiguousarray(part).data)
         container_sizes = np.array([container.size for container in self.containers], np.int64)
         container_mtimes = np.array([container.mtime_ns for container in self.containers], np.int64)
+        if self.content_digest:
+            identity.update(self.content_digest)
         fingerprint = identity.hexdigest()
         for part in (container_sizes, container_mtimes, self.container_of, self.starts):  # not names: data may move
             identity.update(np.ascontiguousarray(part).data)
@@ -183,6 +217,8 @@ class RangeTable:
             skipped=self.skipped,
             examples=self.examples,
         )
+        has_files = bool(self.containers) and b"://" not in self.containers[0].name
+        stamps = [_stamps(container) if has_files else (0, 0) for container in self.containers]
         columns: Columns = {
             "class_names": class_names,
             "class_offsets": class_offsets,
@@ -190,6 +226,8 @@ class RangeTable:
             "container_offsets": container_offsets,
             "container_sizes": container_sizes,
             "container_mtimes": container_mtimes,
+            "container_ctimes": np.array([ctime for ctime, _ in stamps], np.int64),
+            "container_inodes": np.array([inode for _, inode in stamps], np.uint64),
             "sample_names": key_names,
             "sample_offsets": narrowest(key_offsets, np.uint32, np.uint64),
             "sample_containers": narrowest(self.container_of, np.uint8, np.uint16, np.uint32),

@@ -50,7 +50,7 @@ class RangeSource(IndexedImages):
 
     def refreshed(self) -> RangeSource:
         """Return this source if its containers are unchanged, otherwise one of their present content."""
-        return self if are_unchanged(self._index.containers()) else self._reopen()
+        return self if self._index.has_same_files() else self._reopen()
 
     def name(self, index: int) -> bytes:
         """Return the key of image `index`, which is the same wherever its container lies."""

@@ -125,14 +125,15 @@ def test_fingerprint_is_of_pixels_labels_and_shape() -> None:
     assert ArraySource(images.copy(), labels.astype(np.int16)).fingerprint == prints[0]
 
 
-def test_fingerprint_of_much_data_takes_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_of_much_data_covers_every_image(monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels = pixels(10, 4, 4, 3), np.arange(10)
-    monkeypatch.setattr(array_source, "FINGERPRINT_BYTES", images.nbytes // 2)
-    before = ArraySource(images, labels).fingerprint
-    images[1] ^= 1
-    assert ArraySource(images, labels).fingerprint == before
-    images[2] ^= 1
-    assert ArraySource(images, labels).fingerprint != before
+    monkeypatch.setattr(array_source, "HASHED_BYTES", images.nbytes // 2)
+    found = {ArraySource(images, labels).fingerprint}
+    for number in range(10):
+        images[number, 1, 2, 0] ^= 1
+        found.add(ArraySource(images, labels).fingerprint)
+    found.add(ArraySource(images[::-1], labels).fingerprint)
+    assert len(found) == 12
 
 
 def test_a_started_process_reads_the_same_memory() -> None:

@@ -34,6 +34,7 @@ class RangeServer:
         fault: decides which requests fail.
         error_body: body of the answers that fail.
         etags: path -> ETag to send instead of that of the file's content; "" for none.
+        has_dates: whether it tells when files were modified.
         watch: called with the path and query of each request.
         requests: counts by method.
         num_bytes: bytes of the bodies sent.
@@ -47,6 +48,7 @@ class RangeServer:
     fault: Fault | None = None
     error_body: bytes = b""
     etags: dict[str, str] = field(default_factory=dict)
+    has_dates: bool = True
     watch: Callable[[str], object] = lambda target: None
     requests: Counter[str] = field(default_factory=Counter)
     num_bytes: int = 0
@@ -157,7 +159,8 @@ class _Handler(BaseHTTPRequestHandler):
             if wanted:
                 self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
             self.send_header("Content-Length", str(end - start))
-            self.send_header("Last-Modified", self.date_time_string(int(file.stat().st_mtime)))
+            if self.state.has_dates:
+                self.send_header("Last-Modified", self.date_time_string(int(file.stat().st_mtime)))
             self.end_headers()
             if with_body:
                 body = data[start:end] if status != CUT else data[start : start + (end - start) // 2]
