@@ -36,10 +36,10 @@ def handed_fields(
         raise ValueError(f"batch_transform may move pixels, which {names} would not follow: pass {leave}")
     for function in given if names else ():
         if takes_fields(function):
-            if stays and batch_transform is None and len(given) == 1:
-                raise ValueError(f"transform_moves=False, but transform moves the {names} that it is handed: pass one")
             if has_geometry:
                 raise ValueError("transform moves pixels, which geometry would not follow: leave with_geometry out")
+            if stays and batch_transform is None and len(given) == 1:
+                raise ValueError(f"transform is handed {names} and moves them: leave transform_moves=False out")
         elif not stays and (has_geometry or not is_albumentations(function)):
             instead = "or a Compose of albumentations, which is handed all of them"
             if type(function).__module__.startswith("torchvision."):

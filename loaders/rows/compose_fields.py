@@ -14,7 +14,7 @@ from penstock.pipelines.checked import shown
 from penstock.pipelines.fields.field_kinds import FieldKind
 
 Floats = npt.NDArray[np.float64]
-_BOX_FORMATS = ("pascal_voc", "albumentations", "coco", "yolo")
+_BOX_FORMATS = ("pascal_voc", "albumentations", "coco", "yolo", "cxcywh")
 _NONE: tuple[str, tuple[str, ...]] = "", ()  # format and label fields where there are no such fields
 _DATA = {"bbox": "bboxes", "keypoint": "keypoints"}
 _SLIVER = 1e-3  # pixels: what float32 leaves of a box that was moved out of the image
@@ -242,7 +242,10 @@ def _find_params(function: Any, kind: str, names: list[str], hint: str) -> tuple
         )
     get = params.get if isinstance(params, Mapping) else lambda name, usual=None: getattr(params, name, usual)
     labels = get("label_fields", None) or ()
-    return str(get("format", None)), (labels,) if isinstance(labels, str) else tuple(labels)
+    form = get("format", None) or get("coord_format", None)  # as version 2 and AlbumentationsX call it
+    if get("bbox_type", "hbb") != "hbb":
+        form = get("bbox_type", None)  # turned boxes have five values
+    return str(form), (labels,) if isinstance(labels, str) else tuple(labels)
 
 
 def _from_corners(corners: Floats, form: str, size: tuple[int, int]) -> Floats:
@@ -254,7 +257,7 @@ def _from_corners(corners: Floats, form: str, size: tuple[int, int]) -> Floats:
     low, extent = corners[:, :2], corners[:, 2:] - corners[:, :2]
     if form == "coco":
         return np.concatenate((low, extent), 1)
-    return np.concatenate((low + extent / 2, extent), 1) / sides
+    return np.concatenate((low + extent / 2, extent), 1) / (sides if form == "yolo" else 1)
 
 
 def _to_corners(boxes: Floats, form: str, size: tuple[int, int]) -> Floats:
@@ -265,7 +268,8 @@ def _to_corners(boxes: Floats, form: str, size: tuple[int, int]) -> Floats:
         return boxes * sides
     if form == "coco":
         return np.concatenate((boxes[:, :2], boxes[:, :2] + boxes[:, 2:]), 1)
-    center, half = (boxes * sides)[:, :2], (boxes * sides)[:, 2:] / 2
+    boxes = boxes * sides if form == "yolo" else boxes
+    center, half = boxes[:, :2], boxes[:, 2:] / 2
     return np.concatenate((center - half, center + half), 1)
 
 
@@ -287,6 +291,8 @@ def _as_rows(what: str, value: Any, width: int) -> Floats:
     if found.ndim != 2 or found.shape[1] != width:
         wanted = f"{what} with {width} values each, as they were given"
         raise WrongResultError(f"transform must return {wanted}, got {shown(value[0])}")
+    if not np.isfinite(found).all():
+        raise WrongResultError(f"transform must return finite {what}, got {shown(value)}")
     return found
 
 

@@ -22,7 +22,7 @@ from penstock.pipelines.spec import ImagePipeline
 
 HEIGHT, WIDTH, COUNT = 24, 36, 24
 WHOLE = ImagePipeline(size=(HEIGHT, WIDTH), crop="full", flip=0.0)
-FORMATS = ("pascal_voc", "coco", "yolo", "albumentations")
+FORMATS = ("pascal_voc", "coco", "yolo", "albumentations", "cxcywh")
 
 
 class Data(NamedTuple):
@@ -162,7 +162,7 @@ def test_a_compose_moves_random_fields_as_its_pixels(data: Data, albumentations:
     for number in range(60):
         which = ("mpk", "m", "b", "p", "k", "mb", "mp", "bp")[number % 8]
         steps = [albumentations.HorizontalFlip(), albumentations.Shift(int(draw.integers(0, 20)))]
-        form, point_form = FORMATS[number % 4], ("xy", "yx", "xya", "xyas")[number // 4 % 4]
+        form, point_form = FORMATS[number % 5], ("xy", "yx", "xya", "xyas")[number // 4 % 4]
         labels = [None, ["classes"], ["kind", "again"]][number % 3]
         compose = albumentations.Compose(
             steps[:: (1, -1)[number % 2]],
@@ -306,7 +306,10 @@ def test_transform_moves_is_refused_where_it_says_nothing(data: Data, albumentat
         ({"source": source}, "transform_moves says nothing without transform or batch_transform"),
         ({"source": (data.images, np.arange(COUNT)), "transform": darken}, "nothing without masks, boxes, keypoints"),
         ({"source": source, "transform": darken, "transform_moves": 0}, "transform_moves must be True or False, got 0"),
-        ({"source": source, "transform": flips}, "transform moves the mask, boxes that it is handed"),
+        (
+            {"source": source, "transform": flips},
+            "transform is handed mask, boxes and moves them: leave",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             open_loader(**{"transform_moves": False} | options)
@@ -335,7 +338,7 @@ def test_a_compose_that_cannot_move_the_fields_is_refused(data: Data, albumentat
         ("b", A.Compose(flips), "transform needs bbox_params to move boxes"),
         ("p", A.Compose(flips), "transform needs keypoint_params to move points"),
         ("k", A.Compose(flips, boxes), "transform needs keypoint_params to move keypoints"),
-        ("b", A.Compose(flips, {"format": "cxcywh"}), "bbox_params must have a format of pascal_voc, .*got 'cxcywh'"),
+        ("b", A.Compose(flips, {"format": "xyxy"}), "bbox_params must have a format of pascal_voc, .*got 'xyxy'"),
         ("p", A.Compose(flips, None, {"format": "xq"}), "keypoint_params must have a format such as 'xy', got 'xq'"),
         ("m", A.Compose([A.Resize()]), r"transform must keep the size of images, which mask would not.*\[12, 18, 3\]"),
     ):
@@ -353,6 +356,7 @@ def test_a_compose_that_cannot_move_the_fields_is_refused(data: Data, albumentat
         ("float mask", r"transform must return the mask 'mask' as uint8 \[24, 36\], got float64"),
         ("short boxes", "transform must return bboxes with 6 values each, as they were given"),
         ("number", "transform must keep the last value of each of the bboxes, which is its number"),
+        ("nan", "transform must return finite bboxes"),
         ("class", "transform must return 3 whole numbers as labels"),
         ("none", "transform raised KeyError: 'bboxes'"),
     ],
@@ -371,6 +375,7 @@ def test_results_that_make_no_sense_name_their_sample(data: Data, fault: str, ca
                 "float mask": {"mask": given["mask"] + 0.5},
                 "short boxes": {"bboxes": [box[:4] for box in boxes]},
                 "number": {"bboxes": [[*box[:-1], 99] for box in boxes]},
+                "nan": {"bboxes": [[float("nan"), *box[1:]] for box in boxes]},
                 "class": {"bboxes": [[*box[:4], 0.5, box[5]] for box in boxes]},
                 "none": {},
             }

@@ -94,6 +94,7 @@ def streams(photos: Path) -> dict[str, list[Step]]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore:transform draws from the global random state")  # as it must say in threads
 @pytest.mark.parametrize(
     ("case", "backend"),
     [

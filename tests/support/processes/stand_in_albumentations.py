@@ -141,7 +141,7 @@ class Compose:
             x, y = (params.format.index(letter) for letter in "xy")
             return np.concatenate((rows[:, [x, y]], rows), 1)  # a place in front of the row as it came
         boxes = rows[:, :4] * (np.tile((width, height), 2) if params.format in ("yolo", "albumentations") else 1)
-        if params.format == "yolo":
+        if params.format in ("yolo", "cxcywh"):
             boxes = np.concatenate((boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2), 1)
         if params.format == "coco":
             boxes = np.concatenate((boxes[:, :2], boxes[:, :2] + boxes[:, 2:]), 1)
@@ -159,7 +159,7 @@ class Compose:
             rows[:, :4] = rows[:, :4].clip(0, np.tile(sides, 2))
             rows = rows[(rows[:, 2:4] > rows[:, :2]).all(1)]
             low, high = rows[:, :2].copy(), rows[:, 2:4].copy()
-            if params.format == "yolo":
+            if params.format in ("yolo", "cxcywh"):
                 rows[:, :4] = np.concatenate(((low + high) / 2, high - low), 1)
             if params.format == "coco":
                 rows[:, 2:4] = high - low
