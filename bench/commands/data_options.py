@@ -46,6 +46,7 @@ _OPTIONS: dict[str, Any] = {
     "local_cache": _option(Path | None, "Data by URL: folder of this machine that keeps what was fetched."),
     "local_bytes": _option(int | None, "Data by URL: bytes that this folder may take, about.", min=1),
     "classes": _option(str | None, "Class names by class number, separated by commas; or a file with one per line."),
+    "missing_labels": _option(str | None, "Rows without a label: raise, the default, or leave_out."),
 }
 
 

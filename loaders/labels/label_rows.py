@@ -19,6 +19,7 @@ from penstock.pipelines.user_warnings import warn_user
 
 RAISE, LEAVE_OUT = "raise", "leave_out"
 _FLOAT = ":float"
+_NO_LABELS = "pass label=None if the images have no labels"
 _FEW_ROWS = 16  # of which each may well have a class of its own
 
 
@@ -107,12 +108,11 @@ class LabelRows:
         missing = {column: column.find_missing() for column in self._columns.values()}
         for rows in missing.values():
             self.left_out |= rows
-        if len(self) and self.left_out.all():
-            cause = f"none of the {len(self):,} rows has a label"
-            raise LoaderError("E-NODATA", cause, fix="pass label=None if the images have no labels")
         for column, rows in missing.items():
             if rows.any() and self._missing_labels == RAISE:
-                raise column.missing_error(self._fix)
+                raise column.missing_error(self._fix + f"; {_NO_LABELS}" * bool(rows.all()))
+        if len(self) and self.left_out.all():
+            raise LoaderError("E-NODATA", f"none of the {len(self):,} rows has a label", fix=_NO_LABELS)
         return {name: column.finish(~self.left_out) for name, column in self._columns.items()}
 
 

@@ -77,6 +77,16 @@ def test_several_label_columns_are_served_by_name(photos: Path, tmp_path: Path) 
     assert " ".join(labels) in repeat_command(BenchSettings(data_options={"label": ["price", "kind"]}))
 
 
+def test_rows_without_a_label_are_left_out_on_request(photos: Path, tmp_path: Path) -> None:
+    files = sorted(photos.rglob("*.jpg"))[:8]
+    (tmp_path / "t.csv").write_text("path,label\n" + "".join(f"{file},{n % 2 or ''}\n" for n, file in enumerate(files)))
+    base = ("iterate", tmp_path / "t.csv", "--size", 16, "--batch-size", 4, "--workers", 0, "--eval")
+    assert "missing_labels='leave_out'" in penstock_here(*base).stderr
+    with pytest.warns(UserWarning, match="left out: 4 rows without a label"):
+        run = penstock_here(*base, "--missing-labels", "leave_out")
+    assert (run.returncode, lines_of(run.stdout)[0]["label"]) == (0, [1, 1, 1, 1])
+
+
 def test_iterate_serves_a_part(photos: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "some.npy", np.arange(0, 24, 2))
     base = ("--size", 16, "--batch-size", 4, "--workers", 0, "--dump", tmp_path / "dump")

@@ -159,7 +159,7 @@ def test_rows_without_label_image_or_bytes(tmp_path: Path, folder: ImageFolder) 
     by_row = open_source(write_parquet(tmp_path / "y.parquet", table.slice(3), rows=2), max_file_bytes=100, label=None)
     with pytest.raises(LoaderError, match=r"E-BOMB\] sample=1"):
         by_row.read(1)
-    with pytest.raises(LoaderError, match=r"E-NODATA.*none of the 1 rows has a label: fix=pass label=None"):
+    with pytest.raises(LoaderError, match=r"row 0: no label: fix=.*; pass label=None if the images have no labels"):
         open_source(write_parquet(tmp_path / "z.parquet", table.slice(4)))
 
 
