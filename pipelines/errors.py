@@ -64,7 +64,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "E-CHANGED": ErrorCode(3, "start again: the data is then indexed again"),
     "E-ACCESS": ErrorCode(3, "make the file readable for this user"),
     "E-READ": ErrorCode(3, "check the storage; the read failed after retries"),
-    "E-NODATA": ErrorCode(3, "pass a folder that contains JPEG, PNG, WebP, BMP or GIF files"),
+    "E-NODATA": ErrorCode(3, "pass a folder that contains JPEG, PNG, WebP, BMP, GIF or TIFF files"),
     "E-EMPTYCLASS": ErrorCode(3, "remove the empty class folder, or pass allow_empty=True"),
     "E-MAXBAD": ErrorCode(3, "repair the data, or raise max_bad"),
     "E-DATASET": ErrorCode(3, "the dataset's __getitem__ raised: see the cause"),

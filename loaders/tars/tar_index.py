@@ -86,7 +86,7 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
     names = list(chain.from_iterable(tar.names for tar in tars))
     container_of = np.repeat(np.arange(len(tars)), [len(tar.names) for tar in tars])
     if not names:
-        fix = "pass tars that contain JPEG, PNG, WebP, BMP or GIF files"
+        fix = "pass tars that contain JPEG, PNG, WebP, BMP, GIF or TIFF files"
         if settings.image:
             fix = "check image=: no member has this suffix"
         raise LoaderError("E-NODATA", f"no sample in {_describe(paths)}{skipped_text(left_out.counts)}", fix=fix)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.remote.fetcher import Range, _join_neighbours
+from penstock.loaders.remote.fetcher import Range, join_neighbours
 from penstock.loaders.remote.read_ahead import ReadAhead
 from penstock.loaders.sources.range_index import COLUMNS, RangeHeader, RangeIndex
 from penstock.loaders.stream.block_order import BlockShuffled
@@ -47,7 +47,7 @@ def write_index(path: Path, samples: int) -> None:
         rest //= 10
     keys[:, 9:] = np.frombuffer(b".jpg", np.uint8)
     names = [b"s3://bucket/train-%06d.tar" % shard for shard in range(SHARDS)]
-    header = RangeHeader(kind="tar files", fingerprint="0" * 64, content="0" * 64, num_bytes=samples * SIZE)
+    header = RangeHeader(kind="tar files", fingerprint="0" * 64, content="0" * 64, num_bytes=samples * SIZE, skipped={})
     columns: dict[str, npt.NDArray[Any]] = {
         "class_names": np.frombuffer(b"one", np.uint8),
         "class_offsets": np.array([0, 3], np.uint64),
@@ -55,6 +55,8 @@ def write_index(path: Path, samples: int) -> None:
         "container_offsets": np.cumsum([0, *map(len, names)]).astype(np.uint64),
         "container_sizes": np.full(SHARDS, per_shard * STEP, np.int64),
         "container_mtimes": np.ones(SHARDS, np.int64),
+        "container_ctimes": np.zeros(SHARDS, np.int64),
+        "container_inodes": np.zeros(SHARDS, np.uint64),
         "sample_names": keys.reshape(-1),
         "sample_offsets": np.arange(samples + 1, dtype=np.uint32) * np.uint32(13),
         "sample_containers": numbers // np.uint32(per_shard),
@@ -127,7 +129,7 @@ class Announced:
     def announce(self, indices: npt.NDArray[np.int64]) -> None:
         per_shard = N // SHARDS
         wanted = [(Range(i, f"{i // per_shard:06}", i % per_shard * STEP, SIZE, 1), None) for i in indices.tolist()]
-        for request in _join_neighbours(wanted):
+        for request in join_neighbours(wanted, lambda one: one[0]):
             self.requests += 1
             self.num_bytes += request[-1][0].start + SIZE - request[0][0].start
         self.samples += len(indices)
