@@ -20,6 +20,7 @@ from penstock.loaders.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.foreign_data import cure_by_name, cure_of_missing, cure_of_object, cure_of_option
 from penstock.loaders.labels.labelled import are_targets, label_source, names_numbers
 from penstock.loaders.remote.object_store import is_url
+from penstock.loaders.remote.pinned_urls import pin_url
 from penstock.loaders.remote.places import is_file, without_query
 from penstock.loaders.remote.remote_source import REMOTE_OPTIONS, check_remote
 from penstock.loaders.remote.url_patterns import expand_url, is_url_pattern
@@ -95,6 +96,7 @@ def _open_cache_url(url: bytes, **remote_options: Any) -> Source:
 def _open_list(specs: list[Any], **options: Any) -> Source:
     """Open data sets as one: files of one kind together, others each by itself."""
     paths = [] if any(isinstance(spec, Source) for spec in specs) else list(map(os.fsencode, specs))
+    paths = [pin_url(path) for path in paths]
     if paths and not any(_is_url_folder(path) or os.path.isdir(path) for path in paths):
 
         def find() -> list[bytes]:
@@ -277,6 +279,7 @@ def _open_urls(url: bytes, options: dict[str, Any]) -> Source:
     scheme, _, place = url.partition(b"://")
     if not place or (place.startswith(b"/") and scheme in _HAVE_HOSTS):
         raise ValueError(f"{printable(url)} names no bucket or host: write s3://bucket/folder/, for example")
+    url = pin_url(url)
     if _is_url_folder(url):
         url = url.rstrip(b"/")
         kind = next(kind for kind in URL_FOLDER_KINDS if kind.is_this(url))

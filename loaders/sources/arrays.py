@@ -16,7 +16,7 @@ from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.image_types import Levels
 from penstock.pipelines.native.rows import MEMORY, NO_NAMES, Names, Rows
 
-# Up to this size the fingerprint covers every byte (0.3 s); beyond, this much of whole images at equal distances.
+# Up to this size the fingerprint is a digest of every byte (0.3 s); beyond, of the CRC-32 of every image.
 HASHED_BYTES = 256 * 1024 * 1024
 _THREADS = 8
 _CHANNELS = (1, 3)
