@@ -23,7 +23,6 @@ from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.pinned_urls import pin_url
 from penstock.loaders.remote.places import is_file, without_query
 from penstock.loaders.remote.remote_source import REMOTE_OPTIONS, check_remote
-from penstock.loaders.remote.store_revision import pin_revision
 from penstock.loaders.remote.url_patterns import expand_url, is_url_pattern
 from penstock.loaders.remote.whole_files import copy_whole
 from penstock.loaders.sources.arrays import ArraySource
@@ -282,7 +281,7 @@ def _open_urls(url: bytes, options: dict[str, Any]) -> Source:
         raise ValueError(f"{printable(url)} names no bucket or host: write s3://bucket/folder/, for example")
     url = pin_url(url)
     if _is_url_folder(url):
-        url = pin_revision(url).rstrip(b"/")
+        url = url.rstrip(b"/")
         kind = next(kind for kind in URL_FOLDER_KINDS if kind.is_this(url))
         return _open_kind(kind, url, options)
     return _open_found(partial(expand_url, url), lambda found: _open_files(found, url, options))

@@ -7,7 +7,6 @@ import re
 
 from penstock.loaders.remote.object_store import ObjectStore, RemoteObject
 from penstock.loaders.remote.places import HTTP
-from penstock.loaders.remote.store_revision import pin_revision
 from penstock.loaders.sources.path_patterns import expand_braces
 from penstock.pipelines.errors import LoaderError, printable
 
@@ -20,7 +19,6 @@ def expand_url(pattern: bytes) -> dict[bytes, RemoteObject | None]:
     Each with what the storage's listing says of it; None for those of braces. Raises LoaderError E-NODATA if a * finds
     nothing, ValueError for a * in an HTTP URL, which cannot be listed.
     """
-    pattern = pin_revision(pattern)
     urls: dict[bytes, RemoteObject | None] = {}
     store = ObjectStore()
     for one in expand_braces(pattern):

@@ -6,11 +6,9 @@ import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 from remote_photos import open_loader
 from served_rows import Row, serve
 from tar_files import write_tar
@@ -115,46 +113,3 @@ def test_a_protocol_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPat
         store.stat("silent://host/a.tar")
     assert caught.value.code == "E-READ"
     assert store.retries == 1
-
-
-class Hub(MemoryFileSystem):
-    """Stands for Hugging Face's file system: a repository at commits, of which `newest` is that of its branch."""
-
-    protocol = "hf"
-    store: ClassVar[dict[str, Any]] = {}
-    pseudo_dirs: ClassVar[list[str]] = [""]
-    newest = ""
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return "/" + path.removeprefix("hf://").strip("/")
-
-    def resolve_path(self, path: str) -> Any:
-        repository, _, below = path.removeprefix("hf://datasets/me/").partition("/")
-        revision = repository.partition("@")[2] or "main"
-        return SimpleNamespace(repo_type="dataset", repo_id="me/set", revision=revision, path_in_repo=below)
-
-    @property
-    def _api(self) -> Any:
-        return SimpleNamespace(repo_info=lambda repo_id, revision, repo_type: SimpleNamespace(sha=Hub.newest))
-
-
-def test_a_repository_is_read_at_the_commit_that_it_had(
-    photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import fsspec
-
-    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "hf", Hub)
-    commits = ["1" * 40, "2" * 40]
-    for commit, label in zip(commits, (b"3", b"4"), strict=True):
-        files = [(f"{n}.{s}", photos.read(n) if s == "jpg" else label) for n in range(3) for s in ("jpg", "cls")]
-        with fsspec.open(f"hf://datasets/me/set@{commit}/a.tar", "wb") as file:
-            file.write(write_tar(tmp_path / "x.tar", files).read_bytes())
-    found = []
-    for Hub.newest in commits:
-        for url in ("hf://datasets/me/set/a.tar", "hf://datasets/me/set/*.tar", "hf://datasets/me/set/"):
-            source: Any = open_source(url)
-            assert f"set@{Hub.newest}/a.tar".encode() in source.path(0)
-            found.append(int(source.labels([0])[0]))
-        assert f"set@{commits[0]}/a.tar".encode() in open_source(f"hf://datasets/me/set@{commits[0]}/a.tar").path(0)
-    assert found == [3, 3, 3, 4, 4, 4]
