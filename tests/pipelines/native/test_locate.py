@@ -25,7 +25,8 @@ def random_tables(rng: np.random.Generator) -> dict[str, np.ndarray]:
     """The columns of a folder's index with random names, each of a random width."""
 
     def unsigned(values: np.ndarray) -> np.ndarray:
-        return values.astype(rng.choice(["<u2", "<u4", "<u8"]))
+        """A column of a random width, with zeros before and behind it, which would pass for a sound entry."""
+        return np.pad(values.astype(rng.choice(["<u2", "<u4", "<u8"])), 8)[8:-8]
 
     folders, files = int(rng.integers(1, 5)), int(rng.integers(1, 30))
     ends = {what: np.cumsum([0, *rng.integers(0, 40, count)]) for what, count in (("f", folders), ("n", files))}
@@ -86,6 +87,15 @@ def test_a_name_longer_than_any_system_opens(length: int) -> None:
     tables |= {"file_names": np.full(length, 97, np.uint8), "file_offsets": np.array([0, length, length], "<u4")}
     tables |= {name: tables[name][:2] for name in ("file_folders", "file_sizes", "file_mtimes")}
     assert check(tables, [0, 1]) == (length == _NAME_BYTES)
+
+
+def test_a_file_of_just_so_many_bytes_is_read() -> None:
+    tables = random_tables(np.random.default_rng(3))
+    for size, kind in ((_MAX_BYTES - 1, FILE), (_MAX_BYTES, FILE), (_MAX_BYTES + 1, ELSEWHERE)):
+        rows = np.zeros(1, ROW)
+        sized = tables | {"file_sizes": np.full(len(tables["file_sizes"]), size, "<u4")}
+        assert FileTables(sized).locate(np.array([0]), rows, _MAX_BYTES)
+        assert rows["kind"].tolist() == [kind]
 
 
 def test_samples_and_folders_that_are_not_in_the_tables() -> None:

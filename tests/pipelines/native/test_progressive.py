@@ -110,6 +110,18 @@ def test_missing_repeated_and_early_scans_are_left_to_python(native: ctypes.CDLL
     assert not is_taken(native, PARTS.joined(*order))
 
 
+def test_a_band_is_of_one_component(native: ctypes.CDLL) -> None:
+    """Cr and Cb in one scan, with the data of Cr alone: then all of both would seem to be known."""
+    scan = PARTS.scans[2]
+    at = scan.index(b"\xff\xda")
+    (number, table, *band), other = scan[at + 5 : at + 10], PARTS.scans[3][PARTS.scans[3].index(b"\xff\xda") + 5]
+    both = scan[:at] + jp.segment(
+        jp.SOS, bytes([2, *sorted([number, other])[:1], table, max(number, other), table, *band])
+    )
+    scans = [*PARTS.scans[:2], both + scan[at + 10 :], *PARTS.scans[4:]]
+    assert not is_taken(native, b"".join([PARTS.head, *scans, jp.EOI]))
+
+
 def test_markers_between_scans(native: ctypes.CDLL) -> None:
     def with_marker(extra: bytes) -> bytes:
         return b"".join([PARTS.head, *PARTS.scans[:5], extra, *PARTS.scans[5:], jp.EOI])
@@ -257,6 +269,8 @@ CRAFTED: dict[str, tuple[list[Scan], bool]] = {
         ],
         False,
     ),
+    "a band that ends before it begins": ([DC, Scan(1, 63, 0, 0, [NO_MORE]), Scan(5, 3, 0, 0, [])], False),
+    "a band beyond the last coefficient": ([DC, Scan(1, 64, 0, 0, [NO_MORE])], False),
     "DC with the first of AC": ([Scan(0, 1, 0, 0, DC.symbols), Scan(2, 63, 0, 0, [NO_MORE])], False),
     "a new coefficient of two bits": (
         [DC, Scan(1, 63, 0, 1, [NO_MORE]), Scan(1, 63, 1, 0, [(0x02, "10"), (0, ""), SEVEN])],

@@ -172,6 +172,13 @@ def test_strips_of_a_progressive_image_are_unsupported(strips: Stored) -> None:
     assert strips.result() == strips.cut()[0]["result"] == UNSUPPORTED
 
 
+def test_bytes_behind_the_header_of_strips_are_unsupported(strips: Stored) -> None:
+    assert strips.result() == strips.cut()[0]["result"] == OK
+    strips.header += b"\0\0"
+    strips.seal()
+    assert strips.result() == strips.cut()[0]["result"] == UNSUPPORTED
+
+
 @pytest.mark.parametrize(
     "window",
     [(-1, 0, 4, 4), (0, -1, 4, 4), (0, 0, 0, 4), (0, 0, 4, 0), (125, 0, 4, 4), (0, 87, 4, 4), (2**31 - 1, 0, 4, 4)],
@@ -226,6 +233,24 @@ def test_a_planned_image_outside_the_batch_is_not_drawn(native: ctypes.CDLL, fir
     assert stage.make(rows, NO_NAMES, crops.at([first]), None, memory[: 3 * 192], None) == sum(inside)
     assert [result == OK for result in rows["result"]] == inside
     assert not memory[3 * 192 :].any()
+
+
+def test_an_image_is_made_with_all_of_its_views_and_noted_in_its_row_alone(native: ctypes.CDLL) -> None:
+    """The second view of the first image and the first of the third do not fit; the fourth has an impossible row."""
+    pixels, stage, rows = textured(20, 30), NativeStage(native, 2**62, apply_exif=False), np.zeros((4, 2), ROW)
+    rows["kind"], rows["offset"], rows["size"] = MEMORY, pixels.ctypes.data, pixels.nbytes
+    rows["width"], rows["height"], rows["row"] = 30, 20, [[0], [1], [2], [-1]]
+    rows["repeats"][:, 1] = 1
+    view = ImagePipeline(size=(8, 8), crop="full")
+    crops = native_crops((view, view), 0, 0)
+    assert crops is not None
+    memory = np.zeros(5 * 192, np.uint8)
+    notes = np.full(6 * 200, 0xA5, np.uint8).view(np.dtype((np.void, 200)))[2:]
+    whole = np.asarray(notes.base if notes.base is not None else notes)
+    assert stage.make(rows.reshape(-1), NO_NAMES, crops.at([0, 2 * 192]), None, memory, notes) == 3
+    assert stage.make(rows.reshape(-1), NO_NAMES, crops.at([0, 4 * 192]), None, memory, notes) == 1
+    assert rows["result"][3].tolist() == [UNSUPPORTED, UNSUPPORTED]
+    assert (whole.view(np.uint8)[: 2 * 200] == 0xA5).all()
 
 
 def resident_bytes() -> int:
@@ -339,6 +364,7 @@ def test_files_are_read_as_they_were_scanned_or_not_at_all(tmp_path: Path, nativ
     for field, values in lies.items():
         for value in values:
             assert result(**{field: value}) == UNREADABLE, (field, value)
+    assert result(names=Names(root, names.folders, np.frombuffer(b"name\0pipe", np.uint8)), name_bytes=9) == UNREADABLE
     assert result(size=3) == result(size=-1) == result(size=1 << 40) == UNSUPPORTED
     assert result(names=names._replace(root=root + b"x" * 5000)) == UNREADABLE
     os.utime(tmp_path / "name", (12 * 10**9, 12 * 10**9))  # in ns more than 64 bits
