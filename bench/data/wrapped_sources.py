@@ -11,6 +11,20 @@ from penstock.loaders.views.subset import Subset
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
 
 
+class WithoutShares(View):
+    """Serves the images of a mixture without its shares: what is measured of them does not depend on their order."""
+
+    keeps_order = True
+    mixture = None
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source, len(source), "without shares")
+
+
+def _without_shares(source: Source) -> Source:
+    return source if getattr(source, "mixture", None) is None else WithoutShares(source)
+
+
 class RepeatedSource(View):
     """Serves the images of a small source again and again, as a large one.
 
@@ -18,7 +32,7 @@ class RepeatedSource(View):
     """
 
     def __init__(self, source: Source, entries: int) -> None:
-        super().__init__(source, entries, f"x {entries}")
+        super().__init__(_without_shares(source), entries, f"x {entries}")
         self._count = len(source)
 
     def _at(self, index: Index) -> Index:
@@ -33,7 +47,7 @@ class FetchedSource(View):
     """Serves the images of a source that fetches them, each from memory after its first time."""
 
     def __init__(self, source: Source) -> None:
-        super().__init__(source, len(source), "fetched")
+        super().__init__(_without_shares(source), len(source), "fetched")
         self._held: dict[int, bytes | npt.NDArray[np.uint8]] = {}
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
@@ -55,4 +69,4 @@ class FetchedSource(View):
 def sample_of(source: Source, count: int) -> Subset:
     """Return at most `count` images of a source, at equal distances."""
     count = min(count, len(source))
-    return Subset(source, np.linspace(0, len(source), count, endpoint=False).astype(np.int64))
+    return Subset(_without_shares(source), np.linspace(0, len(source), count, endpoint=False).astype(np.int64))

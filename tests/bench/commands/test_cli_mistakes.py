@@ -22,7 +22,7 @@ MISTAKES = {
     f"iterate noheader.csv {SMALL}": (USAGE, "the first line of a table"),
     f"iterate odd.csv --image id --label specie {SMALL}": (USAGE, "pass label='species'"),
     f"iterate labels.csv --classes a,b {SMALL}": (DATA, "is not one of classes"),
-    f"iterate photos --classes a,b {SMALL}": (USAGE, "has no option classes"),
+    f"iterate photos --classes a,b {SMALL}": (USAGE, "not in classes"),
     f"iterate photos --subset train {SMALL}": (USAGE, "subset must be indices"),
     f"iterate photos --backend pytorch {SMALL}": (USAGE, "perhaps 'torch'"),
     f"iterate photos --decoder PIL {SMALL}": (USAGE, "perhaps 'pillow'"),
