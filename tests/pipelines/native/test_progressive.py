@@ -111,15 +111,15 @@ def test_missing_repeated_and_early_scans_are_left_to_python(native: ctypes.CDLL
 
 
 def test_a_band_is_of_one_component(native: ctypes.CDLL) -> None:
-    """Cr and Cb in one scan, with the data of Cr alone: then all of both would seem to be known."""
-    scan = PARTS.scans[2]
+    """Cb and Cr in one scan, with the data of one of them: then all of both would seem to be known."""
+    parts = taken_apart(scripted(scene("420", 61, 83), SCRIPTS["bands alone"]))
+    scan = parts.scans[1]
     at = scan.index(b"\xff\xda")
-    (number, table, *band), other = scan[at + 5 : at + 10], PARTS.scans[3][PARTS.scans[3].index(b"\xff\xda") + 5]
-    both = scan[:at] + jp.segment(
-        jp.SOS, bytes([2, *sorted([number, other])[:1], table, max(number, other), table, *band])
-    )
-    scans = [*PARTS.scans[:2], both + scan[at + 10 :], *PARTS.scans[4:]]
-    assert not is_taken(native, b"".join([PARTS.head, *scans, jp.EOI]))
+    assert scan[at + 4 : at + 6] == b"\1\3"
+    table, band = scan[at + 6], scan[at + 7 : at + 10]
+    both = scan[:at] + jp.segment(jp.SOS, bytes([2, 2, table, 3, table]) + band) + scan[at + 10 :]
+    assert is_taken(native, parts.joined(*range(5)))
+    assert not is_taken(native, b"".join([parts.head, parts.scans[0], both, parts.scans[2], parts.scans[4], jp.EOI]))
 
 
 def test_markers_between_scans(native: ctypes.CDLL) -> None:
