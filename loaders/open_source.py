@@ -226,10 +226,11 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
     if isinstance(spec, (str, bytes, os.PathLike)):
         return _open_path(os.fsencode(spec), options)
     if isinstance(spec, Source):
-        if options:
-            raise TypeError(f"an open source takes no options, got {', '.join(sorted(options))}")
+        others = sorted(options.keys() - {"classes"})
+        if others:
+            raise TypeError(f"an open source takes no options, got {', '.join(others)}")
         check_source(spec)
-        return spec
+        return spec if options.get("classes") is None else choose_classes(spec, options["classes"])
     for kind in OBJECT_KINDS:
         if kind.is_this(spec):
             return _open_kind(kind, spec, options)

@@ -19,6 +19,8 @@ from penstock.pipelines.user_warnings import warn_user
 class ChosenClasses(View):
     """Serve the samples of a source with the numbers that their classes have in `classes`."""
 
+    keeps_order = True
+
     def __init__(self, source: Source, classes: tuple[bytes, ...]) -> None:
         self._chosen = classes
         digest = hashlib.blake2b(repr(classes).encode(), digest_size=16).hexdigest()

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from tar_files import write_tar
 
-from penstock.loaders import concat, create_loader, open_source
+from penstock.loaders import concat, create_loader, mix, open_source
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines import ImagePipeline
 
@@ -81,6 +81,19 @@ def test_every_kind_of_data_takes_classes(tmp_path: Path, kind: str) -> None:
         missing = labels[0]
         with pytest.raises((ValueError, RuntimeError), match=missing):
             open_source(data, classes=[name for name in classes if name != missing])
+
+
+def test_a_source_that_is_open_takes_classes(tmp_path: Path) -> None:
+    """Joined sources, and a mix, whose shares stay."""
+    one, two = (open_source(write(tmp_path / name, [name, "bee"], "folder")) for name in ("ant", "dog"))
+    classes = ["dog", "eel", "ant", "bee"]
+    for source in (concat([one, two]), mix({"one": (one, 0.5), "two": (two, 0.5)})):
+        chosen: Any = open_source(source, classes=classes)
+        assert named(chosen, classes)
+        assert getattr(chosen, "mixture", None) == getattr(source, "mixture", None)
+    assert named(concat([one, two], classes=classes), classes)
+    with pytest.raises(TypeError, match="no options, got rescan"):
+        open_source(one, classes=classes, rescan=True)
 
 
 def test_a_list_that_is_the_datas_own_changes_nothing(tmp_path: Path) -> None:
