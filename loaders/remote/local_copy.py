@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import mmap
@@ -21,6 +22,7 @@ from penstock.pipelines.user_warnings import warn_user
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of fallocate(2)
 _PAGE = mmap.PAGESIZE
+_BYTES_PER_CALL = 4096  # to read so many more takes about as long as one more call
 _RECORD = np.dtype([("crc", "<u4"), ("present", "u1")])
 Index = npt.NDArray[np.int64]
 # (samples, whether the batch that is being announced is past) -> the place in the stream at which each is needed next.
@@ -52,7 +54,7 @@ class LocalCopy:
         self.folder, self._limit = folder, limit
         self._bases = np.concatenate([np.zeros(1, np.int64), np.cumsum(index.container_sizes, dtype=np.int64)])
         self._index = index
-        self._is_full = self._is_cut = False
+        self._is_full = False
         self._lock = threading.Lock()
         self.victims = Victims(len(index), self.has)
         try:
@@ -61,25 +63,30 @@ class LocalCopy:
             weakref.finalize(self, os.close, self.fd).atexit = False
             self._table_fd = _open(os.path.join(folder, b"table"))
             weakref.finalize(self, os.close, self._table_fd).atexit = False
-            with os.fdopen(os.dup(self._table_fd), "r+b") as file:
-                # On a full disk, to write to a mapped page that has no block yet would kill the process.
-                os.posix_fallocate(file.fileno(), 0, len(index) * _RECORD.itemsize)
-                self._mapped: npt.NDArray[Any] = np.memmap(file, _RECORD, "r+", shape=(len(index),))
         except OSError as error:
             fix = "free disk space, or pass another local_cache folder, on a local disk"
             raise LoaderError("E-NOSPC", f"cannot keep a local copy: {error.strerror}", fix=fix, path=folder) from error
 
-    def _table(self) -> npt.NDArray[Any]:
-        """Return the table; an empty one if its file was cut, because a page behind the end would kill the process."""
-        if os.fstat(self._table_fd).st_size < len(self._mapped) * _RECORD.itemsize and not self._is_cut:
-            self._is_cut = self._is_full = True  # what is missing is fetched again, and not kept
-            self._mapped = np.zeros(len(self._mapped), _RECORD)
-            warn_user(f"the local copy in {printable(self.folder)} was cut by another program: it is not used any more")
-        return self._mapped
+    def _records(self, samples: Index) -> npt.NDArray[Any]:
+        """Return the table's records of `samples` (int64 [n]), read by pread: another program may cut the file.
+
+        A mapped table would end the process then. What lies behind the end of the file is not there.
+        """
+        size, count = _RECORD.itemsize, len(samples)
+        if not count:
+            return np.zeros(0, _RECORD)
+        first, end = int(samples.min()), int(samples.max()) + 1
+        if (end - first) * size <= _BYTES_PER_CALL * count:
+            return np.frombuffer(_pread(self._table_fd, (end - first) * size, first * size), _RECORD)[samples - first]
+        each = (_pread(self._table_fd, size, sample * size) for sample in samples.tolist())
+        return np.frombuffer(b"".join(each), _RECORD)
+
+    def _record(self, sample: int, crc: int, present: int) -> None:
+        os.pwrite(self._table_fd, np.array((crc, present), _RECORD).tobytes(), sample * _RECORD.itemsize)
 
     def has(self, samples: Index) -> npt.NDArray[np.bool_]:
         """Return which of `samples` (int64 [n]) are there."""
-        present: npt.NDArray[np.bool_] = self._table()["present"][samples] == 1
+        present: npt.NDArray[np.bool_] = self._records(samples)["present"] == 1
         return present
 
     def offsets(self, samples: Index) -> Index:
@@ -90,7 +97,7 @@ class LocalCopy:
 
     def crcs(self, samples: Index) -> npt.NDArray[np.uint32]:
         """Return the CRC-32 of `samples` (int64 [n])."""
-        found: npt.NDArray[np.uint32] = self._table()["crc"][samples]
+        found: npt.NDArray[np.uint32] = self._records(samples)["crc"].astype(np.uint32)
         return found
 
     def read(self, sample: int) -> bytes | None:
@@ -121,13 +128,12 @@ class LocalCopy:
                 offset, done = int(self.offsets(one)[0]), 0
                 while done < data.nbytes:
                     done += os.pwrite(self.fd, data[done:], offset + done)
+                self._record(sample, crc, 1)
             except OSError as error:
                 self._is_full = True  # the stream goes on without
                 self._drop(sample)
                 reason = f"the local copy in {printable(self.folder)} takes no more samples: {error.strerror}"
             else:
-                self._table()["crc"][sample] = crc
-                self._table()["present"][sample] = 1
                 return
         warn_user(reason)
 
@@ -156,7 +162,8 @@ class LocalCopy:
 
     def _drop(self, sample: int) -> None:
         """Take a sample out of the table, and give its blocks back."""
-        self._table()["present"][sample] = 0
+        with contextlib.suppress(OSError):  # a full disk: what is read is compared with its CRC
+            self._record(sample, 0, 0)
         begin = int(self.offsets(np.array([sample], np.int64))[0])
         end = begin + int(self._index.sizes[sample])
         if _punch_hole(self.fd, begin, end - begin):
@@ -169,6 +176,15 @@ class LocalCopy:
 
 def _open(path: bytes) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _pread(fd: int, size: int, offset: int) -> bytes:
+    """Read `size` bytes; those that the file does not have, or that the disk cannot read, are zeros."""
+    try:
+        data = os.pread(fd, size, offset)
+    except OSError:
+        data = b""
+    return data.ljust(size, b"\0")
 
 
 def _punch_hole(fd: int, offset: int, size: int) -> int:

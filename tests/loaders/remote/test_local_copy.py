@@ -313,7 +313,7 @@ def test_a_source_that_is_gone_holds_no_files(server: RangeServer, photos: Image
     source = open_remote(server, photos, local_cache=tmp_path / "copy")
     with open_loader(source, workers=0) as loader:
         serve(loader, 2)
-    assert count_files() == 3  # the samples, and the table, which is mapped and looked at
+    assert count_files() == 2  # the samples and the table
     del source, loader
     assert count_files() == 0
 
