@@ -315,6 +315,15 @@ def _is_below(folder: str, name: str, found: RemoteObject) -> bool:
     return not is_mark and len(name) > len(folder) and name.startswith(folder)
 
 
+def has_fsspec() -> bool:
+    """Return whether fsspec, which opens other protocols, can be imported."""
+    try:
+        import fsspec  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 _TIMES = ("mtime", "LastModified", "last_modified", "modified", "modificationTime", "created")
 
 

@@ -6,6 +6,7 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
+from penstock.loaders.remote.object_store import has_fsspec
 from penstock.loaders.remote.storage_errors import as_loader_error
 
 _REPOSITORY = re.compile(
@@ -25,6 +26,8 @@ def pin_url(url: bytes) -> bytes:
     found = _REPOSITORY.fullmatch(url.decode("utf-8", "surrogateescape"))
     revision = None if found is None else found["revision"]
     if found is None or (revision is not None and _COMMIT.fullmatch(revision)):
+        return url
+    if not has_fsspec():  # opening the URL will say so
         return url
     try:
         from huggingface_hub import HfApi
