@@ -16,6 +16,7 @@ from penstock.loaders.stream.schedule import Schedule
 _MAX_STEPS = 1024  # batches ahead, however small they are
 LEAD = 1.25  # of what is mixed at a time: so far ahead of their use samples are announced,
 _MIN_STEPS = 4  # or so many steps
+_OVERTAKEN = 64  # steps: a batch so little before the first one was overtaken by it, as threads make batches
 
 
 class ReadAhead:
@@ -39,6 +40,10 @@ class ReadAhead:
             worker = get_worker_info()
             stride = 1 if worker is None else worker.num_workers
             self._at = cursor
+            if self._is_late(schedule, cursor):
+                index = schedule.batch(*cursor)
+                source.announce(index[index >= 0])
+                return
             is_over = self._blocks is not None and not self._blocks.can_go_on
             if is_over or not self._begun <= cursor <= self._next:
                 source.forget()  # also what an earlier loader over this source left
@@ -54,6 +59,16 @@ class ReadAhead:
                 source.announce(index[index >= 0])
                 for _ in range(stride):
                     self._next = schedule.after(self._next)
+
+    def _is_late(self, schedule: Schedule, cursor: Cursor) -> bool:
+        """Return whether the batch at `cursor` precedes that which began, because another thread was faster."""
+        if not cursor < self._begun:
+            return False
+        for _ in range(_OVERTAKEN):
+            cursor = schedule.after(cursor)
+            if cursor >= self._begun:
+                return cursor == self._begun
+        return False
 
     def _show_future(self, source: FetchingSource, schedule: Schedule) -> None:
         """Tell a source that keeps samples when it needs each again, if the order can be computed backwards."""

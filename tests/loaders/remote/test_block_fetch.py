@@ -18,6 +18,7 @@ from penstock.loaders import Blocks, concat, open_source
 from penstock.loaders.loader import Loader
 from penstock.loaders.remote import fetcher, read_ahead
 from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.stream.block_order import BlockShuffled
 from penstock.loaders.stream.engine_contract import Cursor
 from penstock.loaders.stream.schedule import Schedule
 
@@ -118,6 +119,20 @@ def test_a_worker_process_announces_its_own_batches(monkeypatch: pytest.MonkeyPa
     assert source.num_forgotten == 1  # at the beginning: the second batch was expected
 
 
+@pytest.mark.parametrize("order", [None, BlockShuffled(n=100, seed=1, block=5, group=4)])
+def test_a_batch_that_another_thread_overtook_is_announced_alone(order: BlockShuffled | None) -> None:
+    schedule = Schedule(n=100, batch_size=8, seed=1, order=order)
+    source, ahead = Announced(), read_ahead.ReadAhead()
+    for position in (8, 16, 0):
+        ahead.advance(source, schedule, Cursor(9, position))
+    assert source.announced[-1] == schedule.batch(9, 0).tolist()
+    assert source.num_forgotten == 1
+    ahead.advance(source, schedule, Cursor(9, 24))
+    assert source.num_forgotten == 1
+    ahead.advance(source, schedule, Cursor(0, 0))  # a state of an earlier epoch
+    assert source.num_forgotten == 2
+
+
 class Announced(FaultySource):
     """A source that notes what is announced, and has room for ten batches."""
 
@@ -134,6 +149,11 @@ class Announced(FaultySource):
 
     def announce(self, indices: np.ndarray) -> None:
         self.announced.append(indices.tolist())
+
+    announce_blocks = announce
+
+    def can_hold(self, num_samples: int) -> bool:
+        return True
 
     def forget(self) -> None:
         self.num_forgotten += 1
