@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,10 @@ from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Window
 
 Mask = npt.NDArray[Any]
 _ONE_CHANNEL = ("1", "L", "P", "I", "I;16", "I;16B")  # Pillow's modes whose pixels are one whole number
+_LOSSY = ("jpeg", "tiff_jpeg", "webp")  # compressions of TIFF
+_TIFF_TAGS = {"bits": 258, "photometric": 262, "format": 339}
+_UNSIGNED, _SIGNED = 1, 2  # formats of TIFF's samples
+_PGM_HEADER = re.compile(rb"P[25](?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+(\d+)")  # the highest level
 
 
 def window_of_mask(
@@ -76,9 +82,10 @@ def encode_mask(mask: Mask) -> bytes:
 def decode_mask(data: bytes | Mask) -> Mask:
     """Return the values of a mask, integers [h, w]: palette indices, or grey levels as numbers from 0 on.
 
-    A grey PNG of 1, 2 or 4 bits has the values 0 to 1, 3 or 15.
+    A grey image of 1, 2 or 4 bits has the values 0 to 1, 3 or 15, one of PGM those that it is written with.
 
-    Raises LoaderError E-CORRUPT, E-UNSUPPORTED for a mask of several channels or a JPEG, which changes values.
+    Raises LoaderError E-CORRUPT, E-UNSUPPORTED for a mask of several channels, for a JPEG, which changes values, and
+    for a TIFF whose levels count from white.
     """
     if isinstance(data, np.ndarray):
         return data
@@ -86,18 +93,43 @@ def decode_mask(data: bytes | Mask) -> Mask:
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            if image.mode not in _ONE_CHANNEL or image.format == "JPEG":
+            if image.mode not in _ONE_CHANNEL or image.format == "JPEG" or image.info.get("compression") in _LOSSY:
                 cause = f"a mask must have one channel without loss, this is a {image.format} of mode {image.mode}"
                 raise LoaderError("E-UNSUPPORTED", cause, fix="save masks as PNG, grey or with a palette")
-            step = _step_of_levels(image.format, data)
+            restore = _find_levels(image, data)
             values = np.asarray(image.convert("L") if image.mode == "1" else image)
             bits = image.mode == "1"
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise LoaderError("E-CORRUPT", f"the mask cannot be decoded: {error}") from error
-    return (values > 0).view(np.uint8) if bits else values // step if step > 1 else values
+    return (values > 0).view(np.uint8) if bits else restore(values)
 
 
-def _step_of_levels(form: str | None, data: bytes) -> int:
-    """Return what Pillow multiplies the levels of a grey PNG of 2 or 4 bits by."""
-    is_grey_png = form == "PNG" and len(data) > 25 and data[25] == 0
-    return {2: 85, 4: 17}.get(data[24], 1) if is_grey_png else 1
+def _find_levels(image: Any, data: bytes) -> Callable[[Mask], Mask]:
+    """Return what makes the levels of an open image, as they are stored, of those that Pillow makes of them."""
+    if image.format == "PNG":
+        is_grey = len(data) > 25 and data[25] == 0
+        return _of_few_bits(data[24]) if is_grey else np.asarray
+    if image.format == "TIFF":
+        return _find_tiff_levels({name: image.tag_v2.get(tag) for name, tag in _TIFF_TAGS.items()}, image.mode)
+    header = _PGM_HEADER.match(data) if image.format == "PPM" else None
+    highest = int(header[1]) if header else 0
+    full = 255 if image.mode == "L" else 65535
+    return np.asarray if highest in (0, full) else lambda values: (values * (highest / full)).round().astype(np.int32)
+
+
+def _find_tiff_levels(tags: dict[str, Any], mode: str) -> Callable[[Mask], Mask]:
+    bits, sample = ((tags[name] or (1,))[0] for name in ("bits", "format"))
+    if tags["photometric"] == 0 and mode == "L":
+        cause = "the levels of this TIFF count from white (PhotometricInterpretation 0)"
+        raise LoaderError("E-UNSUPPORTED", cause, fix="save masks as PNG, grey or with a palette")
+    if (bits, sample) == (8, _SIGNED):
+        return lambda values: values.view(np.int8)
+    if (bits, sample) == (32, _UNSIGNED):
+        return lambda values: values.view(np.uint32)
+    return _of_few_bits(bits) if mode == "L" else np.asarray
+
+
+def _of_few_bits(bits: int) -> Callable[[Mask], Mask]:
+    """Return what divides the levels of 2 or 4 bits by what Pillow multiplies them by."""
+    step = {2: 85, 4: 17}.get(bits, 1)
+    return np.asarray if step == 1 else lambda values: values // step

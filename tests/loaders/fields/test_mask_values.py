@@ -94,3 +94,51 @@ def test_masks_of_0_and_255_are_said_to_have_no_foreground(tmp_path: Path, how: 
     assert said(values * 255) == said(values * 255, ignore_index=255) == 1
     assert said(values * 7, ignore_index=7) == 1
     assert said(values) == said(border) == said(values * 255, ignore_index=254) == said(values * 0) == 0
+
+
+def tiff(values: np.ndarray, bits: int, sample: int = 1, photometric: int = 1) -> bytes:
+    """A grey TIFF without compression, made here: Pillow writes neither few bits nor signed bytes."""
+    rows = b"".join(pack(row, bits) if bits < 8 else row.tobytes() for row in values)
+    height, width = values.shape
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: photometric, 277: 1, 278: height, 279: len(rows)}
+    tags |= {273: 8 + 2 + 12 * 10 + 4, 339: sample}
+    listed = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items()))
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + listed + struct.pack("<I", 0) + rows
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_grey_tiffs_of_few_bits_hold_numbers(tmp_path: Path, bits: int) -> None:
+    values = np.random.default_rng(bits).integers(0, min(1 << bits, 250), (SIDE, SIDE), np.uint8)
+    (tmp_path / "m.tif").write_bytes(tiff(values, bits))
+    assert np.array_equal(serve(tmp_path, [tmp_path / "m.tif"])[0], values)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "sample"), [(-1, "int8", 2), (-128, "int8", 2), (3_000_000_000, "uint32", 1)]
+)
+def test_signs_of_tiffs_are_kept(tmp_path: Path, value: int, dtype: str, sample: int) -> None:
+    values = np.zeros((SIDE, SIDE), dtype)
+    values[3, 4] = value
+    (tmp_path / "m.tif").write_bytes(tiff(values, values.itemsize * 8, sample))
+    with pytest.raises(LoaderError, match=rf"m\.tif.*values from {min(value, 0)} to {max(value, 0)}"):
+        serve(tmp_path, [tmp_path / "m.tif"])
+    if value < 0:
+        assert np.array_equal(serve(tmp_path, [tmp_path / "m.tif"], dtype="int32")[0], values)
+
+
+@pytest.mark.parametrize("highest", [1, 3, 20, 254, 255, 256, 1000, 65534, 65535])
+def test_pgm_holds_the_numbers_that_it_is_written_with(tmp_path: Path, highest: int) -> None:
+    values = np.random.default_rng(highest).integers(0, highest, (SIDE, SIDE), endpoint=True)
+    levels = values.astype(np.uint8 if highest < 256 else ">u2").tobytes()
+    (tmp_path / "m.pgm").write_bytes(b"P5 # of classes\n%d\n%d %d\n" % (SIDE, SIDE, highest) + levels)
+    assert np.array_equal(serve(tmp_path, [tmp_path / "m.pgm"], dtype="int32")[0], values)
+
+
+def test_tiffs_that_change_values_are_refused(tmp_path: Path) -> None:
+    values = np.full((SIDE, SIDE), 3, np.uint8)
+    (tmp_path / "m.tif").write_bytes(tiff(values, 8, photometric=0))
+    with pytest.raises(LoaderError, match="count from white"):
+        serve(tmp_path, [tmp_path / "m.tif"])
+    Image.fromarray(values).save(tmp_path / "m.tif", compression="jpeg")
+    with pytest.raises(LoaderError, match="without loss"):
+        serve(tmp_path, [tmp_path / "m.tif"])
