@@ -13,9 +13,8 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.fields.mask_files import sample_names
+from penstock.loaders.fields.mask_files import sample_names, whole_names
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.sources.view import is_part
 from penstock.loaders.system.file_read import read_error
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError, count_text, printable
@@ -209,7 +208,8 @@ def _look_up(
 def find_images(source: Source, document: CocoDocument) -> npt.NDArray[np.int64]:
     """Return the number of the image of each sample: that of its name, or else of its last part where only one has it.
 
-    No two samples have one image. Raises ValueError for a sample without an image; warns of images without a sample.
+    No two samples have one image, those included that a part of the data leaves out. Raises ValueError for a sample
+    without an image; warns of images without a sample.
     """
     whole = {name: number for number, name in enumerate(document.names)}
     last: dict[str, int] = {}
@@ -217,7 +217,7 @@ def find_images(source: Source, document: CocoDocument) -> npt.NDArray[np.int64]
         base = os.path.basename(name)
         last[base] = -1 if base in last else number
     sample_of: dict[int, int] = {}
-    names = list(sample_names(source))
+    names, wanted = list(sample_names(source)), "give each an image whose file_name is the sample's whole name"
     for index, name in enumerate(names):
         found = whole.get(name, last.get(os.path.basename(name)))
         if found is None or found < 0:
@@ -226,14 +226,25 @@ def find_images(source: Source, document: CocoDocument) -> npt.NDArray[np.int64]
             raise file_error(document.path, f"sample {index} ({printable(name)}) {what}, {has}")
         if (other := sample_of.setdefault(found, index)) != index:
             both = " and ".join(f"{number} ({printable(source.path(number))})" for number in (other, index))
-            wanted = "give each an image whose file_name is the sample's whole name"
             raise file_error(
                 document.path, f"samples {both} would both be image {shown(document.names[found])}: {wanted}"
             )
-    if len(names) < len(whole) and not is_part(source):
-        first = next(name for name, number in whole.items() if number not in sample_of)
-        left = f"{len(whole) - len(names):,} of {count_text(len(whole), 'image')}"
-        warn_user(
-            f"{printable(str(document.path))}: {left} are not in this data and are left out, first {shown(first)}"
-        )
+    by_last = {document.names[number]: index for number, index in sample_of.items() if names[index] not in whole}
+    for name in whole_names(source) if by_last else ():
+        if name in by_last:
+            both = f"{by_last[name]} ({printable(source.path(by_last[name]))}) and one of the whole data"
+            raise file_error(document.path, f"samples {both} would both be image {shown(name)}: {wanted}")
+    if len(names) < len(whole):
+        _warn_of_others(source, document, whole, last)
     return np.fromiter(sample_of, np.int64, len(sample_of))
+
+
+def _warn_of_others(source: Source, document: CocoDocument, whole: dict[str, int], last: dict[str, int]) -> None:
+    """Warn of images that no sample has the name of, not of those that a part of the data leaves out."""
+    known = {whole.get(name, last.get(os.path.basename(name))) for name in whole_names(source)}
+    others = [name for name, number in whole.items() if number not in known]
+    if others:
+        left = f"{len(others):,} of {count_text(len(whole), 'image')}"
+        warn_user(
+            f"{printable(str(document.path))}: {left} are not in this data and are left out, first {shown(others[0])}"
+        )

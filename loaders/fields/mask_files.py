@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,6 +16,7 @@ from penstock.loaders.fields.join import join_sources, sample_stems, stem
 from penstock.loaders.sources.content_probe import probe_ranges, read_file
 from penstock.loaders.sources.contract import Source, sample_name
 from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES
+from penstock.loaders.sources.view import find_whole
 from penstock.loaders.system.file_read import mtime_ns, read_error
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
@@ -138,6 +139,12 @@ def find_masks(source: Source, where: Any) -> MaskFiles | MaskBytes | MaskSource
 def sample_names(source: Source) -> Iterable[str]:
     """Yield the name of each sample as text."""
     return (os.fsdecode(sample_name(source, index)) for index in range(len(source)))
+
+
+def whole_names(source: Source) -> Iterator[str]:
+    """Yield the names of all samples of the data that `source` may be a part of."""
+    for whole in find_whole(source):
+        yield from sample_names(whole)
 
 
 def _check_first(source: Source, masks: MaskFiles) -> MaskFiles:

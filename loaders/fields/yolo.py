@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.fields.box_values import checked_names
-from penstock.loaders.fields.join import sample_stems
+from penstock.loaders.fields.join import sample_stems, stem
+from penstock.loaders.fields.mask_files import whole_names
 from penstock.loaders.sources.contract import Source
-from penstock.loaders.sources.view import is_part
 from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.fields.ragged import Ragged
 from penstock.pipelines.user_warnings import warn_user
@@ -37,8 +37,7 @@ def read_yolo(
         found.append(_read_file(path, most) if os.path.exists(path) else None)
     if not any(each is not None for each in found):
         raise ValueError(f"no image has a text file of its name in {printable(str(folder))}")
-    if not is_part(source):
-        _warn_of_others(folder, stems)
+    _warn_of_others(folder, set(map(stem, whole_names(source))))
     lengths = np.array([0 if each is None else len(each) for each in found], np.int64)
     values = np.concatenate([each for each in found if each is not None])
     return Ragged(lengths, (values[:, 1:].astype(np.float32), values[:, 0].astype(np.int64))), classes
@@ -78,13 +77,20 @@ def _read_text(path: str) -> str:
         raise ValueError(f"{printable(path)}: not a text file ({error.reason} at byte {error.start})") from None
 
 
-def _warn_of_others(folder: Any, stems: Sequence[str]) -> None:
-    """Warn of text files of boxes that no image has the name of; classes.txt is a list of names."""
-    known, others = set(stems), []
+def _warn_of_others(folder: Any, known: Set[str]) -> None:
+    """Warn of text files of boxes that no image has the name of; classes.txt is a list of names.
+
+    known: the names of all images without their suffix, those included that a part of the data leaves out.
+    """
+    others = []
     for parent, _, files in os.walk(folder, followlinks=True):
         within = os.path.relpath(parent, folder)
-        texts = (os.path.normpath(os.path.join(within, name)) for name in files if name.endswith(".txt"))
-        others += [name for name in texts if name[:-4] not in known and os.path.basename(name) != "classes.txt"]
+        texts = (os.path.normpath(os.path.join(within, name)) for name in files if name.lower().endswith(".txt"))
+        others += [
+            name
+            for name in texts
+            if not (name.endswith(".txt") and stem(name) in known) and os.path.basename(name).lower() != "classes.txt"
+        ]
     if others:
         text = f"{count_text(len(others), 'text file')} of {printable(str(folder))}"
         warn_user(f"{text} have no image of their name and are left out, first {printable(min(others))}")

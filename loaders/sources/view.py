@@ -229,10 +229,9 @@ class View(OverSources):
         return self.source.describe()
 
 
-def is_part(source: Source) -> bool:
-    """Return whether `source` shows fewer samples than the data that it was made of, as a subset or a split does."""
-    while isinstance(source, View):
-        if len(source) < len(source.source):
-            return True
-        source = source.source
-    return False
+def find_whole(source: Source) -> list[Source]:
+    """Return the data sets, each whole and once, whose samples `source` shows: one for a subset or a split."""
+    if not isinstance(source, OverSources):
+        return [source]
+    found = [whole for each in source.sources for whole in find_whole(each)]
+    return [each for number, each in enumerate(found) if not any(each is other for other in found[:number])]

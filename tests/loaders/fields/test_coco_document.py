@@ -324,6 +324,21 @@ def test_images_of_the_file_that_are_not_in_the_data_are_counted(images: Path, t
     assert len(boxes) == len(part)
 
 
+def test_a_part_is_joined_as_the_whole_data(images: Path, tmp_path: Path) -> None:
+    """The file names one of two images by a name whose last part both have: a part with the other one is refused."""
+    listed = [image(1, "a.png"), image(2, "b.png"), image(3, "x/0001.png")]
+    file = write(tmp_path / "a.json", document(images=listed, annotations=[box(5, 3)]))
+    for other in ([3], [0, 3]):
+        with pytest.raises(ValueError, match=r"y/0001\.png'\) and one of the whole data would both be image 'x/0001"):
+            with_fields(images, coco=file, subset=other)
+        with pytest.raises(ValueError, match="would both be image"):
+            with_fields(concat([open_source(images, subset=other)]), mask=file)
+    assert lefts(serve(with_fields(images, coco=file, subset=[2, 0]), batch_size=2)) == [[5], []]
+    more = write(tmp_path / "b.json", document(images=[*listed, image(4, "c.png")], annotations=[]))
+    with pytest.warns(UserWarning, match="1 of 4 images are not in this data and are left out, first 'c.png'"):
+        with_fields(images, coco=more, subset=[2, 0])
+
+
 def test_keypoints_are_swapped_as_asked(images: Path, tmp_path: Path) -> None:
     names = ["nose", "port", "starboard"]
     kinds = [{"id": 7, "name": "dog", "keypoints": names}, {"id": 3, "name": "cat", "keypoints": names}]
@@ -452,7 +467,11 @@ def test_text_files_without_an_image_are_counted(images: Path, tmp_path: Path) -
     with pytest.warns(UserWarning, match="2 text files of .* have no image of their name and are left out, first 'a/A"):
         with_fields(images, yolo=tmp_path)
     part, _ = split(images, 0.75, by_class=False)
-    with_fields(part, yolo=Yolo(tmp_path, ["cat", "dog"]))
+    with pytest.warns(UserWarning, match="2 text files of"):  # not of those whose image is in another part
+        with_fields(part, yolo=Yolo(tmp_path, ["cat", "dog"]))
+    (tmp_path / "b.txt").rename(tmp_path / "b.TXT")
+    with pytest.warns(UserWarning, match="2 text files of"):
+        with_fields(images, yolo=tmp_path)
 
 
 def test_masks_of_a_json_file_keep_to_its_images(images: Path, tmp_path: Path) -> None:
