@@ -45,7 +45,7 @@ class CocoMasks:
                 if wrong := _find_fault(each, sides, value, int(np.iinfo(dtype).max)):
                     raise file_error(path, f"annotation {each.get('id')} {wrong}")
             if of == "classes":
-                objects = sorted(objects, key=lambda both: -(both[1].get("area") or 0))
+                objects = sorted(objects, key=lambda both: -(both[1].get("area") or _measure(both[1]["segmentation"])))
             drawn.append(json.dumps([*sides, [(value, each["segmentation"]) for value, each in objects]]).encode())
         self._drawn, self._dtype = BytesColumn(drawn), dtype
 
@@ -92,6 +92,14 @@ def _find_fault(annotation: dict[str, Any], sides: list[Any], value: int, highes
         ):
             return f"must have polygons x, y, x, y, ... in its image, got {shown(polygon)}"
     return ""
+
+
+def _measure(outline: dict[str, Any] | list[list[float]]) -> float:
+    """Return the area of a segmentation in pixels, for an annotation that does not say it."""
+    if isinstance(outline, dict):
+        return sum(_read_counts(outline["counts"])[1::2])
+    corners = [np.reshape(polygon, (-1, 2)).T for polygon in outline]
+    return sum(float(abs(x @ np.roll(y, 1) - y @ np.roll(x, 1))) / 2 for x, y in corners)
 
 
 def _are_numbers(values: Any, *kinds: type) -> TypeGuard[list[Any]]:

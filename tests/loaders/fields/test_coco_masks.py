@@ -142,6 +142,22 @@ def test_classes_and_instances_on_all_backends(tmp_path: Path) -> None:
         assert np.array_equal(batch.fields["each"].numpy(), instances)
 
 
+@pytest.mark.parametrize("area", [None, 0, "none"])
+def test_smaller_objects_lie_over_larger_ones_that_do_not_say_their_area(tmp_path: Path, area: Any) -> None:
+    code = np.zeros((HEIGHT, WIDTH), bool)
+    code[6:30, 6:30] = True
+    large = [square(2, 2, 26), {"segmentation": {"size": [HEIGHT, WIDTH], "counts": runs_of(code)}}]
+    for each in large:
+        each["area"] = area
+        if area == "none":
+            del each["area"]
+    path = write(tmp_path / "a.json", [[square(8, 8, 4, category_id=9), each] for each in large])
+    source = with_fields(images(2), mask=Masks(path))
+    for number in range(2):
+        values, counts = np.unique(source.mask("mask", number)[6:28, 6:28], return_counts=True)  # type: ignore[attr-defined]
+        assert (values.tolist(), counts.tolist()) == ([1, 2], [22 * 22 - 16, 16])
+
+
 @pytest.mark.parametrize(
     ("outline", "text"),
     [
