@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.loaders.rows.compose_fields import is_albumentations, takes_fields
+from penstock.loaders.rows.compose_fields import find_mirror, is_albumentations, takes_fields
 from penstock.loaders.rows.own_transform import OwnTransform, keeps_size, size_fault
 from penstock.pipelines.checked import checked_bool
 from penstock.pipelines.fields.field_kinds import MOVING, FieldKind
 from penstock.pipelines.spec import ImagePipeline
+from penstock.pipelines.user_warnings import warn_user
 
 
 def handed_fields(
@@ -52,7 +53,10 @@ def handed_fields(
 def check_moving(
     moving: Sequence[str], views: Sequence[ImagePipeline], transforms: Sequence[OwnTransform | None]
 ) -> None:
-    """Raise ValueError for pipelines and for transforms of another size that the fields `moving` cannot follow."""
+    """Raise ValueError for pipelines and for transforms of another size that the fields `moving` cannot follow.
+
+    Warn of a transform that makes mirror images and leaves left and right keypoints as they are.
+    """
     names = ", ".join(moving)
     if moving and views[0].augment.mixes:
         raise ValueError(f"{names} cannot follow mixup and cutmix, which mix two images: leave these out")
@@ -64,4 +68,11 @@ def check_moving(
         if view.augment.moves_pixels and own.fields is not None:
             raise ValueError(
                 f"{names} cannot follow auto_augment after a transform of albumentations: leave one of the two out"
+            )
+        mirror = find_mirror(own.function)
+        if own.fields is not None and own.fields.sided and mirror is not None:
+            warn_user(
+                f"transform makes mirror images ({mirror}), in which it leaves left and right of "
+                f"{', '.join(own.fields.sided)} as they are: take it out and pass ImagePipeline(flip=0.5), which "
+                "exchanges them, or pass swaps=() to the keypoints if no point has a side"
             )

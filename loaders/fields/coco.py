@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from penstock.loaders.fields.box_values import check_swaps
 from penstock.loaders.fields.coco_document import CocoDocument, file_error, find_images, read_document
-from penstock.loaders.fields.keypoint_pairs import find_pairs
+from penstock.loaders.fields.keypoint_pairs import find_pairs, has_lonely
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.checked import shown
 from penstock.pipelines.fields.ragged import Ragged, find_elements
@@ -29,7 +29,7 @@ class CocoFields(NamedTuple):
         image_ids: of each sample, integers or text.
         points: keypoints of each box, float32 [k, 3]; None where the file has none.
         swaps: pairs of keypoints that change places in a mirror.
-        unpaired: whether no pair was given, nor found by the names.
+        unpaired: whether none was given, nor found by the names for all points that have a side.
     """
 
     boxes: Ragged
@@ -74,7 +74,9 @@ def read_coco(source: Source, path: Any, swaps: Sequence[tuple[int | str, int | 
     points = np.array([_read_keypoints(document, number, len(names)) for number in wanted[chosen].tolist()], np.float32)
     pairs = find_pairs(names) if swaps is None else check_swaps(_number_swaps(swaps, names), len(names))
     return fields._replace(
-        points=Ragged(lengths, (points.reshape(-1, len(names), 3),)), swaps=pairs, unpaired=swaps is None and not pairs
+        points=Ragged(lengths, (points.reshape(-1, len(names), 3),)),
+        swaps=pairs,
+        unpaired=swaps is None and (not pairs or has_lonely(names, pairs)),
     )
 
 

@@ -30,6 +30,20 @@ def find_pairs(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
     return tuple((left[0], right[0]) for left, right in of_rest.values() if len(left) == len(right) == 1)
 
 
+def has_lonely(names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> bool:
+    """Return whether some keypoints have a side, or look so next to another one, and are in none of `pairs`.
+
+    Such are left_ankle next to right_ankel, LHIP next to RHIP, and two pairs of one name.
+    """
+    paired = {number for pair in pairs for number in pair}
+    alone = [name for number, name in enumerate(names) if number not in paired]
+    letters: dict[tuple[str, str], set[str]] = defaultdict(set)  # of the rest of a name, what comes before and after it
+    for name in map(str.lower, alone):
+        letters["", name[1:]].add(name[:1])
+        letters[name[:-1], ""].add(name[-1:])
+    return any(map(_find_side, alone)) or any(each >= {"l", "r"} for each in letters.values())
+
+
 def _find_side(name: str) -> tuple[int, tuple[str, ...]] | None:
     """Return the side (0: left) and the other words of a name; None for one without a side, or with two."""
     words = [word.lower() for word in _WORDS.findall(name)]
@@ -46,10 +60,10 @@ def _find_side(name: str) -> tuple[int, tuple[str, ...]] | None:
 
 
 def warn_of_unpaired(kinds: Mapping[str, FieldKind], views: Sequence[ImagePipeline]) -> None:
-    """Warn where a pipeline mirrors images, and nothing says which of their keypoints are left and right."""
+    """Warn where a pipeline mirrors images, and nothing says which keypoints, or which of some, are left and right."""
     unpaired = [name for name, kind in kinds.items() if kind.unpaired and kind.points > 1]
     if unpaired and any(view.flip or view.vertical_flip or view.crop == "ten" for view in views):
         warn_user(
-            f"the pipeline mirrors images (flip), and no pair of left and right is known among {', '.join(unpaired)}: "
-            "pass swaps=[(left, right), ...], or swaps=() if no point has a side"
+            f"the pipeline mirrors images (flip), and which points are left and right is not known of "
+            f"{', '.join(unpaired)}, or not of all: pass swaps=[(left, right), ...], or swaps=() if no point has a side"
         )

@@ -19,6 +19,7 @@ _NONE: tuple[str, tuple[str, ...]] = "", ()  # format and label fields where the
 _DATA = {"bbox": "bboxes", "keypoint": "keypoints"}
 _SLIVER = 1e-3  # pixels: what float32 leaves of a box that was moved out of the image
 _CENTER = 0.5  # of the first pixel, from which albumentations counts keypoints; ours count from its edge
+_MIRRORS = ("HorizontalFlip", "VerticalFlip", "Flip", "Transpose", "D4", "SquareSymmetry")
 _OF_KEYPOINT = {"x": 0, "y": 1}
 _FILL = {"a": 0.0, "s": 1.0, "z": 0.0}  # what a keypoint's format may ask for next to its place: angle, scale, depth
 
@@ -59,6 +60,15 @@ def takes_fields(function: Any) -> bool:
     )
 
 
+def find_mirror(function: Any) -> str | None:
+    """Return the name of the first transform within one of albumentations that makes mirror images, if there is one."""
+    if type(function).__name__ in _MIRRORS:
+        return type(function).__name__
+    inner = getattr(function, "transforms", ())
+    found = map(find_mirror, inner if isinstance(inner, (list, tuple)) else ())
+    return next((name for name in found if name is not None), None)
+
+
 class ComposeFields:
     """Turn RowFields into arguments of a transform of albumentations, and its results into RowFields.
 
@@ -69,6 +79,8 @@ class ComposeFields:
 
     Attributes:
         names: of the fields.
+        sided: names of those keypoints that may have a left and a right one, which a mirror does not exchange, unless
+            label fields say what each is afterwards.
     """
 
     def __init__(self, function: Any, kinds: Mapping[str, FieldKind]) -> None:
@@ -95,6 +107,8 @@ class ComposeFields:
             )
             if set(self._point_format) - {*_OF_KEYPOINT, *_FILL} or not {*_OF_KEYPOINT} <= set(self._point_format):
                 raise ValueError(f"keypoint_params must have a format such as 'xy', got {self._point_format!r}")
+        points = () if self._point_labels else (*self._points, *of_boxes)
+        self.sided = [name for name in points if kinds[name].swaps or (kinds[name].unpaired and kinds[name].points > 1)]
 
     def example(self, height: int, width: int) -> RowFields:
         """Return made fields of an image, for a trial: a box and all keypoints in the middle."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -389,3 +390,19 @@ def test_results_that_make_no_sense_name_their_sample(data: Data, fault: str, ca
     with loader, pytest.raises(LoaderError, match=cause) as error:
         list(loader)
     assert (error.value.code, error.value.sample) == ("E-DATASET", 7)
+
+
+def test_a_mirror_that_leaves_left_and_right_is_warned_of(data: Data, albumentations: Any) -> None:
+    flip, shift = albumentations.HorizontalFlip(), albumentations.Shift(3)
+
+    def said(steps: list[Any], swaps: Any, **params: Any) -> int:
+        source = with_fields(data.source, points=Keypoints(data.points, swaps))
+        compose = albumentations.Compose(steps, keypoint_params={"format": "xy", **params})
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            open_loader(source, transform=compose).close()
+        return sum("leaves left and right of points as they are" in str(each.message) for each in seen)
+
+    assert said([shift, flip], [(0, 1)]) == said([flip], None) == 1
+    assert said([shift], [(0, 1)]) == said([shift, flip], ()) == 0
+    assert said([flip], [(0, 1)], label_fields=["names"]) == 0

@@ -81,6 +81,19 @@ def test_what_is_no_pair_stays_and_a_mirror_warns_once(tmp_path: Path, names: tu
     assert served(tmp_path, list(names), swaps=[(0, 1)])[0][:2] == [SIDE - 15.5, SIDE - 5.5]
 
 
+@pytest.mark.parametrize(
+    "others", [("left_ankle", "right_ankel"), ("left_wing", "tail"), ("LHIP", "RHIP"), ("hipl", "hipr"), ("l", "x")]
+)
+def test_points_without_their_partner_are_warned_of_next_to_pairs(tmp_path: Path, others: tuple[str, str]) -> None:
+    names = ["left_eye", "right_eye", *others]
+    found, said = served(tmp_path, names)
+    assert found == [SIDE - 15.5, SIDE - 5.5, SIDE - 25.5, SIDE - 35.5]
+    assert len(said) == 1
+    assert "swaps=" in said[0]
+    assert served(tmp_path, names, swaps=[(0, 1)])[1] == []
+    assert served(tmp_path, ["left_eye", "right_eye", "nose", "tail", "ear", "rib"])[1] == []
+
+
 def test_points_given_as_an_array_warn_unless_swaps_are_given() -> None:
     images = (np.zeros((2, 8, 8, 3), np.uint8), np.arange(2))
     for swaps, is_warned in ((None, True), ((), False), ([(0, 1)], False)):
