@@ -39,3 +39,11 @@ def pin_url(url: bytes) -> bytes:
     except Exception as error:
         raise as_loader_error(error, url.decode("utf-8", "surrogateescape")) from None
     return f"{found['root']}@{commit}{found['path'] or ''}".encode("utf-8", "surrogateescape") if commit else url
+
+
+def without_commit(url: bytes) -> bytes:
+    """Return a URL of the Hugging Face Hub without the commit that it names; any other URL as it is."""
+    found = _REPOSITORY.fullmatch(url.decode("utf-8", "surrogateescape"))
+    if found is None or not _COMMIT.fullmatch(found["revision"] or ""):
+        return url
+    return f"{found['root']}{found['path'] or ''}".encode("utf-8", "surrogateescape")

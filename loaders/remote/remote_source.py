@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,8 @@ import numpy.typing as npt
 from penstock.loaders.remote.fetcher import Fetcher, Range, join_neighbours
 from penstock.loaders.remote.local_copy import LocalCopy, NextUse
 from penstock.loaders.remote.object_store import ObjectStore, is_known, is_url, warn_of_no_version
+from penstock.loaders.remote.pinned_urls import without_commit
+from penstock.loaders.remote.places import without_key
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, IndexedImages, oversize_error
 from penstock.loaders.sources.range_index import Container, RangeIndex, Ranges
 from penstock.loaders.sources.range_source import RangeSource
@@ -108,6 +111,19 @@ def _find_unknown(ranges: Ranges) -> bytes | None:
     return ranges.container(int(unknown[0])).name if len(unknown) else None
 
 
+def _name_copy(content: str, ranges: Ranges) -> bytes:
+    """Return the name of the folder that holds the local copy of samples.
+
+    The content covers versions, which tell apart what lay at one address at two times, and not what lies at two
+    addresses: the version of many web servers is the time of a file, with its size. Keys of addresses, and commits,
+    change while the data does not.
+    """
+    digest = hashlib.blake2b(content.encode("ascii"), digest_size=16)
+    for place in ranges.places():
+        digest.update(without_commit(without_key(place)) + b"\0")
+    return digest.hexdigest().encode("ascii")
+
+
 class FetchedRanges(IndexedImages):
     """Read the samples of an index whose containers are URLs: the base of sources by URL.
 
@@ -127,7 +143,7 @@ class FetchedRanges(IndexedImages):
         if unknown is not None:
             warn_of_no_version(unknown)
         elif options.local_cache is not None:
-            folder = os.path.join(os.fsencode(options.local_cache), self.content[:32].encode("ascii"))
+            folder = os.path.join(os.fsencode(options.local_cache), _name_copy(self.content, ranges))
             self.local = LocalCopy(folder, ranges, options.local_bytes or 1 << 62)
         find = self.local.read if self.local is not None else lambda sample: None
         self._fetcher = Fetcher(self.store, options.requests, options.bytes_ahead, self._keep, find)

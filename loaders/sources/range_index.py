@@ -104,6 +104,10 @@ class RangeIndex(SavedIndex):
         """Return all containers."""
         return map(self.container, range(self.num_containers))
 
+    def places(self) -> Iterator[bytes]:
+        """Return what says, together with the content, where the samples lie: the paths of all containers."""
+        return (container.name for container in self.containers())
+
     def has_same_files(self) -> bool:
         """Return whether the containers, which are files, are the very ones that were indexed (3 us each).
 
@@ -150,6 +154,10 @@ class FileRanges:
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+    def places(self) -> Iterator[bytes]:
+        """Return what says, together with the content, where the samples lie: the root of their names."""
+        yield self._index.root
 
     def container(self, number: int) -> Container:
         """Return image `number` as a container."""

@@ -18,7 +18,7 @@ from tar_files import write_tar
 
 from penstock.loaders import LoaderError, create_loader, open_source
 from penstock.loaders.remote import object_store
-from penstock.loaders.remote.pinned_urls import pin_url
+from penstock.loaders.remote.pinned_urls import pin_url, without_commit
 from penstock.pipelines import ImagePipeline
 
 ONE, TWO = "1" * 40, "2" * 40
@@ -120,3 +120,13 @@ def test_a_repository_that_is_not_there_is_one_line(hub: Any) -> None:
         open_source("hf://datasets/user/nothing/a.tar")
     assert caught.value.code == "E-MISSING"
     assert "user/nothing" in str(caught.value)
+
+
+def test_a_commit_is_left_out_of_the_address_of_a_local_copy() -> None:
+    """A push that changes another file leaves what was copied in use."""
+    for commit in (ONE, TWO):
+        pinned = b"hf://datasets/user/photos@" + commit.encode()
+        assert without_commit(pinned + b"/a.tar") == b"hf://datasets/user/photos/a.tar"
+        assert without_commit(pinned) == b"hf://datasets/user/photos"
+    for other in (b"hf://datasets/user/photos@main/a.tar", b"s3://user@host/photos/a", b"https://x@y/a"):
+        assert without_commit(other) == other
