@@ -227,7 +227,8 @@ class Place:
             cause = f"the state holds {len(states)} processes that load data, this loader has {max(1, num_workers)}"
             raise LoaderError("E-STATE", cause, fix=fix)
         is_plain = is_iterable and not any(kept in (state or {}) for state in states for kept in (DATASET, ITERATOR))
-        had_worker = self.base_seed is not None
+        # Workers that stay draw their seed in their first epoch alone; later ones have the generators themselves.
+        had_worker = self.base_seed is not None or any(RANDOM in (state or {}) for state in states)
         if states and self.is_under_way and is_plain and had_worker != bool(num_workers):
             cause = (
                 f"an iterable data set may draw its order from the random generators of the process that reads it: "

@@ -121,11 +121,15 @@ def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None, f
     fetchers: list[WorkerFetcher] = []
 
     def create_noted(kind: int, dataset: Any, *rest: Any) -> WorkerFetcher:
+        goes_on = not places  # with another epoch, which draws from where the one before left the generators
         place = (places.pop() if places else None) or {}
         random_state.restore(place.get(RANDOM, {}), {})
+        now = random_state.capture({}) if goes_on and kind == _DatasetKind.Iterable else {}
         before = begin_dataset(dataset, place)
         plain = create(kind, dataset, *rest)  # type: ignore[no-untyped-call]
         fetchers[:] = [WorkerFetcher(plain, place, before, row, for_device)]
+        if now and not fetchers[0].start:
+            fetchers[0].start = {RANDOM: now}
         return fetchers[0]
 
     def end(worker_id: int) -> Any:

@@ -160,7 +160,7 @@ SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("source", "num_workers", "persistent"),
     [(source, workers, False) for source in SOURCES for workers in (0, 2)]
-    + [(source, 2, True) for source in ("generator", "unbatched", "map-style", "sampler")],
+    + [(source, 2, True) for source in ("generator", "read again", "unbatched", "map-style", "sampler")],
 )
 def test_the_rest_of_two_epochs_is_that_of_a_run_that_was_not_stopped(
     source: str, num_workers: int, persistent: bool
@@ -179,6 +179,24 @@ def test_the_rest_of_two_epochs_is_that_of_a_run_that_was_not_stopped(
         with loader() as again:
             again.load_state_dict(json.loads(state))
             assert serve_rest(again, 2) == served[taken:], f"after {taken} batches"
+
+
+@pytest.mark.parametrize("delivered", [1, 3])
+def test_workers_that_stayed_when_an_epoch_was_left_early_are_resumed(delivered: int) -> None:
+    def loader(seed: int) -> DataLoader[Any]:
+        torch.manual_seed(seed)
+        return DataLoader(Plain(), 2, num_workers=2, persistent_workers=True)
+
+    with loader(1) as first:
+        next(iter(first))  # the generators of the workers go on from there
+        batches = iter(first)
+        for _ in range(delivered):
+            next(batches)
+        state = json.loads(json.dumps(first.state_dict()))
+        rest = values(batches)
+    with loader(2) as again:
+        again.load_state_dict(state)
+        assert values(again) == rest
 
 
 def test_a_data_set_with_a_state_is_not_read_again() -> None:
