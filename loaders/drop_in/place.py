@@ -11,7 +11,7 @@ from penstock.loaders.drop_in.fetcher import BATCHES, DATASET, ITERATOR, RANDOM,
 from penstock.loaders.drop_in.stateful import refuse_missing
 from penstock.pipelines.errors import LoaderError
 
-_FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed", "draws_seed", "epochs"}
+_FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed", "draws_seed", "epochs", "first"}
 
 
 class Mark(NamedTuple):
@@ -51,6 +51,7 @@ class Place:
         draws_seed: whether that seed is yet to be drawn, because persistent workers have not started.
         epochs: by which the samplers that count epochs themselves drew the order; {} before.
         last_epochs: the same of the epoch before.
+        first: digest of the indices that were drawn first in this epoch; None before, and where they are no integers.
         left: why the iteration cannot continue; None if it can.
         loaded: whether it comes from a saved state, which samplers and data sets are to load.
         at_end: called before the place is read, if the epoch may be over; otherwise None.
@@ -72,6 +73,7 @@ class Place:
     draws_seed: bool = False
     epochs: dict[str, int] = field(default_factory=dict)
     last_epochs: dict[str, int] = field(default_factory=dict)
+    first: int | None = None
     left: str | None = None
     loaded: bool = False
     at_end: Callable[[], None] | None = None
@@ -108,6 +110,7 @@ class Place:
         if not self.fresh:
             return Place(self.epoch + 1, drawn_from=set(self.drawn_from), last_epochs=self.epochs)
         again = replace(self, ahead=set(self.ahead), processes=list(self.processes), left=None, begun=False)
+        again.first = self.first if self.is_under_way else None
         if not (self.is_under_way or self.loaded):
             again.begin, again.base_seed = {}, None  # an order that was drawn, and not served
             again.epochs, again.last_epochs = {}, self.epochs or self.last_epochs
@@ -145,7 +148,7 @@ class Place:
         """Move to the start of the epoch after `epoch`, with the states of samplers and processes at its end."""
         self.epoch, self.batches, self.fresh, self.loaded, self.turn = epoch + 1, 0, True, False, 0
         self.begun = False
-        self.base_seed = self.at_end = None
+        self.base_seed = self.at_end = self.first = None
         self.ahead, self.sampler, self.begin, self.now = set(), sampler or {}, {}, {}
         self.epochs, self.last_epochs = {}, self.epochs or self.last_epochs
         self.processes = processes if processes is not None and any(processes) else []
@@ -179,6 +182,8 @@ class Place:
             found["base_seed"] = self.base_seed
         if self.draws_seed:
             found["draws_seed"] = True
+        if self.is_under_way and self.first is not None:
+            found["first"] = self.first
         return found
 
     def save_epochs(self, now: dict[str, int]) -> dict[str, int | None]:
@@ -199,9 +204,11 @@ class Place:
             raise LoaderError("E-STATE", "the details of the state are invalid")
         place = cls(epoch, batches, loaded=True, draws_seed=details.get("draws_seed") is True)
         ahead, turn, seed = details.get("ahead", []), details.get("turn", 0), details.get("base_seed")
-        numbers = [*ahead, turn, 0 if seed is None else seed] if isinstance(ahead, list) else [None]
+        place.first = details.get("first")
+        given = [each for each in (seed, place.first) if each is not None]
+        numbers = [*ahead, turn, *given] if isinstance(ahead, list) else [None]
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
-            raise LoaderError("E-STATE", "ahead, turn or base_seed of the state is not a number")
+            raise LoaderError("E-STATE", "ahead, turn, base_seed or first of the state is not a number")
         place.ahead, place.turn, place.base_seed = set(ahead), turn, seed
         random = details.get("random", {})
         if not isinstance(random, dict):

@@ -72,7 +72,10 @@ def find_changed(before: States, after: States) -> set[str]:
 
 
 def restore(states: States, generators: Generators) -> None:
-    """Set the generators to `states`. Raises LoaderError E-STATE for an invalid state."""
+    """Set the generators to `states`. Raises LoaderError E-STATE for an invalid state, or one more."""
+    if states.keys() - generators.keys() - {TORCH, PYTHON, NUMPY}:
+        cause = "the order was drawn from a torch.Generator of the sampler's or the loader's own, and this one has none"
+        raise LoaderError("E-STATE", cause, fix="pass generator= as the saved one had it")
     try:
         for name, state in states.items():
             if name == TORCH:

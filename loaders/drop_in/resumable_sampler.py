@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -22,6 +24,7 @@ from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.place import Place
 from penstock.loaders.drop_in.sampler_epochs import read_epochs
 from penstock.loaders.drop_in.stateful import keep_stateful, load_state, save_starts, save_states
+from penstock.pipelines.errors import LoaderError
 
 SAMPLER, INNER, ITERATOR = "sampler", "sampler's sampler", "sampler's iterator"
 From = Callable[[int, int], Iterable[Any]]  # (epoch, batches) -> the rest of that epoch
@@ -31,7 +34,8 @@ class ResumableSampler:
     """The `sampler` of a loader, from `place` on; `len()` is that of the whole epoch.
 
     The state of a stateful sampler is loaded. Any other sampler draws again from the same random numbers, and the
-    indices that were delivered are skipped. `start` finds the place without drawing, where the order allows it.
+    indices that were delivered are skipped; if the first are others than then, so is the order. `start` finds the place
+    without drawing, where the order allows it.
     """
 
     def __init__(
@@ -118,6 +122,8 @@ class IndexIterator:
             index = self._next_index if self._peeked else next(self._iterator)
             self._peeked, self._next_index = False, None
             self.number += 1
+            if self.number == 0 and self._order.start is None:
+                self._check_first(index)
             if self.number not in self._ahead:
                 return index
 
@@ -169,8 +175,31 @@ class IndexIterator:
         self._iterator = iter(order.sampler)
         if place.sampler:
             load_state(self._iterator, ITERATOR, place.sampler)
-        else:
-            next(islice(self._iterator, place.batches, place.batches), None)
+        elif place.batches:
+            self._check_first(next(self._iterator, None))
+            next(islice(self._iterator, place.batches - 1, place.batches - 1), None)
         if not place.batches:
             self.look_ahead()  # a generator draws now
         random_state.restore(place.now, order.generators)
+
+    def _check_first(self, index: Any) -> None:
+        """Note the first indices of an epoch. Raises LoaderError E-STATE if a state was taken behind other ones."""
+        place, found = self._place, _digest_indices(index)
+        if place.first is None:
+            place.first = found
+        elif place.first != found:
+            raise LoaderError(
+                "E-STATE",
+                "the sampler draws another order than the one that the state is of: its arguments are others, or it "
+                "draws from a generator or a counter that the state does not hold",
+                fix="make the sampler as the saved one was made, or give it state_dict() and load_state_dict()",
+            )
+
+
+def _digest_indices(index: Any) -> int | None:
+    """Return a number that follows from what a sampler returned; None for keys that are no integers."""
+    try:
+        numbers = np.asarray(index)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # lists of unequal lengths, or of the user's objects
+        return None
+    return zlib.crc32(numbers.astype("<i8").tobytes()) if numbers.dtype.kind in "iu" else None

@@ -271,6 +271,87 @@ def test_an_epoch_is_over_after_its_last_batch(order: str) -> None:
     assert values(other) == expected
 
 
+class DrawsByItself:
+    """A sampler whose order is drawn from a generator of its own, which no state holds."""
+
+    def __init__(self) -> None:
+        self.drawn = np.random.default_rng(1)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.drawn.permutation(LENGTH).tolist())
+
+    def __len__(self) -> int:
+        return LENGTH
+
+
+def distributed(replicas: int = 1, rank: int = 0, seed: int = 0) -> dict[str, Any]:
+    data: Any = range(LENGTH)
+    return {"sampler": DistributedSampler(data, num_replicas=replicas, rank=rank, seed=seed)}
+
+
+OTHER_ORDERS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]]]] = {
+    "other ranks": (distributed, lambda: distributed(2)),
+    "another rank": (lambda: distributed(2), lambda: distributed(2, 1)),
+    "another seed": (distributed, lambda: distributed(seed=5)),
+    "other weights": (
+        lambda: {"sampler": WeightedRandomSampler([1.0, 0.0] * 5, 9)},
+        lambda: {"sampler": WeightedRandomSampler([0.0, 1.0] * 5, 9)},
+    ),
+    "another list": (lambda: {"sampler": [4, 8, 1, 1, 0]}, lambda: {"sampler": [8, 4, 1, 1, 0]}),
+    "another batch sampler": (
+        RANDOM_ORDERS["batch sampler"],
+        lambda: {"batch_sampler": BatchSampler(RandomSampler(range(LENGTH)), 3, True)},
+    ),
+    "no generator": (RANDOM_ORDERS["a sampler's generator"], lambda: {"sampler": RandomSampler(range(LENGTH))}),
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("change", OTHER_ORDERS)
+def test_a_state_of_another_order_is_refused(change: str, num_workers: int) -> None:
+    before, after = OTHER_ORDERS[change]
+    loader = made_of(before())
+    next(iter(loader))
+    state = json.loads(json.dumps(loader.state_dict()))
+    with made_of(before(), num_workers=num_workers) as same:
+        same.load_state_dict(state)
+        assert values(same)
+    with made_of(after(), num_workers=num_workers) as other:
+        other.load_state_dict(state)
+        with pytest.raises(LoaderError, match=r"E-STATE.*order") as caught:
+            list(other)
+        assert caught.value.code == "E-STATE"
+
+
+def test_a_sampler_with_a_generator_that_no_state_holds_is_refused_in_its_second_epoch() -> None:
+    def loader() -> DataLoader[Any]:
+        return made_of({"sampler": DrawsByItself()})
+
+    first = loader()
+    for epoch in range(2):
+        batches = iter(first)
+        next(batches)
+        state = json.loads(json.dumps(first.state_dict()))
+        rest = values(batches)
+        again = loader()
+        again.load_state_dict(state)
+        if epoch == 0:  # a new sampler draws that
+            assert values(again) == rest
+            continue
+        with pytest.raises(LoaderError, match=r"E-STATE.*state_dict\(\) and load_state_dict\(\)"):
+            list(again)
+
+
+def test_an_order_of_which_nothing_was_served_may_change() -> None:
+    loader = made_of(distributed(), num_workers=1)
+    iter(loader)  # the first batches are drawn
+    state = json.loads(json.dumps(loader.state_dict()))
+    loader.close()
+    other = made_of(distributed(seed=5))
+    other.load_state_dict(state)
+    assert values(other) == values(made_of(distributed(seed=5)))
+
+
 def test_a_state_of_an_earlier_version_opens() -> None:
     # As it was written when the order was always a function of a seed, which was 0 by default.
     state = {
@@ -302,6 +383,7 @@ def test_details_that_make_no_sense_are_refused() -> None:
     state = loader.state_dict()
     generators = torch.get_rng_state()
     wrong: list[Any] = [None, [], {"more": 1}, {"random": 1}, {"random": {"begin": {"torch": "x"}}}, {"turn": -1}]
+    wrong += [{"first": "x"}, {"first": -1}, {"first": True}]
     wrong += [
         {"random": {"now": {"python": ["AAAA", None]}}},
         {"random": {"now": {"numpy": 3}}},
