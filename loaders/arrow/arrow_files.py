@@ -36,7 +36,7 @@ from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.file_read import mtime_ns, open_regular, read_error
 from penstock.pipelines.errors import LoaderError, printable
 
-FORMAT = 3  # the rules by which rows are ordered, skipped and labelled
+FORMAT = 4  # the rules by which rows are ordered, skipped and labelled
 _REMOTE_FILES = 64  # by URL that are looked at side by side
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 

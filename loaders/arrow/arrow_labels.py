@@ -129,9 +129,12 @@ def _add_column(
         to.add_numbers(column.to_numpy(zero_copy_only=False), fail, rows.tolist(), places)
     elif types.is_integer(column.type) or holds_paths(column.type):
         labels, codes = _encode(column)
-        to.add_coded(_rename(labels, names), codes, fail, rows.tolist(), places)
+        found = [None if names is not None and label == -1 else label for label in _rename(labels, names)]
+        to.add_coded(found, codes, fail, rows.tolist(), places)
     else:
         members, counts = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False)
+        if types.is_dictionary(members.type):
+            members = members.dictionary_decode()
         if members.null_count:
             row = np.repeat(rows, counts)[members.is_null().to_numpy(zero_copy_only=False)][0]
             raise fail(int(row), "a list of labels holds a null", "leave nulls out of the lists")
@@ -141,7 +144,12 @@ def _add_column(
             or (classes is not None and types.is_integer(members.type))
         ):
             labels, codes = _encode(members)
-            to.add_sets(_rename(labels, names), codes, counts, fail, rows.tolist())
+            found = _rename(labels, names)
+            unnamed = next((label for label in found if names is not None and isinstance(label, int)), None)
+            if unnamed is not None:
+                row = np.repeat(rows, counts)[codes == found.index(unnamed)][0]
+                raise fail(int(row), f"label {unnamed} is the number of no class", "leave it out of the list")
+            to.add_sets(found, codes, counts, fail, rows.tolist())
             return
         wrong = np.flatnonzero(counts != counts[:1])
         if len(wrong):
@@ -152,12 +160,9 @@ def _add_column(
 
 
 def _rename(labels: list[Any], names: tuple[bytes, ...] | None) -> list[Any]:
-    """Return declared names in place of class numbers; -1, which stands for no label, becomes None."""
-    if names is None:
-        return labels
-    known = list(map(os.fsdecode, names))
-    found = [known[label] if isinstance(label, int) and 0 <= label < len(known) else label for label in labels]
-    return [None if label == -1 else label for label in found]
+    """Return declared names in place of class numbers; other numbers stay."""
+    known = list(map(os.fsdecode, names or ()))
+    return [known[label] if isinstance(label, int) and 0 <= label < len(known) else label for label in labels]
 
 
 def _encode(column: Any) -> tuple[list[Any], npt.NDArray[np.int64]]:

@@ -74,16 +74,14 @@ class LabelColumn:
     def declare(self, names: Sequence[Any]) -> None:
         """Say in which order the data itself has the names of its classes, as categories and dictionaries do.
 
-        Nothing is said by numbers, nor where `classes` are given.
+        Nothing is said by numbers, nor where `classes` are given. How a label is read does not depend on it.
         """
-        texts = [name for name in names if isinstance(name, str)]
-        if self._are_floats or self._classes or len(texts) < len(names) or all(is_number(t.strip()) for t in texts):
+        texts = [name.strip() for name in names if isinstance(name, str)]
+        if self._are_floats or self._classes or len(texts) < len(names) or all(map(is_number, texts)):
             return
-        known, new = self._declared, tuple(map(os.fsencode, texts))
+        known, new = self._declared, tuple(dict.fromkeys(os.fsencode(text) for text in texts if text))
         self._declared = new if known is None or len(new) > len(known) else known
         self._disagree |= known is not None and known[: len(new)] != new[: len(known)]
-        self._listed |= frozenset(new)
-        self._lists_numbers = any(is_number(os.fsdecode(name)) for name in self._listed)
 
     def add(self, label: Any, fail: Fail, row: int) -> None:
         """Add the label of a row. Raises the error of `fail`."""
@@ -185,7 +183,7 @@ class LabelColumn:
         if all(isinstance(name, str) for name in names) and (names or is_set or self._kind != VECTOR):
             self._take_kind(SET, members, fail, row)
             self._counts.append(len(names))
-            self._code_of.extend(self._code(name, fail, row) for name in names)
+            self._code_of.extend(self._code_member(name, fail, row) for name in names)
             return
         try:
             numbers = np.array([] if is_set else members, np.float64)
@@ -244,7 +242,7 @@ class LabelColumn:
         self._counts.frombytes(np.asarray(counts, np.uint32).tobytes())
         of_members, firsts = np.repeat(np.asarray(rows), counts), _find_firsts(codes, len(labels))
         known = [
-            self._code(label, fail, int(of_members[first])) if first < len(codes) else 0
+            self._code_member(label, fail, int(of_members[first])) if first < len(codes) else 0
             for label, first in zip(labels, firsts.tolist(), strict=True)
         ]
         self._code_of.frombytes(np.array(known, np.uint32)[codes].tobytes())
@@ -280,6 +278,14 @@ class LabelColumn:
         if code == len(self._firsts):
             self._firsts.append((fail, row))
         return code
+
+    def _code_member(self, name: Label, fail: Fail, row: int) -> int:
+        """Return the number of a member of a set; white space around its name does not count, unless that is listed."""
+        if isinstance(name, str) and os.fsencode(name) not in self._listed:
+            name = name.strip()
+        if name == "":
+            raise self._error(fail, row, "a list of labels holds an empty name", "leave it out: no classes are []")
+        return self._code(name, fail, row)
 
     def _take_kind(self, kind: str, label: Any, fail: Fail, row: int) -> None:
         if not self._kind:

@@ -17,8 +17,12 @@ _NEARLY = re.compile(
     rf"[$\u20ac\u00a3\u00a5]?\s*[-+\u2212]?\s*{_DIGITS}([eE][-+]?[0-9]+)?\s*[%\u2030$\u20ac\u00a3\u00a5]?"
     r"|[-+]?[0-9.]*[0-9](\s*[,;|]\s*[-+]?[0-9.]*[0-9]|\s+[-+]?[0-9.]*[0-9])+"
     r"|[({]\s*[-+0-9.][-+0-9.eE,;\s]*[)}]"
+    r"|=?b?(?P<mark>['\"])\s*[-+]?[0-9.]*[0-9]\s*(?P=mark)"  # in quotes
     r"|<NA>"
 )
+# How Python, numpy and torch print a value, which is no name: tensor(3), np.int64(3), array(['a']), set().
+_PRINTED = re.compile(r"(tensor|array|set|frozenset|Decimal|(np|numpy|torch)\.\w+)\(.*\)", re.DOTALL)
+_NO_COMMA = re.compile(r"['\"]\s+\w?['\"]")  # between texts of a list: numpy prints ['a' 'b']
 _LONGEST = 400  # a longer text is not looked at for a number: Python reads 4,300 digits at most
 BOOLEANS = {"False": 0, "True": 1, "false": 0, "true": 1, "FALSE": 0, "TRUE": 1}
 _MISSING = ("NAType", "NaTType")  # of pandas
@@ -33,7 +37,8 @@ def read_text(text: str) -> Any:
     """Return the label that a text is: None, an int, a float, a list, or a name (str), without white space around it.
 
     An empty text is missing. 7 is an int, 7.0 and 7e0 are floats; a list is written as JSON or Python writes it. Raises
-    ValueError for a text that is nearly a number or a list, such as 1,5 and 5% and [1 2], and for nan and inf.
+    ValueError for a text that is nearly a number or a list, such as 1,5 and 5% and [1 2], for nan and inf, and for
+    other values that Python, numpy or torch have printed: {'a', 'b'}, tensor(3).
     """
     text = text.strip()
     if not text:
@@ -44,6 +49,10 @@ def read_text(text: str) -> Any:
         return _read_list(text)
     if _is_nearly_number(text) if len(text) <= _LONGEST else not text.strip("+-.0123456789"):
         raise ValueError("nearly a number")
+    if text[0] in "({" and _is_collection(text):
+        raise ValueError("nearly a list")
+    if _PRINTED.fullmatch(text):
+        raise ValueError("a printed value")
     return text
 
 
@@ -70,11 +79,19 @@ def plain_label(label: Any) -> Any:
     return label
 
 
+def _is_collection(text: str) -> bool:
+    """Return whether a text is a tuple, set or dict as Python writes it, or an object of JSON."""
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return isinstance(read(text), (tuple, set, dict))
+    return False
+
+
 def _read_list(text: str) -> list[Any]:
     for read in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             found = read(text)
-            if isinstance(found, list):
+            if isinstance(found, list) and (read is json.loads or not _NO_COMMA.search(text)):
                 return found
     raise ValueError("nearly a list")
 

@@ -160,7 +160,7 @@ def _describe_tables(paths: list[bytes]) -> tuple[str, bool]:
 
 def _name_index(paths: list[bytes], base: bytes | None, options: list[Any]) -> bytes:
     """Return the file name of the index: a digest of the tables' paths, the folder of their images, and options."""
-    digest = hashlib.blake2b(b"penstock table 3", digest_size=16)
+    digest = hashlib.blake2b(b"penstock table 4", digest_size=16)
     for path in paths:
         digest.update((path if is_url(path) else os.path.realpath(path)) + b"\0" + (base or folder_of(path)) + b"\0")
     digest.update(json.dumps(options, default=_as_json).encode())

@@ -35,7 +35,7 @@ from penstock.loaders.tars.tar_scan import TarScan
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 
 KIND = "tar files"
-_RULES = b"penstock tars 6"  # the version of the rules by which samples are grouped, ordered and labelled
+_RULES = b"penstock tars 7"  # the version of the rules by which samples are grouped, ordered and labelled
 SHOW_SCAN_AFTER_S = 1.0
 _FIX_OTHERS = "pass label='folder', 'shard', or a table of keys and labels, or missing_labels='leave_out'"
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"

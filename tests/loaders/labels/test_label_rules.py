@@ -179,6 +179,67 @@ def test_categories_and_dictionaries_keep_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", CONTAINERS)
+@pytest.mark.parametrize("text", ["['a' 'b']", "{'a'}", "{'a': 1}", "tensor(3)", "np.int64(3)", "'7'"])
+def test_values_that_programs_print_are_not_class_names(tmp_path: Path, write: Write, text: str) -> None:
+    with pytest.raises(LoaderError, match=r"(row|line) [0-3].* is (nearly|a printed value).*classes="):
+        open_source(write(tmp_path, ["cat", text]))
+    assert serve(write(tmp_path, ["cat", text]), classes=[text, "cat"])[1] == [1, 0]
+
+
+SETS: list[Write] = [as_json_lines, as_parquet, as_parquet_of_images, as_feather, as_frame, as_list]
+
+
+@pytest.mark.parametrize("write", SETS)
+def test_white_space_in_lists_of_names(tmp_path: Path, write: Write) -> None:
+    labels = [["sea "], ["sky", " sea"], [], ["sky"]]
+    assert serve(write(tmp_path, labels))[1:] == ([[1, 0], [1, 1], [0, 0], [0, 1]], ("sea", "sky"))
+    assert serve(write(tmp_path, [["sea "], ["sky"]]), classes=["sky", "sea "])[1] == [[0, 1], [1, 0]]
+    with pytest.raises(LoaderError, match=r"(row|line) [12].*a list of labels holds an empty name"):
+        open_source(write(tmp_path, [["sea"], [""]]))
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.feather", "images.parquet", "frame"])
+def test_categories_and_dictionaries_obey_the_rule(tmp_path: Path, name: str) -> None:
+    pandas = pytest.importorskip("pandas")
+
+    def hold(categories: list[str], labels: list[str]) -> Any:
+        images = [(tmp_path / f"{n}.png").read_bytes() for n in range(len(labels))]
+        column = pandas.Categorical(labels, categories=categories)
+        frame = pandas.DataFrame({"path": [str(tmp_path / f"{n}.png") for n in range(len(labels))], "label": column})
+        if name == "images.parquet":
+            frame["image"] = images
+            frame = frame.drop(columns="path")
+        if name.endswith("parquet"):
+            frame.to_parquet(tmp_path / name)
+        elif name == "t.feather":
+            pyarrow.feather.write_feather(frame.assign(image=images), tmp_path / name, compression="uncompressed")
+        return frame if name == "frame" else tmp_path / name
+
+    with pytest.raises(LoaderError, match=r"label 'b' is a name, but label '10' of .*row [01] is a number"):
+        open_source(hold(["b", "10", "2"], ["10", "b", "2"]))
+    with pytest.raises(LoaderError, match="label '1,5' is nearly a number"):
+        open_source(hold(["b", "1,5"], ["b", "1,5"]))
+    with pytest.raises(LoaderError, match=r"row [12]: no label"):
+        open_source(hold(["b", "", "a"], ["b", "", "a"]))
+    assert serve(hold(["b ", "b", "a"], ["b", "b ", "a"]))[1:] == ([0, 0, 1], ("b", "a"))
+    assert serve(hold(["b", "10"], ["10", "b"]), classes=["10", "b"])[1] == [0, 1]
+
+
+def test_lists_of_dictionaries_and_of_numbers_without_a_class(tmp_path: Path) -> None:
+    images = [(tmp_path / f"{n}.png").read_bytes() for n in range(2)]
+    coded = pa.array([["b"], ["a", "b"]], pa.list_(pa.dictionary(pa.int32(), pa.string())))
+    pq.write_table(pa.table({"image": images, "label": coded}), tmp_path / "coded.parquet")
+    assert serve(tmp_path / "coded.parquet")[1:] == ([[0, 1], [1, 1]], ("a", "b"))
+    datasets = pytest.importorskip("datasets")
+    kind = datasets.Sequence(datasets.ClassLabel(names=["b", "a"]))
+    features = datasets.Features({"image": datasets.Value("binary"), "label": kind})
+    data = datasets.Dataset.from_dict({"image": images, "label": [[1], [0, -1]]}, features=features)
+    for options in {}, {"classes": ["a", "b"]}:
+        with pytest.raises(LoaderError, match="row 1: label -1"):
+            open_source(data, **options)
+
+
+@pytest.mark.parametrize("write", CONTAINERS)
 def test_texts_of_which_each_becomes_a_class_are_said(tmp_path: Path, write: Write) -> None:
     captions = [f"a photo of {number}" for number in range(20)]
     data = write(tmp_path, captions)
