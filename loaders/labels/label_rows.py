@@ -49,6 +49,7 @@ class LabelRows:
         self._are_names, self._floats, self._fix = are_names, frozenset(floats), fix
         self._missing_labels = checked_choice("missing_labels", missing_labels, (RAISE, LEAVE_OUT))
         self._columns: dict[str, LabelColumn] = {}
+        self._categories: dict[str, list[Any]] = {}
         self._classes = classes if isinstance(classes, Mapping) else {ALONE: classes}
         self.left_out: npt.NDArray[np.bool_] = np.zeros(0, bool)
         for names in self._classes.values():
@@ -64,12 +65,17 @@ class LabelRows:
             if name in self._columns:
                 self._columns[name].expect_floats()
 
+    def declare_categories(self, columns: Mapping[str, Any]) -> None:
+        """Number labels as the categories of these columns do, of pandas or polars, where they have some."""
+        self._categories = {name: _categories_of(column) for name, column in columns.items()}
+
     def column(self, name: str = ALONE) -> LabelColumn:
         """Return the labels called `name`."""
         if name not in self._columns:
             self._columns[name] = LabelColumn(
                 self._classes.get(name), are_names=self._are_names, are_floats=name in self._floats, name=name
             )
+            self._columns[name].declare(self._categories.get(name, ()))
         return self._columns[name]
 
     def add(self, label: Any, fail: Fail, row: int) -> None:
@@ -128,6 +134,15 @@ def warn_of_rare_classes(labels: npt.NDArray[Any], classes: Collection[bytes]) -
             f"the labels of {len(labels):,} samples are {len(counts):,} different names, such as {first}, and each is "
             "a class: name another column with label= if these are texts, or list the names with classes="
         )
+
+
+def _categories_of(column: Any) -> list[Any]:
+    """Return the categories of a column of pandas, or of an Enum of polars, in their order; none of another column."""
+    kind = getattr(column, "dtype", None)
+    found = getattr(kind, "categories", None)
+    if found is None or (type(kind).__name__ == "Categorical" and not hasattr(kind, "ordered")):
+        return []  # polars' Categorical numbers them in the order in which any frame met them
+    return list(found)
 
 
 def name_columns(label: Any) -> dict[str, Any] | None:

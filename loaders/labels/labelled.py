@@ -147,6 +147,8 @@ def read_labels(labels: Any, num_samples: int, classes: Any = None) -> Labels:
     if not hasattr(labels, "__len__") or len(labels) != num_samples:
         count = f"{len(labels):,}" if hasattr(labels, "__len__") else shown(labels)
         raise ValueError(f"labels must be one per sample ({num_samples:,}), got {count}")
+    rows = LabelRows(classes, fix=_NO_LABEL)
+    rows.declare_categories({ALONE: labels})
     if not isinstance(labels, (list, tuple)):
         array = np.asarray(labels)
         if array.ndim not in (1, 2) or 0 in array.shape:
@@ -154,7 +156,6 @@ def read_labels(labels: Any, num_samples: int, classes: Any = None) -> Labels:
         if array.dtype.kind in "biuf":
             return {ALONE: _read_array(array, classes)}
         labels = array.tolist()
-    rows = LabelRows(classes, fix=_NO_LABEL)
     for number, label in enumerate(labels):
         rows.add(label, _fail, number)
     return rows.finish()

@@ -39,20 +39,27 @@ def is_list(spec: Any) -> bool:
     return _form(spec) is not None
 
 
-def open_list(spec: Any, *, root: Path | None = None, classes: Classes | None = None, **options: Any) -> Source:
+def open_list(
+    spec: Any,
+    *,
+    root: Path | None = None,
+    classes: Classes | None = None,
+    missing_labels: str = RAISE,
+    **options: Any,
+) -> Source:
     """Open a list of (path, label), a pair (paths, labels), or a list of paths, which are then of one class.
 
     A tuple of two lists of paths and names is a pair, a list of two a list of rows. Paths are of files, or URLs of one
     protocol. A label is a class number or name, a float, a list of numbers, a set or list of class names, or a dict of
     such labels by name. `root` is the folder or URL to which relative paths belong, unless given the working directory.
-    `options`: missing_labels as of open_tables, max_file_bytes, and of URLs REMOTE_OPTIONS. Raises LoaderError as
+    missing_labels: as of open_tables. `options`: max_file_bytes, and of URLs REMOTE_OPTIONS. Raises LoaderError as
     open_tables, ValueError.
     """
-    form = _form(spec)
+    form, packer = _form(spec), RowPacker(classes, missing_labels=missing_labels)
     if form == "rows":
-        return _open_rows(map(_checked_row, spec, range(1, len(spec) + 1)), root, classes, **options)
+        return _open_rows(map(_checked_row, spec, range(1, len(spec) + 1)), root, classes, packer=packer, **options)
     if form == "paths":
-        return _open_rows(zip(spec, repeat(NO_LABEL)), root, classes, **options)
+        return _open_rows(zip(spec, repeat(NO_LABEL)), root, classes, packer=packer, **options)
     paths, labels = spec
     if isinstance(labels, str):
         _checked_row(labels, 2)
@@ -61,11 +68,12 @@ def open_list(spec: Any, *, root: Path | None = None, classes: Classes | None = 
     for column in labels.values() if isinstance(labels, Mapping) else [labels]:
         if len(paths) != len(column):
             raise ValueError(f"paths and labels must be of equal length, got {len(paths):,} and {len(column):,}")
+    packer.labels.declare_categories(labels if isinstance(labels, Mapping) else {"": labels})
     if isinstance(labels, Mapping):
         numbers: Iterable[Any] = (dict(zip(labels, row, strict=True)) for row in zip(*labels.values(), strict=True))
     else:
         numbers = labels.tolist() if hasattr(labels, "tolist") else labels
-    return _open_rows(zip(paths, numbers, strict=True), root, classes, **options)
+    return _open_rows(zip(paths, numbers, strict=True), root, classes, packer=packer, **options)
 
 
 def is_frame(spec: Any) -> bool:
@@ -91,18 +99,9 @@ def open_frame(
         labels: Iterable[Any] = (dict(zip(label, row, strict=True)) for row in columns)
     else:
         labels = repeat(NO_LABEL) if label is None else frame[label]
-    for name, column in {} if label is None else parts_of(label).items():
-        packer.labels.column(name).declare(_categories_of(frame[column]))
+    columns = {} if label is None else parts_of(label)
+    packer.labels.declare_categories({name: frame[column] for name, column in columns.items()})
     return _open_rows(zip(frame[image], labels, strict=False), root, classes, packer=packer, **options)
-
-
-def _categories_of(column: Any) -> list[Any]:
-    """Return the categories of a column of pandas, or of an Enum of polars, in their order; none of another column."""
-    kind = getattr(column, "dtype", None)
-    found = getattr(kind, "categories", None)
-    if found is None or (type(kind).__name__ == "Categorical" and not hasattr(kind, "ordered")):
-        return []  # polars' Categorical numbers them in the order in which any frame met them
-    return list(found)
 
 
 def is_samples(spec: Any) -> bool:
@@ -145,7 +144,6 @@ def _open_rows(
     classes: Classes | None,
     *,
     are_names: bool = False,
-    missing_labels: str = RAISE,
     packer: RowPacker | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
     listed: Mapping[bytes, RemoteObject | None] = MappingProxyType({}),
@@ -153,7 +151,7 @@ def _open_rows(
 ) -> Source:
     base = None if root is None else as_root(root)
     if packer is None:
-        packer = RowPacker(classes, are_names=are_names, missing_labels=missing_labels)
+        packer = RowPacker(classes, are_names=are_names)
     packer.begin(blame_rows(), base)
     for number, (path, label) in enumerate(rows, start=1):
         packer.add(path, label, number)

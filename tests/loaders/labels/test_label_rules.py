@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from penstock.loaders import concat, create_loader, open_source
+from penstock.loaders import concat, create_loader, open_source, with_labels
 from penstock.pipelines import ImagePipeline
 from penstock.pipelines.errors import LoaderError
 
@@ -223,6 +223,19 @@ def test_categories_and_dictionaries_obey_the_rule(tmp_path: Path, name: str) ->
         open_source(hold(["b", "", "a"], ["b", "", "a"]))
     assert serve(hold(["b ", "b", "a"], ["b", "b ", "a"]))[1:] == ([0, 0, 1], ("b", "a"))
     assert serve(hold(["b", "10"], ["10", "b"]), classes=["10", "b"])[1] == [0, 1]
+
+
+def test_categories_without_a_frame_keep_their_order(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    column = pandas.Series(pandas.Categorical(["high", "low", "high"], categories=["low", "middle", "high"]))
+    paths = [str(tmp_path / f"{n}.png") for n in range(3)]
+    pixels = np.zeros((3, 8, 8, 3), np.uint8)
+    for labels in column, column.array:
+        for data in (paths, labels), with_labels(paths, labels), with_labels((pixels, [0, 0, 0]), labels):
+            assert serve(data)[1:] == ([2, 0, 2], ("low", "middle", "high"))
+        assert serve((paths, labels), classes=["high", "low"])[1] == [0, 1, 0]
+    for data in (paths, {"a": column, "b": [1, 2, 3]}), with_labels(paths, {"a": column, "b": [1, 2, 3]}):
+        assert open_source(data).label_classes["a"] == (b"low", b"middle", b"high")
 
 
 def test_lists_of_dictionaries_and_of_numbers_without_a_class(tmp_path: Path) -> None:
