@@ -18,6 +18,7 @@ from penstock.loaders.arrow.saved_dataset import is_saved_dataset, open_saved_da
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.foreign_data import cure_by_name, cure_of_missing, cure_of_object, cure_of_option
+from penstock.loaders.labels.class_numbers import checked_classes_by_label
 from penstock.loaders.labels.labelled import are_targets, label_source, names_numbers
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.pinned_urls import pin_url
@@ -216,6 +217,8 @@ def open_source(
     Raises LoaderError E-NODATA for a missing path or an empty part, ValueError for an unsupported file or object,
     and for an option that the kind does not have; TypeError for options with a Source.
     """
+    if "classes" in options:
+        options["classes"] = checked_classes_by_label(options["classes"])
     source = _open_data(spec, options)
     if source is not spec and options.get("classes") is None:
         warn_of_text_order(source)

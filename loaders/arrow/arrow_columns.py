@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.loaders.arrow.arrow_package import import_pyarrow
-from penstock.loaders.labels.label_rows import name_columns, split_floats
+from penstock.loaders.labels.label_rows import name_columns, refuse_twins, split_floats
 from penstock.pipelines.checked import shown
 
 AUTO = "auto"  # value of the option `label`: the column is found by its name
@@ -75,6 +75,7 @@ def choose_columns(schema: Any, features: Features, image: str | None, label: La
         wanted = "encoded images (binary, or struct with bytes)" + " or paths of image files" * paths
         given = f"got {shown(image)}" if image is not None else "and no single column could be meant"
         raise ValueError(f"image must be a column of {wanted}, {given}; {_list_columns(schema)}")
+    refuse_twins([column], schema.names)
     label, floats = split_floats(label, schema.names)
     named = {} if label is None else name_columns(label) or {"": label}
     labels = {name: _choose_label(schema, features, wanted) for name, wanted in named.items()}
@@ -103,6 +104,7 @@ def _choose_image(schema: Any, features: Features, image: str | None, paths: boo
 
 def _choose_label(schema: Any, features: Features, label: str) -> str | None:
     suitable = [field.name for field in schema if _is_label(field.type)]
+    refuse_twins([label] if label != AUTO else [name for name in LABEL_NAMES if name in suitable], schema.names)
     if label != AUTO:
         return label if label in suitable else None
     named = [name for name in LABEL_NAMES if name in suitable]

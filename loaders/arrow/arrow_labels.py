@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from penstock.loaders.arrow.arrow_columns import Chosen, holds_paths
 from penstock.loaders.arrow.arrow_package import import_pyarrow
-from penstock.loaders.labels.class_numbers import checked_classes
+from penstock.loaders.labels.class_numbers import checked_classes_by_label
 from penstock.loaders.labels.label_columns import LabelColumn
 from penstock.loaders.labels.label_rows import RAISE, LabelRows
 from penstock.loaders.labels.label_values import ALONE, Labels, split_classes
@@ -52,8 +52,8 @@ class ArrowLabels:
         self.columns = list(chosen.labels.values())
         if classes is not None and not chosen.labels:
             raise ValueError("classes must come with labels, and there are none: pass label=, or no classes")
-        given = classes if isinstance(classes, Mapping) else {} if classes is None else {ALONE: classes}
-        wanted = {name: checked_classes(names) for name, names in given.items()}
+        given = checked_classes_by_label(classes)
+        wanted = given if isinstance(given, dict) else {} if given is None else {ALONE: given}
         declared = {name: tuple(map(os.fsencode, names)) for name, names in chosen.classes.items()}
         declared = {name: names for name, names in declared.items() if name not in chosen.floats}
         # By whose names the numbers are looked up in those that the user lists.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,16 +32,25 @@ def number_classes(
 
 
 def checked_classes(classes: Any) -> tuple[bytes, ...] | None:
-    """Return the option `classes`. Raises ValueError for what is no list of names."""
+    """Return the option `classes`. Raises ValueError for what is no list of names: a set has no order, for example."""
     if classes is None:
         return None
-    is_list = hasattr(classes, "__iter__") and not isinstance(classes, (str, bytes))
-    if not is_list or not all(isinstance(name, (str, bytes)) for name in classes):
+    is_list = hasattr(classes, "__iter__") and not isinstance(classes, (str, bytes, set, frozenset, Mapping))
+    names = list(classes) if is_list else []
+    if not is_list or not all(isinstance(name, (str, bytes)) for name in names):
         raise ValueError(f"classes must be a list of class names, got {shown(classes)}")
-    names = tuple(map(os.fsencode, classes))
     if not names:
         raise ValueError("classes must have at least one name, got none")
-    return names
+    return tuple(map(os.fsencode, names))
+
+
+def checked_classes_by_label(classes: Any) -> Any:
+    """Return the option `classes`, or a dict of such by the names of labels, read once. Raises ValueError."""
+    if not isinstance(classes, Mapping):
+        return checked_classes(classes)
+    if any(isinstance(names, (str, bytes, int)) for names in classes.values()):  # {"cat": 0}, {0: "cat"}
+        raise ValueError(f"classes must be a list of class names, or such by label, got {shown(classes)}")
+    return {name: checked_classes(names) for name, names in classes.items()}
 
 
 def _check_numbers(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.labels.class_numbers import checked_classes
+from penstock.loaders.labels.class_numbers import checked_classes_by_label
 from penstock.loaders.labels.label_columns import LabelColumn
 from penstock.loaders.labels.label_values import ALONE, Labels
 from penstock.loaders.labels.row_origin import Fail
@@ -50,10 +50,9 @@ class LabelRows:
         self._missing_labels = checked_choice("missing_labels", missing_labels, (RAISE, LEAVE_OUT))
         self._columns: dict[str, LabelColumn] = {}
         self._categories: dict[str, list[Any]] = {}
-        self._classes = classes if isinstance(classes, Mapping) else {ALONE: classes}
+        known = checked_classes_by_label(classes)
+        self._classes = known if isinstance(known, dict) else {ALONE: known}
         self.left_out: npt.NDArray[np.bool_] = np.zeros(0, bool)
-        for names in self._classes.values():
-            checked_classes(names)
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values()), ()))
@@ -66,7 +65,7 @@ class LabelRows:
                 self._columns[name].expect_floats()
 
     def declare_categories(self, columns: Mapping[str, Any]) -> None:
-        """Number labels as the categories of these columns do, of pandas or polars, where they have some."""
+        """Take the order of names from these columns, where they have categories, as those of pandas and polars."""
         self._categories = {name: _categories_of(column) for name, column in columns.items()}
 
     def column(self, name: str = ALONE) -> LabelColumn:
@@ -153,6 +152,14 @@ def name_columns(label: Any) -> dict[str, Any] | None:
     if not named or not all(isinstance(name, str) and name for name in named) or len(named) < len(label):
         raise ValueError(f"label must be a column, or several with names of their own, got {shown(label)}")
     return named
+
+
+def refuse_twins(chosen: Iterable[Any], columns: Collection[Any]) -> None:
+    """Raise ValueError if several of a table's columns have one of the names `chosen`, since either may be meant."""
+    names = list(columns)
+    twin = next((name for name in chosen if names.count(name) > 1), None)
+    if twin is not None:
+        raise ValueError(f"{names.count(twin)} columns of the table are called {shown(twin)}: give each its own name")
 
 
 def split_floats(label: Any, columns: Collection[Any]) -> tuple[Any, frozenset[str]]:

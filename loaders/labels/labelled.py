@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.labels.class_numbers import ONE_CLASS, checked_classes
+from penstock.loaders.labels.class_numbers import ONE_CLASS, checked_classes, checked_classes_by_label
 from penstock.loaders.labels.label_index import LabelIndex, keep_labels
 from penstock.loaders.labels.label_rows import LabelRows, warn_of_rare_classes
 from penstock.loaders.labels.label_text import is_number
@@ -122,6 +122,7 @@ def names_numbers(classes: Any) -> bool:
 
 def label_source(source: Source, labels: Any, classes: Any = None) -> Source:
     """Return `source` with other labels, as with_labels takes them. Raises ValueError."""
+    classes = checked_classes_by_label(classes)
     if isinstance(labels, Mapping) and not all(hasattr(column, "__len__") for column in labels.values()):
         raise ValueError("labels must be one per sample, a dict of such, or a function of a sample's name")
     if callable(labels):

@@ -14,6 +14,7 @@ from penstock.loaders.arrow.arrow_parquet import open_file, read_schema
 from penstock.loaders.arrow.dataset_object import refuse_transform
 from penstock.loaders.fields.field_specs import Masks
 from penstock.loaders.fields.mask_files import MaskBytes
+from penstock.loaders.labels.label_rows import refuse_twins
 from penstock.loaders.remote.places import absolute, folder_of
 from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
 from penstock.loaders.tables.open_tables import as_root
@@ -117,6 +118,7 @@ def _check_name(name: str, names: Sequence[Any], table: Any) -> None:
     if name not in names:
         found = f"its columns are {', '.join(map(str, names))}" if len(names) else f"got {shown(table)}"
         raise ValueError(f"no column {name!r} in the table: {found}")
+    refuse_twins([name], names)
 
 
 def _as_masks(values: Sequence[Any], name: str, folder: bytes) -> MaskBytes | list[bytes]:

@@ -99,8 +99,8 @@ def open_frame(
         labels: Iterable[Any] = (dict(zip(label, row, strict=True)) for row in columns)
     else:
         labels = repeat(NO_LABEL) if label is None else frame[label]
-    columns = {} if label is None else parts_of(label)
-    packer.labels.declare_categories({name: frame[column] for name, column in columns.items()})
+    chosen = {} if label is None else parts_of(label)
+    packer.labels.declare_categories({name: frame[column] for name, column in chosen.items()})
     return _open_rows(zip(frame[image], labels, strict=False), root, classes, packer=packer, **options)
 
 
@@ -120,16 +120,18 @@ def open_samples(data: Any, *, max_file_bytes: int = MAX_FILE_BYTES) -> Source:
 
 
 def open_images(paths: Collection[bytes], *, classes: Classes | None = None, **options: Any) -> Source:
-    """Open the image files of a pattern: the class of each is the name of its folder. One folder is one class, b".".
+    """Open the image files of a pattern: the class of each is the name of its folder.
+
+    One folder is one class, b".", unless `classes` name it.
 
     paths: of the files, or a mapping of URLs to what the storage's listing says of them.
     """
     options["listed"] = paths if isinstance(paths, Mapping) else {}
     folders = {folder_of(absolute(path)) for path in paths}
-    if len(folders) == 1:
+    if len(folders) == 1 and classes is None:
         return _open_rows(zip(paths, repeat(NO_LABEL)), None, classes, **options)
     names = [os.path.basename(folder) for folder in islice(folders, 2)]
-    if len({os.path.basename(folder) for folder in folders}) == 1:
+    if len({os.path.basename(folder) for folder in folders}) == 1 and classes is None:
         raise ValueError(
             f"images in {len(folders):,} folders that are all called {printable(names[0])} have no class: pass a list "
             "of (path, label), or the folder above the class folders; a list of paths alone is one class"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from penstock.loaders.labels.label_rows import LabelRows, name_columns, split_floats
+from penstock.loaders.labels.label_rows import LabelRows, name_columns, refuse_twins, split_floats
 from penstock.loaders.sources.left_out import IMAGE_SUFFIXES
 from penstock.pipelines.errors import printable
 from penstock.pipelines.user_warnings import warn_user
@@ -35,11 +35,13 @@ def choose_columns(
     others = [name for name in columns if name != paths]
     several = name_columns(label)
     if several is not None:
+        refuse_twins([paths, *several.values()], columns)
         return paths, {name: _choose("label", column, (), columns, where) for name, column in several.items()}
     found = _choose("label", label, LABEL_COLUMNS, others if label is None else columns, where)
     if found is None and others:
         text = f"no column of {where} is known to hold labels, so its images are of one class"
         warn_user(f"{text}: {_suggest('label', LABEL_COLUMNS, others)}")
+    refuse_twins([paths, found], columns)
     return paths, found
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.loaders.labels.class_numbers import checked_classes_by_label
 from penstock.loaders.labels.label_index import load_with_labels, save_with_labels
 from penstock.loaders.labels.label_rows import LEAVE_OUT, RAISE, split_floats
 from penstock.loaders.labels.labelled import serve_labels
@@ -119,7 +120,7 @@ def _read_settings(image: Any, label: Any, classes: Any, missing_labels: str) ->
         image=_checked_image(image),
         label=plain,
         table=table,
-        classes=_checked_classes(classes),
+        classes=checked_classes_by_label(classes),
         floats=frozenset(name.removeprefix(JSON) for name in floats),
         missing_labels=checked_choice("missing_labels", missing_labels, (RAISE, LEAVE_OUT)),
     )
@@ -192,14 +193,3 @@ def _checked_image(image: Any) -> tuple[bytes, ...]:
     if any(are_last) and (not all(are_last) or any(set(".*") & set(part) for part in named)):
         raise ValueError(f"image must be suffixes, or '*.jpg' for the last suffix of any name, got {shown(image)}")
     return tuple(EVERY * any(are_last) + os.fsencode(part) for part in named)
-
-
-def _checked_classes(classes: Any) -> Any:
-    if classes is None:
-        return None
-    if isinstance(classes, Mapping):
-        return {name: _checked_classes(of) for name, of in classes.items()}
-    names = [] if isinstance(classes, (str, bytes)) else list(classes)
-    if not names or not all(isinstance(name, (str, bytes)) for name in names) or len(set(names)) < len(names):
-        raise ValueError(f"classes must be the names of the classes, each once, got {shown(classes)}")
-    return tuple(name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape") for name in names)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.labels.class_numbers import checked_classes
 from penstock.loaders.sources.contract import Source, refuse_targets
 from penstock.loaders.sources.view import View
 from penstock.pipelines.checked import near_name, shown
@@ -48,11 +48,8 @@ def choose_classes(source: Source, classes: Any) -> Source:
     numbers, `classes` are their names. Raises ValueError.
     """
     refuse_targets(source, "classes=")
-    is_list = isinstance(classes, Sequence) and not isinstance(classes, (str, bytes))
-    if not is_list or not classes or not all(isinstance(name, (str, bytes)) for name in classes):
-        raise ValueError(f"classes must be a list of class names, got {shown(classes)}")
-    names = tuple(name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape") for name in classes)
-    return source if names == tuple(source.classes) else ChosenClasses(source, names)
+    names = checked_classes(classes)
+    return source if names in (None, tuple(source.classes)) else ChosenClasses(source, names)
 
 
 def warn_of_text_order(source: Source) -> None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from penstock.loaders import concat, create_loader, open_source, with_labels
+from penstock.loaders import Column, concat, create_loader, open_source, with_fields, with_labels
 from penstock.pipelines import ImagePipeline
 from penstock.pipelines.errors import LoaderError
 
@@ -196,6 +196,39 @@ def test_white_space_in_lists_of_names(tmp_path: Path, write: Write) -> None:
     assert serve(write(tmp_path, [["sea "], ["sky"]]), classes=["sky", "sea "])[1] == [[0, 1], [1, 0]]
     with pytest.raises(LoaderError, match=r"(row|line) [12].*a list of labels holds an empty name"):
         open_source(write(tmp_path, [["sea"], [""]]))
+
+
+@pytest.mark.parametrize("twin", ["label", "key", "caption"])
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "images.parquet", "t.feather", "frame"])
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, name: str, twin: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    images = [(tmp_path / f"{n}.png").read_bytes() for n in range(3)]
+    key = {"images.parquet": "image", "t.feather": "image"}.get(name, "path")
+    twin = key if twin == "key" else twin
+    first = [f"{n}.png" for n in range(3)] if key == "path" else images
+    columns = {key: first, "label": [0, 1, 2], "caption": ["a", "b", "c"]}
+    names, values = [*columns, twin], [*columns.values(), columns[twin]]
+    data: Any = tmp_path / name
+    if name == "t.csv":
+        lines = [names, *zip(*values, strict=True)]
+        data.write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    elif name == "frame":
+        data = pandas.concat([pandas.Series(column) for column in values], axis=1, keys=names)
+    elif name == "t.feather":
+        table = pa.Table.from_arrays(list(map(pa.array, values)), names)
+        with pa.OSFile(str(data), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        pq.write_table(pa.Table.from_arrays(list(map(pa.array, values)), names), data)
+    options = {} if name == "t.csv" or key == "image" else {"root": tmp_path}
+    with pytest.raises(ValueError, match=f"2 columns of the table are called '{twin}'"):
+        with_fields(data, text=Column("caption" if twin == "caption" else "label"), **options)
+    if twin == "caption":  # which is not asked for
+        assert len(open_source(data, **options)) == 3
+        return
+    for label in {} if name == "frame" else {"label": "label"}, {"label": ["label"]}:
+        with pytest.raises(ValueError, match=f"2 columns of the table are called '{twin}'"):
+            open_source(data, **label, **options)
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.feather", "images.parquet", "frame"])

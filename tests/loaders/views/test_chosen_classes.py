@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from tar_files import write_tar
 
-from penstock.loaders import concat, create_loader, mix, open_source
+from penstock.loaders import concat, create_loader, mix, open_source, with_labels
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines import ImagePipeline
 
@@ -71,8 +71,7 @@ def test_every_kind_of_data_takes_classes(tmp_path: Path, kind: str) -> None:
     """Ten random lists per kind: all of them allow what the data lacks, and refuse what they lack."""
     rng = np.random.default_rng(1)
     for number in range(10):
-        labels = rng.choice(NAMES, rng.integers(2, 7)).tolist()
-        labels += [] if len(set(labels)) > 1 else [next(name for name in NAMES if name != labels[0])]
+        labels = rng.choice(NAMES, rng.integers(1, 7)).tolist()
         data = write(tmp_path / str(number), labels, kind)
         classes = rng.permutation([*set(labels), *rng.choice(["eel", "fox"], 1)]).tolist()
         source = open_source(data, classes=classes)
@@ -123,10 +122,29 @@ def test_a_loader_and_a_cache_serve_the_chosen_numbers(tmp_path: Path) -> None:
             assert (labels.tolist(), loader.classes) == ([2, 0], tuple(classes))
 
 
-@pytest.mark.parametrize("classes", ["ant", [], [1, 2], ["ant", "ant", "bee", "cat", "dog"]])
-def test_other_lists_are_refused(tmp_path: Path, classes: Any) -> None:
-    with pytest.raises(ValueError, match="classes"):
-        open_source(write(tmp_path, NAMES, "folder"), classes=classes)
+WRONG: list[Any] = ["ant", [], [1, 2], {"ant", "bee", "cat", "dog"}, dict(zip(NAMES, range(4), strict=True))]
+WRONG += [dict(enumerate(NAMES)), ["ant", "ant", "bee", "cat", "dog"]]
+
+
+@pytest.mark.parametrize("classes", WRONG)
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_lists_are_refused(tmp_path: Path, kind: str, classes: Any) -> None:
+    """A set has no order, and a dict from names to numbers another one than that of its names."""
+    with pytest.raises(ValueError, match=r"^classes must"):
+        open_source(write(tmp_path, NAMES, kind), classes=classes)
+    with pytest.raises(ValueError, match=r"^classes must"):
+        with_labels(write(tmp_path, NAMES, kind), NAMES, classes=classes)
+    if classes != WRONG[-1]:  # class numbers may have the same name
+        with pytest.raises(ValueError, match=r"^classes must"):
+            open_source((np.zeros((4, 4, 4, 3), np.uint8), [0, 1, 2, 3]), classes=classes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_of_other_kinds_are_lists(tmp_path: Path, kind: str) -> None:
+    data, order = write(tmp_path, NAMES, kind), NAMES[::-1]
+    for classes in np.array(order), (name for name in order), dict.fromkeys(order).keys(), [n.encode() for n in order]:
+        assert named(open_source(data, classes=classes), order)
+    assert named(with_labels(data, NAMES, classes=iter(order)), order)
 
 
 def test_two_classes_of_one_name_do_not_become_one(tmp_path: Path) -> None:
