@@ -53,12 +53,52 @@ class Brighter:
         return self(image)
 
 
+class Plain:
+    def __init__(self, levels: int) -> None:
+        self.levels = levels
+
+    def __call__(self, image: Any) -> Any:
+        return image + np.uint8(self.levels)
+
+
 @dataclass
 class Printed:
     levels: int
 
     def __call__(self, image: Any) -> Any:
         return image + np.uint8(self.levels)
+
+
+class Steps:
+    """Prints its steps as torchvision's Compose does, which says nothing of what is in them."""
+
+    def __init__(self, *steps: Callable[[Any], Any]) -> None:
+        self.steps = list(steps)
+        self.by_name = {"image": self.run}  # as albumentations' transforms hold themselves
+
+    def run(self, image: Any) -> Any:
+        for step in self.steps:
+            image = step(image)
+        return image
+
+    def __call__(self, image: Any) -> Any:
+        return self.by_name["image"](image)
+
+    def __repr__(self) -> str:
+        return f"Steps({self.steps})"
+
+
+class Quiet:
+    """Prints its class alone, as torchvision's Lambda does."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __call__(self, image: Any) -> Any:
+        return self.function(image)
+
+    def __repr__(self) -> str:
+        return "Quiet()"
 
 
 class Table(torch.nn.Module):
@@ -103,6 +143,10 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "object": (lambda: Brighter(1), lambda: Brighter(2)),
     "method": (lambda: Brighter(1).method, lambda: Brighter(2).method),
     "dataclass": (lambda: Printed(1), lambda: Printed(2)),
+    "steps of objects": (lambda: Steps(Plain(1)), lambda: Steps(Plain(2))),
+    "steps of functions": (lambda: Steps(lambda image: image + 1), lambda: Steps(lambda image: image + 2)),
+    "steps of steps": (lambda: Steps(Steps(Quiet(closure(1)))), lambda: Steps(Steps(Quiet(closure(2))))),
+    "quiet": (lambda: Quiet(lambda image: image + 1), lambda: Quiet(lambda image: image + 2)),
     "module": (lambda: Table(255), lambda: Table(254)),
     "nested": (lambda: torch.nn.Sequential(Table(255)), lambda: torch.nn.Sequential(Table(255, share=0.5))),
     "kind": (lambda: mean, lambda: Printed(1)),
