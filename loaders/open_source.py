@@ -18,7 +18,7 @@ from penstock.loaders.arrow.saved_dataset import is_saved_dataset, open_saved_da
 from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.foreign_data import cure_by_name, cure_of_missing, cure_of_object, cure_of_option
-from penstock.loaders.labels.class_numbers import checked_classes_by_label
+from penstock.loaders.labels.class_numbers import checked_classes, checked_classes_by_label
 from penstock.loaders.labels.labelled import are_targets, label_source, names_numbers
 from penstock.loaders.remote.object_store import is_url
 from penstock.loaders.remote.pinned_urls import pin_url
@@ -233,7 +233,7 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
         if others:
             raise TypeError(f"an open source takes no options, got {', '.join(others)}")
         check_source(spec)
-        return spec if options.get("classes") is None else choose_classes(spec, options["classes"])
+        return choose_classes(spec, checked_classes(options.get("classes")))
     for kind in OBJECT_KINDS:
         if kind.is_this(spec):
             return _open_kind(kind, spec, options)
@@ -250,7 +250,7 @@ def _open_kind(kind: Kind, what: Any, options: dict[str, Any]) -> Source:
     classes = None if "classes" in kind.options else options.pop("classes", None)
     try:
         source = kind.open(what, **options)
-        return source if classes is None else choose_classes(source, classes)
+        return choose_classes(source, checked_classes(classes))
     except LoaderError as error:
         cure = cure_by_name(what) if error.code == "E-NODATA" and isinstance(what, bytes) else None
         if cure is None:

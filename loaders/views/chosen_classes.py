@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.labels.class_numbers import checked_classes
 from penstock.loaders.sources.contract import Source, refuse_targets
 from penstock.loaders.sources.view import View
 from penstock.pipelines.checked import near_name, shown
@@ -41,15 +39,16 @@ class ChosenClasses(View):
         return f"{self.source.describe()}, numbered as {count_text(len(self.classes), 'class')}"
 
 
-def choose_classes(source: Source, classes: Any) -> Source:
-    """Return `source` with its classes numbered as in `classes`, a list of names; itself where that changes nothing.
+def choose_classes(source: Source, classes: tuple[bytes, ...] | None) -> Source:
+    """Return `source` with its classes numbered as in `classes`; itself where that changes nothing, or without them.
 
     Names that no sample has are allowed, others than those of `classes` are not. Where the classes of the source are
     numbers, `classes` are their names. Raises ValueError.
     """
+    if classes is None:
+        return source
     refuse_targets(source, "classes=")
-    names = checked_classes(classes)
-    return source if names in (None, tuple(source.classes)) else ChosenClasses(source, names)
+    return source if classes == tuple(source.classes) else ChosenClasses(source, classes)
 
 
 def warn_of_text_order(source: Source) -> None:
