@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,9 +90,16 @@ class _InSource:
 
 def is_reordered(source: Source) -> bool:
     """Return whether `source` serves all samples of some data in another order than that of the data."""
-    if isinstance(source, Subset) and len(source) == len(source.source):
-        return bool(np.any(source.indices != np.arange(len(source))))
-    return any(map(is_reordered, getattr(source, "sources", ())))
+    sources: Sequence[Source] = [source] if isinstance(source, Subset) else getattr(source, "sources", ())
+    parts: dict[str, list[Subset]] = defaultdict(list)
+    for part in sources:
+        if isinstance(part, Subset):
+            parts[part.source.fingerprint].append(part)
+    for subsets in parts.values():
+        indices, rows = np.concatenate([part.indices for part in subsets]), np.arange(len(subsets[0].source))
+        if not np.array_equal(indices, rows) and np.array_equal(np.sort(indices), rows):
+            return True
+    return any(is_reordered(each) for each in getattr(source, "sources", ()))
 
 
 def take_part(source: Source, subset: SubsetSpec = None, max_per_class: int | None = None) -> Source:

@@ -157,11 +157,18 @@ def test_a_column_next_to_an_order_that_its_table_has_not(tmp_path: Path) -> Non
         lambda: backwards,
         lambda: concat([backwards]),
         lambda: with_labels(backwards, [0] * N),
+        lambda: concat(split(data, 0.5)[::-1]),
+        lambda: concat([open_source(data, subset="6:"), open_source(data, subset=":6")]),
+        lambda: mix({"a": (open_source(data, subset="6:"), 1), "b": (open_source(data, subset=":6"), 1)}),
     ]
     for view in views:
         with pytest.raises(ValueError, match="another order"):
             with_fields(view(), text=Column("text", data))
     with pytest.raises(ValueError, match="one per sample"):
         with_fields(part, text=Column("text", data))
+    halves = concat([open_source(data, subset=":6"), open_source(data, subset="6:")])
+    served: Any = with_fields(halves, text=Column("text", data))
+    numbers = [number_of(served.read(index)) for index in range(N)]
+    assert served.fields(np.arange(N))["text"] == [f"text {number}" for number in numbers]
     assert len(with_fields(open_source(data, subset=range(N)), text=Column("text", data))) == N
     assert len(with_fields(mix({"a": (open_source(data), 1.0)}), text=Column("text", data))) == N
