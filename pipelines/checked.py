@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import operator
+import os
 import reprlib
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -61,6 +62,13 @@ def checked_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     if isinstance(value, str) and value in choices:
         return value
     raise ValueError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}{near_name(value, choices)}")
+
+
+def checked_path(name: str, value: Any) -> str | bytes | os.PathLike[Any]:
+    """Return `value`, the path of a file or folder. Raises ValueError for anything else, such as None."""
+    if not isinstance(value, (str, bytes, os.PathLike)):
+        raise ValueError(f"{name} must be a path, got {shown(value)}")
+    return value
 
 
 def set_checked(settings: object, **values: object) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.fields.box_classes import number_classes
 from penstock.pipelines.checked import shown
 from penstock.pipelines.fields.ragged import Ragged
 
@@ -30,6 +30,9 @@ def check_boxes(
     arrays = [_as_boxes(each, index) for index, each in enumerate(boxes)]
     of_each = [[0] * len(array) for array in arrays] if classes is None else list(classes)
     _check_count("classes", of_each, num_samples)
+    for index, own in enumerate(of_each):
+        if not hasattr(own, "__len__") or isinstance(own, (str, bytes, Mapping)):
+            raise ValueError(f"classes must be a list of one per box for each sample, sample {index} has {shown(own)}")
     for index, (array, own) in enumerate(zip(arrays, of_each, strict=True)):
         if len(own) != len(array):
             raise ValueError(f"sample {index} has {len(array)} boxes and {len(own)} classes: give each box one class")
@@ -42,60 +45,18 @@ def check_boxes(
 
 
 def _as_sizes(sizes: Any, num_samples: int) -> npt.NDArray[np.int32]:
-    values = sizes.numpy(force=True) if hasattr(sizes, "detach") else np.asarray(sizes)
+    values = _as_array("sizes", sizes)
     if values.dtype.kind not in "iu" or values.shape != (num_samples, 2) or (values < 1).any():
         what = f"{values.dtype} {list(values.shape)}"
         raise ValueError(f"sizes must be width and height of each image, integers [{num_samples}, 2], got {what}")
     return values.astype(np.int32)
 
 
-def checked_names(names: Any) -> tuple[bytes, ...] | None:
-    """Return class names by number, of a list or of a dict of number -> name; None for None. Raises ValueError."""
-    if names is None:
-        return None
-    listed = names.tolist() if hasattr(names, "tolist") else names  # an array, or a column of a data frame
-    if isinstance(names, Mapping):
-        if set(names) != set(range(len(names))):
-            raise ValueError(f"names must have the numbers from 0 to {len(names) - 1}, got {shown(list(names))}")
-        listed = [names[number] for number in range(len(names))]
-    if not isinstance(listed, (list, tuple)) or not all(isinstance(each, (str, bytes)) for each in listed):
-        raise ValueError(f"names must be a list of class names or a dict of number -> name, got {shown(names)}")
-    return tuple(map(os.fsencode, listed))
-
-
-def number_classes(
-    of_each: Sequence[Sequence[Any]], names: Sequence[str] | Mapping[int, str] | None
-) -> tuple[npt.NDArray[np.int64], tuple[bytes, ...]]:
-    """Return the class numbers of all boxes, and what they are called: `names`, or names sorted. Raises ValueError."""
-    known = checked_names(names)
-    flat = [(index, label) for index, labels in enumerate(of_each) for label in labels]
-    are_names = bool(flat) and isinstance(flat[0][1], (str, bytes))
-    if are_names:
-        encoded = [(index, os.fsencode(label)) for index, label in flat]
-        known = tuple(sorted({label for _, label in encoded})) if known is None else known
-        number_of = {name: number for number, name in enumerate(known)}
-        if len(number_of) < len(known):
-            twice = next(name for number, name in enumerate(known) if number_of[name] != number)
-            raise ValueError(f"names must be different where boxes have names, got {shown(os.fsdecode(twice))} twice")
-        for index, label in encoded:
-            if label not in number_of:
-                raise ValueError(
-                    f"sample {index} has a box of the unknown class {shown(os.fsdecode(label))}: add it to names"
-                )
-        return np.array([number_of[label] for _, label in encoded], np.int64), known
-    highest = np.inf if known is None else len(known) - 1
-    for index, label in flat:
-        if not isinstance(label, (int, np.integer)) or not 0 <= label <= highest:
-            wanted = "at least 0" if known is None else f"from 0 to {highest}"
-            raise ValueError(f"sample {index} has a box of class {shown(label)}: class numbers must be {wanted}")
-    return np.array([label for _, label in flat], np.int64), known or ()
-
-
 def check_keypoints(
     points: Any, swaps: Sequence[tuple[int, int]], num_samples: int
 ) -> tuple[npt.NDArray[np.float32], tuple[tuple[int, int], ...]]:
     """Return keypoints, float32 [n, k, 3], and the pairs that are swapped in a mirror. Raises ValueError."""
-    values = points.numpy(force=True) if hasattr(points, "detach") else np.asarray(points)
+    values = _as_array("keypoints", points)
     if (
         values.dtype.kind not in "iuf"
         or values.ndim != 3
@@ -110,17 +71,36 @@ def check_keypoints(
     return values.astype(np.float32), check_swaps(swaps, values.shape[1])
 
 
-def check_swaps(swaps: Sequence[tuple[int, int]], count: int) -> tuple[tuple[int, int], ...]:
-    """Return pairs of keypoint numbers below `count`. Raises ValueError."""
-    pairs = tuple((int(left), int(right)) for left, right in swaps)
-    numbers = [number for pair in pairs for number in pair]
+def check_swaps(swaps: Any, count: int, names: Sequence[str] = ()) -> tuple[tuple[int, int], ...]:
+    """Return pairs of keypoints, by number below `count` or one of `names`, as numbers. Raises ValueError."""
+    listed = swaps.tolist() if hasattr(swaps, "tolist") else swaps
+    are_pairs = isinstance(listed, (list, tuple)) and all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in listed
+    )
+    numbers = [_number_of(each, names) for pair in listed for each in pair] if are_pairs else [-1]
     if any(not 0 <= number < count for number in numbers) or len(set(numbers)) < len(numbers):
-        raise ValueError(f"swaps must be pairs of different keypoints from 0 to {count - 1}, got {shown(pairs)}")
-    return pairs
+        raise ValueError(f"swaps must be pairs of different keypoints from 0 to {count - 1}, got {shown(swaps)}")
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _number_of(point: Any, names: Sequence[str]) -> int:
+    if isinstance(point, str) and names:
+        if point not in names:
+            raise ValueError(f"swaps names {shown(point)}, and the keypoints of the file are {', '.join(names)}")
+        return names.index(point)
+    return int(point) if isinstance(point, (int, np.integer)) and not isinstance(point, bool) else -1
+
+
+def _as_array(what: str, values: Any) -> npt.NDArray[Any]:
+    """Return numbers as an array. Raises ValueError for lists of different lengths."""
+    try:
+        return values.numpy(force=True) if hasattr(values, "detach") else np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{what} must be numbers in lists of one length, got {shown(values)}") from None
 
 
 def _as_boxes(boxes: Any, index: int) -> npt.NDArray[np.float32]:
-    values = boxes.numpy(force=True) if hasattr(boxes, "detach") else np.asarray(boxes)
+    values = _as_array(f"sample {index}: boxes", boxes)
     if values.size == 0:
         return np.zeros((0, 4), np.float32)
     if values.ndim != 2 or values.shape[1] != 4 or values.dtype.kind not in "iuf":

@@ -72,7 +72,7 @@ def read_coco(source: Source, path: Any, swaps: Sequence[tuple[int | str, int | 
             raise file_error(path, "swaps are pairs of keypoints, and its categories have no keypoints")
         return fields
     points = np.array([_read_keypoints(document, number, len(names)) for number in wanted[chosen].tolist()], np.float32)
-    pairs = find_pairs(names) if swaps is None else check_swaps(_number_swaps(swaps, names), len(names))
+    pairs = find_pairs(names) if swaps is None else check_swaps(swaps, len(names), names)
     return fields._replace(
         points=Ragged(lengths, (points.reshape(-1, len(names), 3),)),
         swaps=pairs,
@@ -85,7 +85,8 @@ def _read_boxes(document: CocoDocument, wanted: npt.NDArray[np.intp]) -> npt.NDA
     listed = [document.annotations[number].get("bbox") for number in wanted.tolist()]
     given = None
     with suppress(TypeError, ValueError, OverflowError):  # the first one is named below
-        given = np.array(listed, np.float64).reshape(-1, 4) if all(len(each) == 4 for each in listed) else None
+        are_fours = all(isinstance(each, list) and len(each) == 4 for each in listed)
+        given = np.array(listed, np.float64).reshape(-1, 4) if are_fours else None
     if given is not None and (given[:, 2:] >= 0).all() and (abs(given) <= _MOST_PIXELS).all():
         return given
     wrong = next(number for number, each in enumerate(listed) if not _is_box(each))
@@ -101,6 +102,10 @@ def _is_box(value: Any) -> bool:
 def _keypoint_names(document: CocoDocument) -> list[str]:
     """Return what the keypoints are called; none where no category has any. Raises ValueError for different ones."""
     having = [each for each in document.categories if each.get("keypoints")]
+    for each in having:
+        if not isinstance(each["keypoints"], list):
+            what = f"category {shown(each['name'])} must have a list of names as its keypoints"
+            raise file_error(document.path, f"{what}, got {shown(each['keypoints'])}")
     for each in having[1:]:
         if each["keypoints"] != having[0]["keypoints"]:
             both = f"categories {shown(having[0]['name'])} and {shown(each['name'])} have different keypoints"
@@ -121,10 +126,3 @@ def _read_keypoints(document: CocoDocument, annotation: int, count: int) -> npt.
     points = points.reshape(count, 3)
     points[:, :2] += 0.5  # COCO counts from the centre of the first pixel
     return points
-
-
-def _number_swaps(swaps: Sequence[tuple[int | str, int | str]], names: list[str]) -> list[tuple[int, int]]:
-    """Return pairs of keypoints by number. Raises ValueError for unknown names."""
-    for each in (each for pair in swaps for each in pair if isinstance(each, str) and each not in names):
-        raise ValueError(f"swaps names {shown(each)}, and the keypoints of the file are {', '.join(names)}")
-    return [tuple(names.index(each) if isinstance(each, str) else each for each in pair) for pair in swaps]  # type: ignore[misc]

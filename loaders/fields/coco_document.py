@@ -16,7 +16,7 @@ import numpy.typing as npt
 from penstock.loaders.fields.mask_files import sample_names, whole_names
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.file_read import read_error
-from penstock.pipelines.checked import shown
+from penstock.pipelines.checked import checked_path, shown
 from penstock.pipelines.errors import LoaderError, count_text, printable
 from penstock.pipelines.user_warnings import warn_user
 
@@ -65,6 +65,7 @@ def read_document(path: Any) -> CocoDocument:
     Raises ValueError for another file, for ids and names that are not unique, and for annotations of images or
     categories that the file does not have; LoaderError E-MISSING, E-ACCESS, E-READ.
     """
+    checked_path("coco", path)
     images, categories, annotations = _read_lists(path)
     image_ids = _read_ids(path, "image", images)
     names = [_name_of(path, number, each) for number, each in enumerate(images)]

@@ -15,7 +15,7 @@ from penstock.loaders.fields.coco import CocoFields, read_coco
 from penstock.loaders.fields.coco_masks import CocoMasks
 from penstock.loaders.fields.columns import ENCODED, ArrayColumn, BytesColumn, RaggedColumn, TextFiles
 from penstock.loaders.fields.fielded import Field, Fielded
-from penstock.loaders.fields.mask_files import find_masks, match_source, sample_names
+from penstock.loaders.fields.mask_files import call_by_name, find_masks, match_source
 from penstock.loaders.fields.mask_values import warn_of_ignored_foreground
 from penstock.loaders.fields.yolo import read_yolo
 from penstock.loaders.sources.contract import Source
@@ -197,7 +197,7 @@ def _make_fields(source: Source, name: str, value: Any) -> dict[str, Field]:
         warn_of_ignored_foreground(name, read, len(source), spec.ignore_index)
         return {name: field}
     if isinstance(spec, Keypoints):
-        points, swaps = check_keypoints(spec.points, spec.swaps or (), len(source))
+        points, swaps = check_keypoints(spec.points, () if spec.swaps is None else spec.swaps, len(source))
         kind = FieldKind(kind="keypoints", swaps=swaps, points=points.shape[1], unpaired=spec.swaps is None)
         return {name: Field(kind, ArrayColumn(points))}
     if isinstance(spec, (Boxes, Coco, Yolo)):
@@ -270,7 +270,7 @@ def _mask_field(source: Source, spec: Masks) -> Field:
 
 def _plain_field(source: Source, value: Any) -> Field:
     """Return a field of strings, of bytes, or of objects that JSON can hold."""
-    values = [value(name) for name in sample_names(source)] if callable(value) else value
+    values = call_by_name(source, value) if callable(value) else value
     if isinstance(values, Source):
         others = match_source(source, values, "text")
         values = [bytes(others.read(index)).decode("utf-8", "surrogateescape") for index in range(len(source))]

@@ -27,17 +27,22 @@ class Named(NamedTuple):
 
 
 def stem(name: str) -> str:
-    """Return a name without its last suffix, folders included."""
-    return os.path.splitext(name)[0]
+    """Return a name without its last suffix, folders included; tars of "." have names that begin with "./"."""
+    return os.path.splitext(name.removeprefix("./"))[0]
 
 
-def refuse_repeated(keys: Iterable[str], call: Callable[[int], object], what: str, cure: str) -> dict[str, int]:
-    """Return key -> number; raise ValueError, which calls both by `call`, where a key occurs twice."""
+def refuse_repeated(
+    keys: Iterable[str], call: Callable[[int], object], what: str, cure: str, called: str = "key"
+) -> dict[str, int]:
+    """Return key -> number; raise ValueError, which calls both by `call`, where a key occurs twice.
+
+    called: what messages call a key.
+    """
     number_of: dict[str, int] = {}
     for number, key in enumerate(keys):
         first = number_of.setdefault(key, number)
         if first != number:
-            raise ValueError(f"two {what} have the key {key!r}: {call(first)} and {call(number)}; {cure}")
+            raise ValueError(f"two {what} have the {called} {key!r}: {call(first)} and {call(number)}; {cure}")
     return number_of
 
 
@@ -109,5 +114,5 @@ def _join(
 
 
 def _webdataset_key(name: str) -> str:
-    folder, _, last = name.rpartition("/")
+    folder, _, last = name.removeprefix("./").rpartition("/")
     return f"{folder}/{last.partition('.')[0]}"

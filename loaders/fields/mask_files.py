@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.fields.columns import ArrayColumn, BytesColumn
-from penstock.loaders.fields.join import join_sources, sample_stems, stem
+from penstock.loaders.fields.join import join_sources, refuse_repeated, sample_stems, stem
 from penstock.loaders.sources.content_probe import probe_ranges, read_file
 from penstock.loaders.sources.contract import Source, sample_name
 from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES
@@ -117,11 +117,14 @@ def find_masks(source: Source, where: Any) -> MaskFiles | MaskBytes | MaskSource
     if isinstance(where, Source):
         return match_source(source, where)
     if callable(where):
-        return _check_first(source, MaskFiles(os.fsencode(where(name)) for name in sample_names(source)))
+        found = _as_paths(call_by_name(source, where))
+        cure = "give each a mask of its own, or a list with one path per sample"
+        refuse_repeated(map(os.fsdecode, found), lambda index: printable(source.path(index)), "samples", cure, "mask")
+        return _check_first(source, MaskFiles(found))
     if isinstance(where, (list, tuple, MaskBytes)):
         if len(where) != len(source):
             raise ValueError(f"masks must be one path per sample ({len(source):,}), got {len(where):,}")
-        return where if isinstance(where, MaskBytes) else _check_first(source, MaskFiles(map(os.fsencode, where)))
+        return where if isinstance(where, MaskBytes) else _check_first(source, MaskFiles(_as_paths(where)))
     if not isinstance(where, (str, os.PathLike)):
         raise ValueError(f"masks must be a folder, pattern, function, list, array or Source, got {shown(where)}")
     text = os.fspath(where)
@@ -145,6 +148,27 @@ def whole_names(source: Source) -> Iterator[str]:
     """Yield the names of all samples of the data that `source` may be a part of."""
     for whole in find_whole(source):
         yield from sample_names(whole)
+
+
+def call_by_name(source: Source, function: Callable[[str], Any]) -> list[Any]:
+    """Return what a function of the user's returns for the name of each sample. Raises ValueError where it raises."""
+    found = []
+    for index, name in enumerate(sample_names(source)):
+        try:
+            found.append(function(name))
+        except Exception as error:
+            raise ValueError(
+                f"the function raised {type(error).__name__} for sample {index} ({printable(name)}): {error}"
+            ) from error
+    return found
+
+
+def _as_paths(values: Sequence[Any]) -> list[bytes]:
+    for index, path in enumerate(values):
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            cure = "pass masks in memory as one array of integers [n, height, width]"
+            raise ValueError(f"the mask of sample {index} must be a path, got {shown(path)}: {cure}")
+    return list(map(os.fsencode, values))
 
 
 def _check_first(source: Source, masks: MaskFiles) -> MaskFiles:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.fields.box_values import checked_names
+from penstock.loaders.fields.box_classes import checked_names
 from penstock.loaders.fields.join import sample_stems, stem
 from penstock.loaders.fields.mask_files import whole_names
 from penstock.loaders.sources.contract import Source
+from penstock.pipelines.checked import checked_path
 from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.fields.ragged import Ragged
 from penstock.pipelines.user_warnings import warn_user
@@ -29,6 +30,7 @@ def read_yolo(
 
     Raises ValueError for a folder without a single file, and for other lines than "class x y width height".
     """
+    checked_path("yolo", folder)
     classes = checked_names(names) or ()
     most = len(classes) - 1 if classes else _MOST_CLASS
     found, stems = [], sample_stems(source, "text files")

@@ -180,6 +180,35 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"boxes": Boxes([[[0, 0, 1, 1]]] * N, [["c"]] * N, names=["a"])}, "sample 0 has a box of the unknown class 'c'"),
     ({"keypoints": np.zeros((N, 4))}, "keypoints must be numbers [6, k, 3] or [6, k, 2], got float64 [6, 4]"),
     ({"keypoints": Keypoints(np.zeros((N, 2, 2)), [(0, 2)])}, "swaps must be pairs of different keypoints from 0 to 1"),
+    ({"boxes": ([[[0, 0, 1, 1]]] * N, [["c"], [3]] * 3)}, "sample 0 has a box of the class 'c', and sample 1 one of 3"),
+    (
+        {"boxes": ([[[0, 0, 1, 1]]] * N, [["1"], ["c"]] * 3)},
+        "sample 1 has a box of the class 'c', and sample 0 one of '1'",
+    ),
+    ({"boxes": ([[[0, 0, 1, 1]]] * N, [["c"], [None]] * 3)}, "sample 1 has a box without a class"),
+    ({"boxes": ([[[0, 0, 1, 1]]] * N, [["c"], [float("nan")]] * 3)}, "sample 1 has a box without a class"),
+    (
+        {"boxes": ([[[0, 0, 1, 1]]] * N, [0] * N)},
+        "classes must be a list of one per box for each sample, sample 0 has 0",
+    ),
+    (
+        {"boxes": ([[[0, 0, 1, 1]] * 3] * N, ["cat"] * N)},
+        "classes must be a list of one per box for each sample, sample 0",
+    ),
+    ({"boxes": [[[0, 0, 1], [0, 0, 1, 1]]] * N}, "sample 0: boxes must be numbers in lists of one length"),
+    ({"boxes": Boxes([[]] * N, sizes=[[1, 1], [1]] * 3)}, "sizes must be numbers in lists of one length"),
+    ({"mask": [np.zeros((4, 4), np.uint8)] * N}, "the mask of sample 0 must be a path, got array"),
+    ({"mask": ["a.png", None] * 3}, "the mask of sample 1 must be a path, got None"),
+    ({"mask": lambda name: None}, "the mask of sample 0 must be a path, got None"),
+    ({"mask": lambda name: {}[name]}, "field 'mask': the function raised KeyError for sample 0 ('p0.jpg')"),
+    ({"text": lambda name: {}[name]}, "field 'text': the function raised KeyError for sample 0 ('p0.jpg')"),
+    ({"mask": lambda name: "one.png"}, "two samples have the mask '"),
+    ({"coco": None}, "coco must be a path, got None"),
+    ({"coco": 3}, "coco must be a path, got 3"),
+    ({"yolo": None}, "yolo must be a path, got None"),
+    ({"keypoints": [[[1, 2]], [[1, 2], [3, 4]]] * 3}, "keypoints must be numbers in lists of one length"),
+    ({"keypoints": Keypoints(np.zeros((N, 2, 2)), [1])}, "swaps must be pairs of different keypoints from 0 to 1, got"),  # type: ignore[list-item]
+    ({"keypoints": Keypoints(np.zeros((N, 2, 2)), [(0, 1.5)])}, "swaps must be pairs of different keypoints from"),  # type: ignore[list-item]
     ({"keypoints": np.full((N, 2, 2), np.nan)}, "keypoints must be finite numbers, those of sample 0 are not"),
 ]
 
@@ -200,6 +229,14 @@ def test_fields_that_do_not_fit_are_refused(photos: Path, fields: dict[str, Any]
             "sample 0 ('p0.jpg') has the last part of several names in the file, which has 2 images",
         ),
         (
+            {"categories": [{"id": 7, "name": "a", "keypoints": 4}], "annotations": []},
+            "category 'a' must have a list of names as its keypoints, got 4",
+        ),
+        (
+            {"annotations": [{"id": 1, "image_id": 100, "category_id": 7, "bbox": "1234"}] * 4},
+            "must have a bbox of x, y",
+        ),
+        (
             {"categories": []},
             "annotation 1 of image 100: the category_id 7 is not an id of the file (and 3 more annotations)",
         ),
@@ -208,6 +245,15 @@ def test_fields_that_do_not_fit_are_refused(photos: Path, fields: dict[str, Any]
 def test_other_json_files_are_refused(photos: Path, tmp_path: Path, changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
         with_fields(photos, coco=write_coco(tmp_path / "a.json", **changes))
+
+
+def test_digits_as_text_are_class_numbers_of_boxes(photos: Path) -> None:
+    boxes, digits = [[[0, 0, 9, 9]]] * N, [["2"], ["10"], ["1"]] * 2
+    for classes in (digits, [[int(each)] for (each,) in digits]):
+        source: Any = with_fields(photos, boxes=Boxes(boxes, classes))
+        assert source.fields(np.arange(N))["boxes"].parts[1].tolist() == [2, 10, 1] * 2
+    source = with_fields(photos, boxes=Boxes(boxes, digits, names=["1", "2", "10"]))
+    assert source.fields(np.arange(N))["boxes"].parts[1].tolist() == [1, 2, 0] * 2
 
 
 @pytest.mark.parametrize("line", ["0 0.1 0.1 0.2 0.2 0.3 0.3", "0 0.1 0.1 -0.2 0.2", "cat 0 0 1 1", "0.5 0 0 1 1"])

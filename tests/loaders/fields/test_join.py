@@ -151,3 +151,17 @@ def test_a_sample_without_a_partner_is_named(tmp_path: Path) -> None:
     for where in (masks, open_source(masks)):
         with pytest.raises(ValueError, match=r"no mask for sample 1 \(.*a\.2\.png'?\)"):
             with_fields(images, mask=where)
+
+
+@pytest.mark.parametrize("dotted", ["images", "masks"])
+def test_names_of_a_tar_of_a_folder_are_those_of_its_files(tmp_path: Path, dotted: str) -> None:
+    """GNU tar writes ./a.png for the files of "."; the other side has a.png."""
+    names = {"images": ["b/a.png", "b/c.png"], "masks": ["b/a.png", "b/c.png"]}
+    names[dotted] = [f"./{name}" for name in names[dotted]]
+    tars = {}
+    for kind, of in names.items():
+        write_tar(tmp_path / f"{kind}.tar", [(name, png(7 * at)) for at, name in enumerate(of)])
+        tars[kind] = open_source(tmp_path / f"{kind}.tar", image="png", label=None)
+    assert pairs(with_fields(tars["images"], mask=Masks(tars["masks"]))) == [(0, 0), (7, 7)]
+    folder = write_files(tmp_path / "m", {"b/a.png": png(0), "b/c.png": png(7)})
+    assert pairs(with_fields(tars["images"], mask=folder)) == [(0, 0), (7, 7)]
