@@ -198,7 +198,8 @@ def _version(etag: str | None, modified: Any, size: int) -> int:
     is_dated = bool(modified) and getattr(modified, "timestamp", lambda: 1)() != 0  # obstore's time for none is 1970
     if not etag and not is_dated:
         return -1 - size
-    identity = etag.strip('"') if etag else str(modified)  # in listings Azure leaves out the quotes
+    # In listings Azure leaves out the quotes. Some servers call one tag weak and strong in turn (RFC 9110, 8.8.3).
+    identity = etag.removeprefix("W/").strip('"') if etag else str(modified)
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little") >> 1
 
 

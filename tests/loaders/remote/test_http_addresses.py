@@ -26,11 +26,15 @@ def png(level: int) -> bytes:
 
 
 class Site:
-    """Serve `files` by their paths as they are sent; `answer` may return a status for (method, path)."""
+    """Serve `files` by their paths as they are sent.
+
+    `answer` may return a status for (method, path), `tag` returns the ETag for a method.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.answer: Callable[[str, str], int] = lambda method, path: 0
+        self.tag: Callable[[str], str] = lambda method: '"1"'
         site = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -50,7 +54,7 @@ class Site:
                 self.send_response(status)
                 if status == 206:
                     self.send_header("Content-Range", f"bytes {first}-{int(first) + len(data) - 1}/{total}")
-                self.send_header("ETag", '"1"')
+                self.send_header("ETag", site.tag(self.command))
                 self.send_header("Content-Length", str(len(data) if status < 300 else 0))
                 self.end_headers()
                 if self.command == "GET" and status < 300:
@@ -118,6 +122,17 @@ def test_a_server_that_refuses_head_is_asked_for_a_byte(site: Site, status: int)
     with pytest.raises(LoaderError, match="E-ACCESS") as caught:
         open_source([(f"{site.url}/0.png?X-Amz-Signature=another", 0)])
     assert "another" not in str(caught.value)
+
+
+@pytest.mark.parametrize("weak", ["HEAD", "GET"])
+def test_a_tag_that_is_weak_in_some_answers_is_one_version(site: Site, weak: str) -> None:
+    site.files = {f"/{number}.png": png(number) for number in range(3)}
+    site.tag = lambda method: 'W/"1"' if method == weak else '"1"'
+    source = open_source([(f"{site.url}/{number}.png", number) for number in range(3)])
+    assert [source.read(index) for index in range(3)] == [png(number) for number in range(3)]
+    site.tag = lambda method: 'W/"2"'
+    with pytest.raises(LoaderError, match="E-CHANGED"):
+        source.read(0)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
