@@ -96,7 +96,8 @@ def _odd_key(error: Exception, text: str) -> tuple[str, str, str | None] | None:
     found = _ODD_KEY.search(text)
     if found is None or "path segment" not in text:
         return None
-    what = '"//"' if "//" in found[1] else '"/./" or "/../"'
+    is_control = not found[1].isprintable()
+    what = '"//"' if "//" in found[1] else "a control character" if is_control else '"/./" or "/../"'
     cause = f"the key {found[1]!r} holds {what}, which is not read"
     return "E-UNSUPPORTED", cause, "rename the object, or open a folder or a pattern without it"
 

@@ -59,7 +59,7 @@ def test_a_question_mark_is_a_wildcard(s3: S3Server) -> None:
         open_source(f"{url}????/?.png")
 
 
-@pytest.mark.parametrize("key", ["cat//2.png", "cat/./2.png", "cat/../2.png"])
+@pytest.mark.parametrize("key", ["cat//2.png", "cat/./2.png", "cat/../2.png", "cat/\t2.png"])
 def test_a_key_that_is_not_read_is_named(s3: S3Server, key: str) -> None:
     """It is neither taken for another key nor for a failure of the network."""
     url = fill(s3, f"odd{key.count('.')}{len(key)}", key)
@@ -67,6 +67,7 @@ def test_a_key_that_is_not_read_is_named(s3: S3Server, key: str) -> None:
     with pytest.raises(LoaderError, match=r"E-UNSUPPORTED.*2.png") as caught:
         open_source(url)
     assert "network" not in str(caught.value)
+    assert ("control character" in str(caught.value)) == ("\t" in key)
     if ".." not in key:
         with pytest.raises(LoaderError, match=r"E-UNSUPPORTED.*2.png"):
             open_source([(url + key, 0)])
