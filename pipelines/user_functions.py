@@ -8,6 +8,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from penstock.pipelines.errors import shorten
+
 _GENERATOR_NAMES = ("generator", "rng")
 
 
@@ -28,4 +30,4 @@ def describe_exception(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is the caller
     own = [frame for frame in frames if f"{os.sep}site-packages{os.sep}" not in frame.filename] or frames
     where = f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return f"{type(error).__name__}: {shorten(str(error))}{where}"

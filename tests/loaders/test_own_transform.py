@@ -100,6 +100,10 @@ def test_transforms_that_cannot_work_are_refused(photos: Path) -> None:
             lambda image: image.nothing,
             r"transform raised AttributeError: .* \(test_own_transform.py:\d+\) for an image of uint8",
         ),
+        (
+            lambda image: {}["x" * 100_000],
+            r"transform raised KeyError: 'xxx.{190,200}xxx' \(test_own_tr.{,20}\) for an image",
+        ),
         (lambda image: None, "must return one tensor or array of numbers, got NoneType"),
     ):
         with pytest.raises(ValueError, match=message):
