@@ -45,6 +45,7 @@ class Place:
         undrawn: whether nothing was drawn yet, so that the order will be drawn from `begin`.
         now: their states once the place is reached, from a loaded state.
         sampler: states of the stateful samplers at this place.
+        sampler_after: the same after each batch that was delivered before its turn, by its number.
         processes: states of the worker processes at this place, or of this one.
         turn: number of the worker whose batch is next.
         base_seed: seed of the workers' generators in this epoch, if the data set is iterable or stateful.
@@ -67,6 +68,7 @@ class Place:
     undrawn: bool = False
     now: random_state.States = field(default_factory=dict)
     sampler: dict[str, Any] = field(default_factory=dict)
+    sampler_after: dict[int, dict[str, Any]] = field(default_factory=dict)
     processes: list[ProcessState | None] = field(default_factory=list)
     turn: int = 0
     base_seed: int | None = None
@@ -110,7 +112,7 @@ class Place:
         if not self.fresh:
             return Place(self.epoch + 1, drawn_from=set(self.drawn_from), last_epochs=self.epochs)
         again = replace(self, ahead=set(self.ahead), processes=list(self.processes), left=None, begun=False)
-        again.first = self.first if self.is_under_way else None
+        again.first, again.sampler_after = self.first if self.is_under_way else None, {}
         if not (self.is_under_way or self.loaded):
             again.begin, again.base_seed = {}, None  # an order that was drawn, and not served
             again.epochs, again.last_epochs = {}, self.epochs or self.last_epochs
@@ -128,13 +130,14 @@ class Place:
             self.batches += 1
         elif in_order:  # batches that failed before it were skipped
             self.batches = mark.number + 1
+            self.sampler = mark.sampler or self.sampler
         else:
             self.ahead.add(mark.number)
+            self.sampler_after[mark.number] = mark.sampler
             while self.batches in self.ahead:
                 self.ahead.remove(self.batches)
+                self.sampler = self.sampler_after.pop(self.batches, None) or self.sampler
                 self.batches += 1
-        if mark.sampler:
-            self.sampler = mark.sampler
         if mark.state is not None:
             self.processes = self.processes or [None] * processes
             before = self.processes[mark.process] or {}
@@ -149,7 +152,7 @@ class Place:
         self.epoch, self.batches, self.fresh, self.loaded, self.turn = epoch + 1, 0, True, False, 0
         self.begun = False
         self.base_seed = self.at_end = self.first = None
-        self.ahead, self.sampler, self.begin, self.now = set(), sampler or {}, {}, {}
+        self.ahead, self.sampler, self.sampler_after, self.begin, self.now = set(), sampler or {}, {}, {}, {}
         self.epochs, self.last_epochs = {}, self.epochs or self.last_epochs
         self.processes = processes if processes is not None and any(processes) else []
 

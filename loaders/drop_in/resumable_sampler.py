@@ -126,6 +126,7 @@ class IndexIterator:
                 self._check_first(index)
             if self.number not in self._ahead:
                 return index
+            self._place.sampler_after[self.number] = self.get_states()
 
     def look_ahead(self) -> bool:
         """Say whether the sampler is at its end. Some samplers draw random numbers there, or reset themselves."""

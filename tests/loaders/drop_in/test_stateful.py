@@ -181,6 +181,28 @@ def test_the_rest_of_two_epochs_is_that_of_a_run_that_was_not_stopped(
             assert serve_rest(again, 2) == served[taken:], f"after {taken} batches"
 
 
+@pytest.mark.parametrize("sampler", [KeepsPlace, Iterated])
+def test_batches_out_of_their_order_are_served_once_over_two_resumes(sampler: Callable[[], Any]) -> None:
+    KeepsPlace.passes = 0
+    late = list(sampler())[2]
+    KeepsPlace.passes = 0
+
+    def loader() -> DataLoader[Any]:
+        return DataLoader(Numbered(LENGTH, {late: "wait"}), None, sampler=sampler(), num_workers=2, in_order=False)
+
+    served: list[int] = []
+    state = None
+    for number in (5, 2, LENGTH - 7):
+        with loader() as again:
+            if state is not None:
+                assert state["details"]["ahead"]
+                again.load_state_dict(state)
+            batches = iter(again)
+            served += [int(next(batches)) for _ in range(number)]
+            state = json.loads(json.dumps(again.state_dict()))
+    assert sorted(served) == list(range(LENGTH))
+
+
 @pytest.mark.parametrize("delivered", [1, 3])
 def test_workers_that_stayed_when_an_epoch_was_left_early_are_resumed(delivered: int) -> None:
     def loader(seed: int) -> DataLoader[Any]:
