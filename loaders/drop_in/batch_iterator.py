@@ -177,10 +177,17 @@ class BatchIterator(WatchedIterator, CountingIterator):
     def place_to_save(self) -> Place:
         """Return this iteration's place, with the initial states of workers that have not delivered anything yet."""
         # A signal handler may call this while this thread receives: it would wait for a lock of its own thread.
-        if is_stateful(self._dataset) and not self._is_receiving and not self._shutdown:
+        if self._needs_starts() and not self._is_receiving and not self._shutdown:
             while {info[0] for info in self._task_info.values() if len(info) == 1} - self._heard:
                 self._early.append(self._receive())
         return self._place
+
+    def _needs_starts(self) -> bool:
+        """Say whether a state may lack something that a worker sends with its first batch."""
+        place = self._place
+        # Workers that stayed when an epoch was left early, and draw from generators that no seed tells.
+        is_unknown = self._is_iterable and place.base_seed is None
+        return is_stateful(self._dataset) or (is_unknown and not (place.processes and all(place.processes)))
 
     def _get_data(self) -> Any:
         task, data = self._early.popleft() if self._early else self._receive()
