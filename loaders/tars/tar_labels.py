@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from penstock.loaders.labels.label_rows import refuse_twins
+from penstock.loaders.labels.label_text import plain_label
 from penstock.loaders.labels.row_origin import Fail
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
@@ -115,7 +117,7 @@ def open_table(label: Any) -> Table | None:
     """Return the table that the option `label` is or names; None if it is neither. Raises ValueError, OSError.
 
     A file has a key and a label per line, separated by a tab or a comma; or a first line that names a column "key" and
-    one "label".
+    one "label", in any case.
     """
     if label is None or (isinstance(label, str) and label in (FOLDER, SHARD)) or label_places(label).places:
         return None
@@ -130,10 +132,16 @@ def open_table(label: Any) -> Table | None:
         first = file.readline()
         file.seek(0)
         rows = [row for row in csv.reader(file, delimiter="\t" if "\t" in first else ",") if row]
-    key, value = 0, 1
-    if rows and {"key", "label"} <= set(rows[0]):
-        key, value = rows[0].index("key"), rows[0].index("label")
+    key, value, header = 0, 1, [name.strip().lower() for name in rows[0]] if rows else []
+    if {"key", "label"} <= set(header):
+        refuse_twins(["key", "label"], header)
+        key, value = header.index("key"), header.index("label")
         del rows[0]
+    elif more := next((row for row in rows if len(row) > 2), None):  # any of which may be the label
+        raise ValueError(
+            f"{os.fsdecode(label)!a} must have a key and a label in each line, or a first line that names the columns "
+            f"'key' and 'label', got {shown(more)}"
+        )
     short = next((number for number, row in enumerate(rows) if len(row) <= max(key, value)), None)
     if short is not None:
         raise ValueError(f"{os.fsdecode(label)!a} must have a key and a label in each line, got {rows[short]!a}")
@@ -185,10 +193,12 @@ def table_labels(table: Table, names: Sequence[bytes], keys: Sequence[bytes], fa
 
 
 def _as_bytes(value: Any) -> bytes:
-    if value is None or value != value:  # NaN
-        return b""
-    text = json.dumps(value) if isinstance(value, list) else value if isinstance(value, bytes) else str(value)
-    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    """Return a label as text, such as tables and fields of JSON hold it; a missing one is empty."""
+    plain = plain_label(value)
+    if isinstance(plain, (list, tuple, set, frozenset)):
+        members = sorted(plain, key=str) if isinstance(plain, (set, frozenset)) else list(plain)
+        plain = json.dumps(members, default=plain_label)
+    return b"" if plain is None else str(plain).encode("utf-8", "surrogateescape")
 
 
 def _without_dot(key: bytes) -> bytes:

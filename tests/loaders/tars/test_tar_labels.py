@@ -8,15 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from photo_folder import photo
 from tar_files import write_tar
 
 from penstock.loaders import open_source
+from penstock.loaders.sources.contract import has_targets
 from penstock.loaders.tars.tar_labels import folder_labels, open_table
 from penstock.pipelines.errors import LoaderError
 
 PHOTO = photo(0)
+NOT_KNOWN = type("NAType", (), {})()  # as pandas calls it
 
 
 def plant(path: Path, samples: Mapping[str, Mapping[str, bytes]]) -> Path:
@@ -28,11 +32,10 @@ def plant(path: Path, samples: Mapping[str, Mapping[str, bytes]]) -> Path:
     return write_tar(path, files)
 
 
-def labels(path: Path | str, **options: Any) -> tuple[list[int], list[str]]:
-    import numpy as np
-
-    source = open_source(path, **options)
-    return source.labels(np.arange(len(source))).tolist(), list(map(os.fsdecode, source.classes))
+def labels(path: Any, **options: Any) -> tuple[list[Any], list[str]]:
+    source: Any = open_source(path, **options)
+    look_up = source.targets if has_targets(source) else source.labels
+    return look_up(np.arange(len(source))).tolist(), list(map(os.fsdecode, source.classes))
 
 
 def refused(path: Path | str, **options: Any) -> LoaderError:
@@ -199,6 +202,7 @@ SAMPLES: dict[str, dict[str, bytes]] = {"a/0": {"cls": b"9"}, "a/1": {}, "./b/2"
         "a/0\tdog\r\na/1\tcat\r\n\r\nb/2\tdog\r\n",
         'label,other,key\ndog,1,a/0\ncat,"2,3",a/1\ndog,4,./b/2\n',
         "a/0.jpg,dog\na/1.jpg,cat\n./b/2.jpg,dog\n",
+        "split,Key, Label\ntrain,a/0,dog\ntrain,a/1,cat\nval,b/2,dog\n",
     ],
 )
 def test_tables_in_files(tmp_path: Path, text: str) -> None:
@@ -214,13 +218,49 @@ def test_tables_as_dicts(tmp_path: Path) -> None:
     assert labels(path, label={"a/0": "x", b"a/1": b"w", "b/2": "x"}, classes=["x", "w"]) == ([0, 1, 0], ["x", "w"])
 
 
+@pytest.mark.parametrize(
+    ("values", "expected", "classes"),
+    [
+        ([torch.tensor(10), np.int64(9), torch.tensor(9)], [10, 9, 9], [str(number) for number in range(11)]),
+        ([{"b", "a"}, ("a",), np.array(["b"])], [[1, 1], [1, 0], [0, 1]], ["a", "b"]),
+        ([(0, 1), np.array([2, 3]), [np.float32(0.5), 1]], [[0, 1], [2, 3], [0.5, 1]], []),
+        ([np.bool_(True), False, True], [1, 0, 1], ["False", "True"]),
+    ],
+)
+def test_values_of_dicts_are_labels_as_in_lists(tmp_path: Path, values: Any, expected: Any, classes: Any) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    assert labels(path, label=dict(zip(("a/0", "a/1", "b/2"), values, strict=True))) == (expected, classes)
+    paths = [str(tmp_path / f"{number}.jpg") for number in range(3)]
+    for name in paths:
+        Path(name).write_bytes(PHOTO)
+    assert labels((paths, values)) == (expected, classes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,split,label\na/0,train,dog\na/1,train,cat\nb/2,val,dog\n",
+        ",image,label\n0,a/0,dog\n1,a/1,cat\n2,b/2,dog\n",
+        "a/0,dog\na/1,cat,striped\nb/2,dog\n",
+    ],
+)
+def test_a_table_of_more_columns_must_say_which_holds_the_labels(tmp_path: Path, text: str) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(ValueError, match="a first line that names the columns 'key' and 'label', got"):
+        open_source(path, label=tmp_path / "labels.csv")
+    (tmp_path / "labels.csv").write_text("key,label,label\na/0,dog,1\na/1,cat,2\nb/2,dog,3\n")
+    with pytest.raises(ValueError, match="2 columns of the table are called 'label'"):
+        open_source(path, label=tmp_path / "labels.csv")
+
+
 def test_a_sample_that_a_table_lacks_is_named(tmp_path: Path) -> None:
     path = plant(tmp_path / "x.tar", SAMPLES)
     error = refused(path, label={"a/0": 1, "b/2": 1})
     assert (error.code, error.path) == ("E-MISUSE", os.fsencode(path) + b":a/1.jpg")
 
 
-@pytest.mark.parametrize("missing", [None, float("nan"), ""])
+@pytest.mark.parametrize("missing", [None, float("nan"), "", NOT_KNOWN, np.float32("nan")])
 def test_a_missing_label_of_a_table_is_refused(tmp_path: Path, missing: Any) -> None:
     path = plant(tmp_path / "x.tar", SAMPLES)
     error = refused(path, label={"a/0": "cat", "a/1": missing, "b/2": "cat"})
