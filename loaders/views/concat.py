@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source, has_fields, has_targets, is_located, refuse_mixture
+from penstock.loaders.sources.folder_scan import FLAT_CLASS
 from penstock.loaders.sources.view import Indices, OverSources
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import count_text
@@ -186,6 +187,13 @@ def merge_classes(of_sources: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
                 "by name: give them different names with classes=, or all sources the same classes"
             )
     names = sorted({name for classes in of_sources for name in classes})
+    if FLAT_CLASS in names:
+        unlabelled = sum(FLAT_CLASS in classes for classes in of_sources)
+        warn_user(
+            f"{unlabelled:,} of {len(of_sources):,} joined sources have no labels: all of their images are of class "
+            f"{names.index(FLAT_CLASS)}, called '.', next to the classes of the others; with_labels(source, labels) "
+            "gives them labels"
+        )
     if all(name.isdigit() for name in names):
         return tuple(sorted(names, key=int))
     for classes in of_sources:

@@ -332,3 +332,17 @@ def test_class_numbers_joined_with_names_are_said_to_move(tmp_path: Path) -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         concat([numbers, open_source(as_list(tmp_path, ["a", "b"]))])  # whose names are sorted behind the numbers
+
+
+def test_data_without_labels_joined_with_others_is_said(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{number}.png") for number in range(3)]
+    labelled = as_list(tmp_path, ["cat", "dog"])
+    for data in ([open_source(labelled), open_source(paths)], [open_source(paths), open_source(labelled)]):
+        said = r"1 of 2 joined sources have no labels: all of their images are of class 0, called '\.'"
+        with pytest.warns(UserWarning, match=said):
+            joined = concat(data)
+        assert joined.classes == (b".", b"cat", b"dog")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert concat([open_source(paths), open_source(paths[:1])]).classes == (b".",)
+        concat([open_source(labelled), with_labels(paths, ["dog"] * 3)])

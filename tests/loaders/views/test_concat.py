@@ -103,7 +103,8 @@ def test_the_native_library_gets_one_table_of_names_for_all_roots(tmp_path: Path
     flat = folder(tmp_path / "flat", ["7.jpg", "8.jpg"])
     arrays = ArraySource(np.zeros((2, 4, 4, 3), np.uint8), [0, 0], classes=["cat"])
 
-    both = Concat([open_source(one), arrays, open_source(flat), Own(one)])
+    with pytest.warns(UserWarning, match="1 of 4 joined sources have no labels"):
+        both = Concat([open_source(one), arrays, open_source(flat), Own(one)])
     assert is_located(both)
     order = np.array([4, 1, 2, 5, 0, 7, 4])
     rows = np.zeros(len(order), ROW)
