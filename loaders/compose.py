@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.loaders.fields.field_specs import count_values, field_source
+from penstock.loaders.labels.label_rows import LEAVE_OUT
 from penstock.loaders.labels.labelled import count_labels, label_source
 from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.sources.contract import Source
@@ -111,13 +112,27 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
             "a Column has a value for each row of a table, and this source serves its data in another order: give the "
             "fields to the data first, or pass subset= to with_fields"
         )
-    own = fill_columns(own, source, options.get("root"))
+    filled = fill_columns(own, source, options.get("root"))
+    if options.get("missing_labels") == LEAVE_OUT:
+        _refuse_left_out({name: filled[name] for name in own if has_column(own[name])}, len(whole))
+    own = filled
     if not part:
         return field_source(whole, own)
     of_whole = {name: value for name, value in own.items() if count_values(value) == len(whole)}
     others = {name: value for name, value in own.items() if name not in of_whole}
     served = take_part(field_source(whole, of_whole) if of_whole else whole, **part)
     return field_source(served, others) if others else served
+
+
+def _refuse_left_out(columns: Mapping[str, Any], num_samples: int) -> None:
+    """Raise ValueError for a column of all rows of a table, of which some without a label are left out."""
+    for name, values in columns.items():
+        more = (count_values(values) or 0) - num_samples
+        if more > 0:
+            raise ValueError(
+                f"field {name!r}: a Column has a value for each row, and missing_labels='leave_out' leaves {more:,} of "
+                "them out: leave these rows out of the table, and the option out"
+            )
 
 
 def _take_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -172,3 +172,17 @@ def test_a_column_next_to_an_order_that_its_table_has_not(tmp_path: Path) -> Non
     assert served.fields(np.arange(N))["text"] == [f"text {number}" for number in numbers]
     assert len(with_fields(open_source(data, subset=range(N)), text=Column("text", data))) == N
     assert len(with_fields(mix({"a": (open_source(data), 1.0)}), text=Column("text", data))) == N
+
+
+@pytest.mark.parametrize("subset", [None, "::-1"])
+def test_a_column_next_to_rows_that_are_left_out_says_so(tmp_path: Path, subset: Any) -> None:
+    data, _ = table(tmp_path, "jsonl")
+    lines = [json.loads(line) for line in Path(data).read_text().splitlines()]
+    lines[3]["label"] = None
+    Path(data).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    options = {"label": "label", "missing_labels": "leave_out", "subset": subset}
+    with (
+        pytest.warns(UserWarning, match="without a label"),
+        pytest.raises(ValueError, match=r"field 'text': a Column has a value for each row.* leaves 1 of them out"),
+    ):
+        with_fields(data, text=Column("text"), **options)
