@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +20,15 @@ from penstock.loaders.fields.mask_files import call_by_name, find_masks, match_s
 from penstock.loaders.fields.mask_values import warn_of_ignored_foreground
 from penstock.loaders.fields.yolo import read_yolo
 from penstock.loaders.sources.contract import Source
+from penstock.loaders.system.file_read import decode_text
 from penstock.pipelines.checked import checked_bool, checked_choice, checked_int, checked_number, set_checked, shown
+from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.fields.field_kinds import MIN_AREA, FieldKind
+from penstock.pipelines.user_warnings import warn_user
 
 _MASK_TYPES = {"uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
 _MOST_CLASS = 2**31 - 1
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _TAKEN = ("images", "labels", "index", "patches", "patch_coord", "patch_valid")  # in a batch
 
 
@@ -273,7 +278,8 @@ def _plain_field(source: Source, value: Any) -> Field:
     values = call_by_name(source, value) if callable(value) else value
     if isinstance(values, Source):
         others = match_source(source, values, "text")
-        values = [bytes(others.read(index)).decode("utf-8", "surrogateescape") for index in range(len(source))]
+        values = [decode_text(bytes(others.read(index))) for index in range(len(source))]
+        _warn_of_other_text(source, values)
     values = values.tolist() if hasattr(values, "tolist") else values  # an array, or a column of a data frame
     if not isinstance(values, (list, tuple)) or len(values) != len(source):
         got = f"{len(values):,}" if isinstance(values, (list, tuple)) else shown(values)
@@ -282,6 +288,17 @@ def _plain_field(source: Source, value: Any) -> Field:
         if all(isinstance(each, of_type) for each in values):
             return Field(FieldKind(kind=kind), BytesColumn([_encode(kind, each) for each in values]))
     raise AssertionError("every value is an object")
+
+
+def _warn_of_other_text(source: Source, texts: Sequence[str]) -> None:
+    """Warn of texts that are not UTF-8, whose other bytes are single surrogates."""
+    others = [index for index, text in enumerate(texts) if not text.isascii() and _SURROGATE.search(text)]
+    if others:
+        count, first = count_text(len(others), "text"), printable(source.path(others[0]))
+        warn_user(
+            f"{count} of {len(texts):,} cannot be read as UTF-8, first that of {first}: other bytes are served as "
+            "single surrogates (errors='surrogateescape')"
+        )
 
 
 def _encode(kind: str, value: Any) -> bytes:

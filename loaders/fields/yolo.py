@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
@@ -14,6 +13,7 @@ from penstock.loaders.fields.box_classes import checked_names
 from penstock.loaders.fields.join import sample_stems, stem
 from penstock.loaders.fields.mask_files import whole_names
 from penstock.loaders.sources.contract import Source
+from penstock.loaders.system.file_read import decode_text
 from penstock.pipelines.checked import checked_path
 from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.fields.ragged import Ragged
@@ -70,11 +70,11 @@ def _read_file(path: str, most: int) -> npt.NDArray[np.float64]:
 
 
 def _read_text(path: str) -> str:
-    """Return a text file; the mark that some editors put in front of it says how it is encoded."""
+    """Return a text file. Raises ValueError for other files."""
     with open(path, "rb") as file:
         data = file.read()
     try:
-        return data.decode("utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig")
+        return decode_text(data, errors="strict")
     except UnicodeDecodeError as error:
         raise ValueError(f"{printable(path)}: not a text file ({error.reason} at byte {error.start})") from None
 

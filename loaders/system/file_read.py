@@ -1,7 +1,8 @@
-"""Reads whole files: detects changes, retries transient failures, names what failed."""
+"""Reads whole files: detects changes, retries transient failures, names what failed, decodes text."""
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import stat
@@ -108,3 +109,13 @@ def read_error(error: OSError, path: bytes) -> LoaderError:
     """Return the LoaderError for an OSError about a file or folder of a data set."""
     code = _CODES.get(error.errno or 0, "E-READ")
     return LoaderError(code, error.strerror or str(error), path=path)
+
+
+def decode_text(data: bytes, errors: str = "surrogateescape") -> str:
+    """Return the text of a file; the mark that some editors put in front of it says how it is encoded.
+
+    errors: as bytes.decode takes it. UTF-16 that is cut raises UnicodeDecodeError in any case.
+    """
+    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return data.decode("utf-16")
+    return data.decode("utf-8-sig", errors)

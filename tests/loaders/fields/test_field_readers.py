@@ -82,6 +82,21 @@ def test_masks_from_anywhere(photos: Path, tmp_path: Path) -> None:
     assert served[0].unique().numel() > 50
 
 
+def test_texts_are_decoded_by_their_mark_and_other_bytes_are_said(tmp_path: Path) -> None:
+    texts = ["plain", "caf\xe9", "caf\xe9", "caf\xe9", "caf\xe9", ""]
+    kinds = ["utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1", "utf-8"]
+    members = []
+    for number, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
+        data = io.BytesIO()
+        Image.new("RGB", (4, 4)).save(data, "PNG")
+        members += [(f"{number}.png", data.getvalue()), (f"{number}.txt", text.encode(kind))]
+    write_tar(tmp_path / "a.tar", members)
+    images, others = (open_source(tmp_path / "a.tar", image=kind, label=None) for kind in ("png", "txt"))
+    with pytest.warns(UserWarning, match=r"1 text of 6 cannot be read as UTF-8, first that of .*4\.png"):
+        source: Any = with_fields(images, text=others)
+    assert source.fields(np.arange(6))["text"] == [*texts[:4], "caf\udce9", ""]
+
+
 def test_masks_may_lie_next_to_photos_and_annotations_of_their_names(photos: Path, tmp_path: Path) -> None:
     for number in range(NUM_PHOTOS):
         (tmp_path / f"p{number}.png").write_bytes(png(MASKS[number]))
