@@ -14,7 +14,9 @@ from penstock.loaders.fields.coco_document import CocoDocument, file_error, find
 from penstock.loaders.fields.keypoint_pairs import find_pairs, has_lonely
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.checked import shown
+from penstock.pipelines.errors import printable
 from penstock.pipelines.fields.ragged import Ragged, find_elements
+from penstock.pipelines.user_warnings import warn_user
 
 _MOST_PIXELS = 3e38  # that float32 holds
 
@@ -68,6 +70,7 @@ def read_coco(source: Source, path: Any, swaps: Sequence[tuple[int | str, int | 
     )
     names = _keypoint_names(document)
     if not names:
+        _warn_of_points(document)
         if swaps is not None:
             raise file_error(path, "swaps are pairs of keypoints, and its categories have no keypoints")
         return fields
@@ -111,6 +114,17 @@ def _keypoint_names(document: CocoDocument) -> list[str]:
             both = f"categories {shown(having[0]['name'])} and {shown(each['name'])} have different keypoints"
             raise file_error(document.path, f"{both}: all sets must be of one kind")
     return [str(name) for name in having[0]["keypoints"]] if having else []
+
+
+def _warn_of_points(document: CocoDocument) -> None:
+    """Warn of keypoints of a file whose categories do not name any."""
+    given = [each.get("keypoints") for each in document.annotations]
+    count = sum(isinstance(points, list) and any(points) for points in given)
+    if count:
+        warn_user(
+            f"{printable(str(document.path))}: left out: the keypoints of {count:,} annotations, because no category "
+            "of the file names them: give the categories a list of names, keypoints"
+        )
 
 
 def _read_keypoints(document: CocoDocument, annotation: int, count: int) -> npt.NDArray[np.float64]:

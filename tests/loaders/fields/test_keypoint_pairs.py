@@ -60,6 +60,21 @@ def test_a_pair_is_found_in_any_spelling(tmp_path: Path, form: str, case: str, s
     assert not said
 
 
+@pytest.mark.parametrize("points", [[5, 5, 2], [0, 0, 0], [], None])
+def test_keypoints_that_no_category_names_are_left_out_with_a_warning(tmp_path: Path, points: Any) -> None:
+    Image.new("RGB", (SIDE, SIDE)).save(tmp_path / "a.png")
+    box = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, SIDE, SIDE], "keypoints": points}
+    image = {"id": 1, "file_name": "a.png", "width": SIDE, "height": SIDE}
+    document = {"images": [image], "annotations": [box], "categories": [{"id": 1, "name": "x"}]}
+    (tmp_path / "k.json").write_text(json.dumps(document))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        source = with_fields(tmp_path, coco=tmp_path / "k.json")
+    assert "keypoints" not in source.field_kinds
+    said = [str(each.message) for each in seen if "the keypoints of 1 annotations" in str(each.message)]
+    assert len(said) == (points == [5, 5, 2])
+
+
 @pytest.mark.parametrize(
     "names", [("leftEye", "rightEye"), ("LEye", "REye"), ("left_eye", "Right_Eye"), ("EyeL", "EyeR")]
 )
