@@ -162,8 +162,11 @@ def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Any) -> Source:
     are_pairs = isinstance(parts, Mapping) and all(isinstance(p, (tuple, list)) and len(p) == 2 for p in parts.values())
     if not are_pairs or not parts:
         raise ValueError(f"mix takes a dict of name -> (source, share), got {shown(parts)}")
-    shares = checked_shares({name: share for name, (_, share) in parts.items()})
-    return Mixture({name: open_source(source, **options) for name, (source, _) in parts.items()}, shares)
+    named = {str(name): part for name, part in parts.items()}  # as the JSON of a state holds them
+    if len(named) < len(parts):
+        raise ValueError(f"the names of a mix must differ as text, got {shown(list(parts))}")
+    shares = checked_shares({name: share for name, (_, share) in named.items()})
+    return Mixture({name: open_source(source, **options) for name, (source, _) in named.items()}, shares)
 
 
 def concat(sources: Sequence[SourceLike], **options: Any) -> Source:

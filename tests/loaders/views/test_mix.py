@@ -72,6 +72,18 @@ def test_a_resume_goes_on_with_its_counts(folders: tuple[Path, Path]) -> None:
         other.load_state_dict(state)
 
 
+def test_counts_of_numbered_parts_go_on_after_a_resume(folders: tuple[Path, Path]) -> None:
+    def loader() -> Loader:
+        source = mix({number: (folder, 0.5) for number, folder in enumerate(folders)})  # type: ignore[misc]
+        return create_loader(source, pipeline=imagenet_train(16), epoch_samples=24, batch_size=8, workers=0)
+
+    with loader() as first, loader() as again:
+        next(iter(first))
+        again.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        list(again)
+        assert again.ledger(0).sources == {"0": 12, "1": 12}
+
+
 def test_an_evaluation_serves_each_sample_once(folders: tuple[Path, Path]) -> None:
     with open_loader(folders, pipeline=imagenet_eval(16), epoch_samples=None) as loader:
         assert indices_of(loader) == list(range(sum(SIZES)))
@@ -83,6 +95,7 @@ def test_an_evaluation_serves_each_sample_once(folders: tuple[Path, Path]) -> No
         ({}, "mix takes a dict"),
         ([("a", 1)], "mix takes a dict"),
         ({"a": "folder"}, "mix takes a dict"),
+        ({1: (0, 1), "1": (0, 1)}, "must differ as text"),
         ({"a": (0, 0.0)}, "must not all be 0"),
         ({"a": (0, [1, 0])}, "for epoch 1"),
         ({"a": (0, -1)}, "at least 0"),
