@@ -142,22 +142,48 @@ def _checked_weights(weights: Any, source: Source) -> npt.NDArray[np.float64]:
         raise ValueError(f"weights must be 'balanced', a dict or one number per sample, got {shown(weights)}") from None
     if values.shape != (len(source),):
         raise ValueError(f"weights must have shape [{len(source)}], one per sample, got {list(values.shape)}")
-    if not np.isfinite(values).all() or (values < 0).any() or not values.any():
-        raise ValueError("weights must be finite and at least 0, and not all 0")
+    with np.errstate(over="ignore"):
+        is_finite = np.isfinite(values.sum())
+    if not is_finite or (values < 0).any() or not values.any():
+        raise ValueError("weights and their sum must be finite and at least 0, and not all 0")
     return values
 
 
 def _class_shares(weights: Mapping[Any, Any], source: Source) -> npt.NDArray[np.float64]:
     shares, numbers = np.zeros(len(source.classes)), {name: number for number, name in enumerate(source.classes)}
+    given: dict[int, Any] = {}
     for key, value in weights.items():
-        number = key if isinstance(key, int) else numbers.get(os.fsencode(key))
+        number = _number_class(key, numbers)
         if number is None or not 0 <= number < len(shares):
             known = ", ".join(map(printable, source.classes[:5]))
-            raise ValueError(f"weights must name classes of the data ({known}, ...), got {key!r}")
-        shares[number] = value
+            raise ValueError(f"weights must name classes of the data ({known}, ...), got {shown(key)}")
+        if number in given:
+            raise ValueError(f"weights name one class twice, as {shown(given[number])} and as {shown(key)}")
+        given[number] = key
+        try:
+            shares[number] = value
+        except (TypeError, ValueError):
+            raise ValueError(f"the weight of class {shown(key)} must be a number, got {shown(value)}") from None
     if not np.isfinite(shares).all() or (shares < 0).any():
         raise ValueError("weights must be finite and at least 0")
     return shares
+
+
+def _number_class(key: Any, numbers: Mapping[bytes, int]) -> int | None:
+    """Return the number of the class that is meant by a name or a number; None if there is none.
+
+    Raises ValueError for a number that is the name of another class.
+    """
+    if isinstance(key, (bool, np.bool_)):  # the labels True and False are classes of these names
+        return numbers.get(str(key).encode("ascii"))
+    if isinstance(key, (int, np.integer)):
+        if numbers.get(str(key).encode("ascii"), key) != key:
+            raise ValueError(
+                f"weights have the number {key}, and the class called '{key}' is number "
+                f"{numbers[str(key).encode('ascii')]}: write the names of the classes as text"
+            )
+        return int(key)
+    return numbers.get(os.fsencode(key)) if isinstance(key, (str, bytes, os.PathLike)) else None
 
 
 def _spread(shares: npt.NDArray[np.float64], source: Source) -> npt.NDArray[np.float64]:
