@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from penstock.loaders.arrow.arrow_package import import_pyarrow
 from penstock.loaders.labels.label_rows import name_columns, refuse_twins, split_floats
 from penstock.pipelines.checked import shown
+from penstock.pipelines.errors import LoaderError
 
 AUTO = "auto"  # value of the option `label`: the column is found by its name
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "picture", "photo")
@@ -87,6 +88,23 @@ def choose_columns(schema: Any, features: Features, image: str | None, label: La
     found = {name: column for name, column in labels.items() if column is not None}
     declared = {name: _class_names(features.get(column)) for name, column in found.items()}
     return Chosen(column, found, {name: names for name, names in declared.items() if names is not None}, floats)
+
+
+def refuse_other_columns(chosen: Chosen, schema: Any, path: bytes) -> None:
+    """Raise LoaderError E-FORMAT if a further file lacks a chosen column, or numbers the classes otherwise."""
+    names = (chosen.image, *chosen.labels.values())
+    lacking = next((name for name in names if schema.names.count(name) != 1), None)
+    if lacking is not None:
+        cause = f"it has no column {lacking!r}, or more than one, unlike the file before it"
+        raise LoaderError("E-FORMAT", cause, fix="pass files of one data set", path=path)
+    features = read_features(schema)
+    for name, column in chosen.labels.items():
+        own, first = _class_names(features.get(column)), chosen.classes.get(name)
+        if own is not None and first is not None and own != first and name not in chosen.floats:
+            cause = (
+                f"its column {column!r} has the classes {shown(list(own))}, the first file's has {shown(list(first))}"
+            )
+            raise LoaderError("E-FORMAT", cause, fix="join the files by concat: it finds classes by name", path=path)
 
 
 def _choose_image(schema: Any, features: Features, image: str | None, paths: bool) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.arrow.arrow_columns import AUTO, Label, choose_columns, read_features
+from penstock.loaders.arrow.arrow_columns import AUTO, Label, choose_columns, read_features, refuse_other_columns
 from penstock.loaders.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.arrow.arrow_package import arrow_errors, import_pyarrow
 from penstock.loaders.arrow.arrow_url import MAGIC, UNCOMPRESSED, SparseArrow
@@ -160,6 +160,8 @@ class ArrowFiles:
             for begin in range(0, len(self.paths), _REMOTE_FILES):  # so many are open at a time
                 some = self.paths[begin : begin + _REMOTE_FILES]
                 for file in map(fetch, some) if store is None else pool.map(fetch, some):
+                    if not self.info:  # which describes all files
+                        refuse_other_columns(columns, file.schema, file.container.name)
                     with arrow_errors(file.container.name):
                         found = _locate_rows(file, columns.image, rows, labels)
                         if self.indices:

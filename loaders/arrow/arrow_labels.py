@@ -125,6 +125,8 @@ def _add_column(
     """Add the labels of `rows`. declared: names of the classes as they are numbered in the end, and as here."""
     pyarrow, (classes, names) = import_pyarrow(), declared
     types = pyarrow.types
+    if types.is_null(column.type):  # of a file in which no row has a label
+        return
     if types.is_floating(column.type):
         to.add_numbers(column.to_numpy(zero_copy_only=False), fail, rows.tolist(), places)
     elif types.is_integer(column.type) or holds_paths(column.type):

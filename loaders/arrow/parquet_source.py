@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.arrow.arrow_columns import AUTO, Label, choose_columns, read_features
+from penstock.loaders.arrow.arrow_columns import AUTO, Label, choose_columns, read_features, refuse_other_columns
 from penstock.loaders.arrow.arrow_labels import ArrowLabels, RowLabels
 from penstock.loaders.arrow.arrow_package import arrow_errors
 from penstock.loaders.arrow.arrow_parquet import (
@@ -98,6 +98,8 @@ class ParquetSource(IndexedImages):
                 raise no_rows_error(footer.container.name)
         schema = footers[0].schema
         columns = choose_columns(schema, read_features(schema), image, label, paths=False)
+        for footer in footers:
+            refuse_other_columns(columns, footer.schema, footer.container.name)
         self._image = columns.image
         found = self._read_labels(footers, ArrowLabels(columns, classes, missing_labels))
         self.classes, self.retries = tuple(found.classes), 0
