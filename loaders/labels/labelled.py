@@ -100,11 +100,10 @@ def are_targets(labels: Any) -> bool:
     """Return whether labels are something else than class numbers: floats, vectors, names, or a dict of labels."""
     if isinstance(labels, dict):
         return True
-    if hasattr(labels, "detach"):
-        return bool(labels.is_floating_point()) or labels.dim() > 1
-    if isinstance(labels, np.ndarray):
-        return labels.dtype.kind not in "iub" or labels.ndim > 1
-    return isinstance(labels, (list, tuple)) and any(not isinstance(label, (int, np.integer)) for label in labels)
+    if isinstance(labels, (list, tuple)):
+        return any(not isinstance(label, (int, np.integer)) or isinstance(label, bool) for label in labels)
+    array = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+    return array.dtype.kind not in "iu" or array.ndim > 1 or bool(np.ma.is_masked(labels))
 
 
 def count_labels(labels: Any) -> int | None:
@@ -143,6 +142,8 @@ def read_labels(labels: Any, num_samples: int, classes: Any = None) -> Labels:
     """Return labels as they are kept, one per sample, or several by name where each is a dict. Raises ValueError."""
     if hasattr(labels, "detach"):
         labels = labels.detach().cpu()
+    if np.ma.is_masked(labels):
+        labels = labels.tolist()  # None for what is masked
     if isinstance(labels, (str, bytes)):
         raise ValueError(f"labels must be one per sample, got {shown(labels)}: a table of paths and labels is a source")
     if not hasattr(labels, "__len__") or len(labels) != num_samples:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from photo_folder import photo
 from photo_tables import IMAGE, features
 
+from penstock.loaders import concat, open_source
 from penstock.loaders.arrow.arrow_columns import AUTO, Chosen, choose_columns, holds_bytes, read_features
+from penstock.loaders.sources.contract import Source
+from penstock.pipelines.errors import LoaderError
 
 BYTES, TEXT, NUMBER, PIXELS = pa.binary(), pa.string(), pa.int64(), pa.list_(pa.list_(pa.uint8()))
 
@@ -94,3 +102,51 @@ def test_features_come_from_the_info_or_from_the_schema(noise: bytes) -> None:
     assert read_features(schema) == read_features(schema, noise) == told
     assert read_features(schema, b'{"features": {"x": 1}}') == {"x": 1}
     assert read_features(pa.schema([], metadata={b"huggingface": noise})) == {}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_files_of_one_data_set_have_one_list_of_classes(tmp_path: Path, suffix: str) -> None:
+    """Whose shards were encoded one by one, class 0 is another animal in each."""
+    datasets = pytest.importorskip("datasets")
+    images = [photo(n) for n in range(2)]
+
+    def labels(source: Source) -> tuple[list[int], tuple[str, ...]]:
+        return source.labels(np.arange(len(source))).tolist(), tuple(map(os.fsdecode, source.classes))
+
+    def write(
+        name: str, numbers: list[Any], classes: list[str] | None = None, kind: Any = None, lacks: str = ""
+    ) -> Path:
+        table = pa.table({"image": images, "label": pa.array(numbers, kind)})
+        table = table.rename_columns(["other" if column == lacks else column for column in table.column_names])
+        if classes is not None:
+            declared = datasets.Features(
+                {"image": datasets.Value("binary"), "label": datasets.ClassLabel(names=classes)}
+            )
+            table = table.cast(declared.arrow_schema)
+        path = tmp_path / f"{name}.{suffix}"
+        if suffix == "parquet":
+            pq.write_table(table, path)
+        else:
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table)
+        return path
+
+    one, same = write("1", [0, 1], ["cat", "dog"]), write("2", [1, 0], ["cat", "dog"])
+    other, plain = write("3", [0, 1], ["bird", "cat"]), write("4", [1, 0])
+    assert labels(open_source([one, same, plain])) == ([0, 1, 1, 0, 1, 0], ("cat", "dog"))
+    for options in {}, {"classes": ["bird", "cat", "dog"]}:
+        with pytest.raises(LoaderError, match=r"3.*the classes \['bird', 'cat'\], the first file's has .*concat"):
+            open_source([one, other], **options)
+    assert labels(concat([one, other])) == ([1, 2, 0, 1], ("bird", "cat", "dog"))
+    floats: Any = open_source([one, other], label="label:float")
+    assert floats.targets(np.arange(4)).tolist() == [0, 1, 0, 1]
+
+    empty = write("5", [None, None], kind=pa.null())
+    with pytest.raises(LoaderError, match=r"5\..* row 0: no label; 2 of 4 rows have none"):
+        open_source([plain, empty])
+    with pytest.warns(UserWarning, match="2 rows without a label"):
+        assert labels(open_source([plain, empty], missing_labels="leave_out")) == ([1, 0], ("0", "1"))
+    for column in "label", "image":
+        lacking = write(f"no {column}", [0, 1], lacks=column)
+        with pytest.raises(LoaderError, match=f"it has no column '{column}', or more than one"):
+            open_source([one, lacking])

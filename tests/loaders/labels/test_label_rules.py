@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
 from penstock.loaders import Column, concat, create_loader, open_source, with_fields, with_labels
@@ -264,7 +265,7 @@ def test_categories_without_a_frame_keep_their_order(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{n}.png") for n in range(3)]
     pixels = np.zeros((3, 8, 8, 3), np.uint8)
     for labels in column, column.array:
-        for data in (paths, labels), with_labels(paths, labels), with_labels((pixels, [0, 0, 0]), labels):
+        for data in (paths, labels), with_labels(paths, labels), (pixels, labels):
             assert serve(data)[1:] == ([2, 0, 2], ("low", "middle", "high"))
         assert serve((paths, labels), classes=["high", "low"])[1] == [0, 1, 0]
     for data in (paths, {"a": column, "b": [1, 2, 3]}), with_labels(paths, {"a": column, "b": [1, 2, 3]}):
@@ -319,7 +320,16 @@ def test_arrays_follow_the_rule(tmp_path: Path) -> None:
     assert serve((images, ["10", "9", "2"]))[1] == [10, 9, 2]
     assert serve((images, np.array([7, 3, 7])), classes=["7", "3"])[1:] == ([0, 1, 0], ("7", "3"))
     assert serve((images, [0, 0.5, 1]))[1] == [0, 0.5, 1]  # all rows say of what kind they are
-    for labels, cause in (([0, "a", 1], "label 'a' is a name, but label 0"), ([0, None, 1], "sample 1: no label")):
+    for truth in ([True, False, True], np.array([True, False, True]), torch.tensor([True, False, True])):
+        assert serve((images, truth))[1:] == ([1, 0, 1], ("False", "True"))
+    masked = np.ma.masked_array([0, 1, 1], [False, True, False])
+    with pytest.raises(ValueError, match="sample 1: no label"):
+        with_labels((images, [0, 0, 0]), masked)
+    for labels, cause in (
+        ([0, "a", 1], "label 'a' is a name, but label 0"),
+        ([0, None, 1], "sample 1: no label"),
+        (masked, "sample 1: no label"),
+    ):
         with pytest.raises(ValueError, match=cause):
             open_source((images, labels))
 
@@ -346,47 +356,3 @@ def test_data_without_labels_joined_with_others_is_said(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         assert concat([open_source(paths), open_source(paths[:1])]).classes == (b".",)
         concat([open_source(labelled), with_labels(paths, ["dog"] * 3)])
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
-def test_files_of_one_data_set_have_one_list_of_classes(tmp_path: Path, suffix: str) -> None:
-    """Whose shards were encoded one by one, class 0 is another animal in each."""
-    datasets = pytest.importorskip("datasets")
-    images = [(tmp_path / f"{n}.png").read_bytes() for n in range(2)]
-
-    def write(
-        name: str, labels: list[Any], classes: list[str] | None = None, kind: Any = None, lacks: str = ""
-    ) -> Path:
-        table = pa.table({"image": images, "label": pa.array(labels, kind)})
-        table = table.rename_columns(["other" if column == lacks else column for column in table.column_names])
-        if classes is not None:
-            features = datasets.Features(
-                {"image": datasets.Value("binary"), "label": datasets.ClassLabel(names=classes)}
-            )
-            table = table.cast(features.arrow_schema)
-        path = tmp_path / f"{name}.{suffix}"
-        if suffix == "parquet":
-            pq.write_table(table, path)
-        else:
-            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-                writer.write_table(table)
-        return path
-
-    one, same = write("1", [0, 1], ["cat", "dog"]), write("2", [1, 0], ["cat", "dog"])
-    other, plain = write("3", [0, 1], ["bird", "cat"]), write("4", [1, 0])
-    assert serve([one, same, plain])[1:] == ([0, 1, 1, 0, 1, 0], ("cat", "dog"))
-    for options in {}, {"classes": ["bird", "cat", "dog"]}:
-        with pytest.raises(LoaderError, match=r"3.*the classes \['bird', 'cat'\], the first file's has .*concat"):
-            open_source([one, other], **options)
-    assert serve(concat([one, other]))[1:] == ([1, 2, 0, 1], ("bird", "cat", "dog"))
-    assert serve([one, other], label="label:float")[1] == [0.0, 1.0, 0.0, 1.0]
-
-    empty = write("5", [None, None], kind=pa.null())
-    with pytest.raises(LoaderError, match=r"5\..* row 0: no label; 2 of 4 rows have none"):
-        open_source([plain, empty])
-    with pytest.warns(UserWarning, match="2 rows without a label"):
-        assert serve([plain, empty], missing_labels="leave_out")[1] == [1, 0]
-    for column in "label", "image":
-        lacking = write(f"no {column}", [0, 1], lacks=column)
-        with pytest.raises(LoaderError, match=f"it has no column '{column}', or more than one"):
-            open_source([one, lacking])
