@@ -6,17 +6,20 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.loaders.fields.field_specs import count_values, field_source
+from penstock.loaders.cache.hdf5_cache import Hdf5Cache
+from penstock.loaders.fields.field_specs import Boxes, Coco, Keypoints, Yolo, count_values, field_source
 from penstock.loaders.labels.label_rows import LEAVE_OUT
 from penstock.loaders.labels.labelled import count_labels, label_source
 from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.sources.contract import Source
+from penstock.loaders.sources.view import find_whole
 from penstock.loaders.tables.field_columns import fill_columns, has_column
 from penstock.loaders.views.concat import concat_sources
 from penstock.loaders.views.mix import Mixture, checked_shares
 from penstock.loaders.views.split import split_source
 from penstock.loaders.views.subset import PART_OPTIONS, Subset, is_reordered, take_part
 from penstock.pipelines.checked import shown
+from penstock.pipelines.user_warnings import warn_user
 
 
 def split(
@@ -116,6 +119,7 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
     if options.get("missing_labels") == LEAVE_OUT:
         _refuse_left_out({name: filled[name] for name in own if has_column(own[name])}, len(whole))
     own = filled
+    _warn_of_smaller_images(whole, own)
     if not part:
         return field_source(whole, own)
     of_whole = {name: value for name, value in own.items() if count_values(value) == len(whole)}
@@ -133,6 +137,24 @@ def _refuse_left_out(columns: Mapping[str, Any], num_samples: int) -> None:
                 f"field {name!r}: a Column has a value for each row, and missing_labels='leave_out' leaves {more:,} of "
                 "them out: leave these rows out of the table, and the option out"
             )
+
+
+def _warn_of_smaller_images(source: Source, fields: Mapping[str, Any]) -> None:
+    """Warn of places in pixels, without a size to compare, next to a cache whose images were made smaller."""
+    caches = [whole for whole in find_whole(source) if isinstance(whole, Hdf5Cache)]
+    smaller = [cache.about[0].coded.describe() for cache in caches if cache.about[0].coded.resize is not None]
+    names = [name for name, value in fields.items() if _is_in_pixels(name, value)]
+    if smaller and names:
+        warn_user(
+            f"the cache holds images that were made smaller ({smaller[0]}), and {', '.join(names)} must be in pixels "
+            "of these: pass Boxes(..., sizes=), which are compared, or a cache whose Encoding has no resize"
+        )
+
+
+def _is_in_pixels(name: str, value: Any) -> bool:
+    if isinstance(value, Boxes):
+        return value.sizes is None
+    return isinstance(value, Keypoints) or (name in ("boxes", "keypoints") and not isinstance(value, (Coco, Yolo)))
 
 
 def _take_options(options: dict[str, Any]) -> dict[str, Any]:

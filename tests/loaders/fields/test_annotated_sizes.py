@@ -16,7 +16,18 @@ import torch
 from PIL import Image
 from turned_photos import find_red, make_photo
 
-from penstock.loaders import Boxes, Coco, Keypoints, LoaderError, Masks, create_loader, with_fields
+from penstock.loaders import (
+    Boxes,
+    Coco,
+    Encoding,
+    Keypoints,
+    LoaderError,
+    Masks,
+    create_loader,
+    open_source,
+    with_fields,
+)
+from penstock.loaders.cache_build.build import build_cache
 from penstock.pipelines.spec import ImagePipeline
 
 ROUNDS, PHOTOS = 15, 14  # 210 photos
@@ -192,3 +203,22 @@ def test_drawn_masks_have_the_size_of_their_image(tmp_path: Path) -> None:
         text = f"the mask has {size[0]}x{size[1]} pixels, and its image {size[1]}x{size[0]}.*exif='{other}'"
         with pytest.raises(LoaderError, match=text):
             serve(with_fields(tmp_path / "photos", mask=file), exif=exif)
+
+
+def test_places_next_to_a_cache_of_smaller_images_are_warned_of(tmp_path: Path) -> None:
+    one_photo(tmp_path / "photos", 1, (80, 60))
+    for name, encoding in (("small", Encoding(resize=30)), ("whole", Encoding())):
+        build_cache(open_source(tmp_path / "photos"), tmp_path / f"{name}.h5", encoding, workers=0)
+    box, point = [[[1, 2, 9, 9]]], [[[20, 20]]]
+    given: list[dict[str, Any]] = [
+        {"boxes": box},
+        {"keypoints": Keypoints(point, ())},
+        {"other": Boxes(box), "subset": [0]},
+    ]
+    for fields in given:
+        with pytest.warns(UserWarning, match="made smaller.*must be in pixels of these"):
+            with_fields(tmp_path / "small.h5", **fields)
+        with_fields(tmp_path / "whole.h5", **fields)  # warnings are errors here
+    sized = with_fields(tmp_path / "small.h5", boxes=Boxes(box, sizes=[[80, 60]]))
+    with pytest.raises(LoaderError, match="annotated at 80x60 pixels, the image has 40x30"):
+        serve(sized)
