@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.fields.box_values import check_swaps
-from penstock.loaders.fields.coco_document import CocoDocument, file_error, find_images, read_document
+from penstock.loaders.fields.coco_document import CocoDocument, file_error, find_images, find_objects, read_document
 from penstock.loaders.fields.keypoint_pairs import find_pairs, has_lonely
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.checked import shown
@@ -50,7 +50,7 @@ def read_coco(source: Source, path: Any, swaps: Sequence[tuple[int | str, int | 
     LoaderError.
     """
     document = read_document(path)
-    wanted = np.flatnonzero(~document.is_crowd)
+    wanted = find_objects(document)
     images = find_images(source, document)
     image_of = document.image_of[wanted]
     given = _read_boxes(document, wanted)

@@ -173,6 +173,17 @@ def _read_crowds(path: Any, annotations: Sequence[dict[str, Any]]) -> npt.NDArra
     return np.array(marks, bool)
 
 
+def find_objects(document: CocoDocument) -> npt.NDArray[np.intp]:
+    """Return the numbers of the annotations that are no crowds. Warns where all are, as some tools export masks."""
+    found = np.flatnonzero(~document.is_crowd)
+    if len(document.annotations) and not len(found):
+        warn_user(
+            f"{printable(str(document.path))}: all {len(document.annotations):,} annotations have iscrowd 1, and "
+            "crowds are left out: set iscrowd to 0 where each is one object"
+        )
+    return found
+
+
 def _refuse_repeated(path: Any, values: Sequence[Any], describe: Callable[[int, int], str]) -> None:
     """Raise ValueError that describes the first two of equal values."""
     if len(set(values)) == len(values):

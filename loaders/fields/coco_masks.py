@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.fields.coco_document import file_error, find_images, read_document
+from penstock.loaders.fields.coco_document import file_error, find_images, find_objects, read_document
 from penstock.loaders.fields.columns import BytesColumn
 from penstock.loaders.sources.contract import Source
 from penstock.pipelines.checked import shown
@@ -30,11 +30,11 @@ class CocoMasks:
     def __init__(self, source: Source, path: Any, of: str, dtype: str) -> None:
         document = read_document(path)
         of_image: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
-        of_each = (each.tolist() for each in (document.image_of, document.class_of, document.is_crowd))
-        for each, image, number, is_crowd in zip(document.annotations, *of_each, strict=True):
-            if of == "classes" or not is_crowd:
-                objects = of_image[image]
-                objects.append((1 + (number if of == "classes" else len(objects)), each))
+        wanted = np.arange(len(document.annotations)) if of == "classes" else find_objects(document)
+        of_each = (each[wanted].tolist() for each in (document.image_of, document.class_of))
+        for which, image, number in zip(wanted.tolist(), *of_each, strict=True):
+            objects = of_image[image]
+            objects.append((1 + (number if of == "classes" else len(objects)), document.annotations[which]))
         drawn = []
         for image in find_images(source, document).tolist():
             sides, objects = document.sizes[image, ::-1].tolist(), of_image[image]

@@ -339,6 +339,17 @@ def test_a_part_is_joined_as_the_whole_data(images: Path, tmp_path: Path) -> Non
         with_fields(images, coco=more, subset=[2, 0])
 
 
+def test_crowds_alone_are_warned_of(images: Path, tmp_path: Path) -> None:
+    counts = {"size": [SIDE, SIDE], "counts": [0, SIDE * SIDE]}
+    crowds = [box(1, 20, iscrowd=1, segmentation=counts), box(2, 40, iscrowd=1, segmentation=counts)]
+    alone = write(tmp_path / "a.json", document(annotations=crowds))
+    more = write(tmp_path / "b.json", document(annotations=[*crowds, box(3, 10, segmentation=counts)]))
+    for fields in ({"coco": alone}, {"mask": Masks(alone, of="instances")}):
+        with pytest.warns(UserWarning, match=r"a\.json': all 2 annotations have iscrowd 1, and crowds are left out"):
+            with_fields(images, **fields)
+    with_fields(images, mask=Masks(alone), coco=more, each=Masks(more, of="instances"))  # warnings are errors here
+
+
 def test_keypoints_are_swapped_as_asked(images: Path, tmp_path: Path) -> None:
     names = ["nose", "port", "starboard"]
     kinds = [{"id": 7, "name": "dog", "keypoints": names}, {"id": 3, "name": "cat", "keypoints": names}]
