@@ -279,13 +279,14 @@ def _plain_field(source: Source, value: Any) -> Field:
     if isinstance(values, Source):
         others = match_source(source, values, "text")
         values = [decode_text(bytes(others.read(index))) for index in range(len(source))]
-        _warn_of_other_text(source, values)
     values = values.tolist() if hasattr(values, "tolist") else values  # an array, or a column of a data frame
     if not isinstance(values, (list, tuple)) or len(values) != len(source):
         got = f"{len(values):,}" if isinstance(values, (list, tuple)) else shown(values)
         raise ValueError(f"values must be one per sample ({len(source):,}), got {got}")
     for kind, of_type in _PLAIN.items():
         if all(isinstance(each, of_type) for each in values):
+            if kind == "text":
+                _warn_of_other_text(source, values)
             return Field(FieldKind(kind=kind), BytesColumn([_encode(kind, each) for each in values]))
     raise AssertionError("every value is an object")
 

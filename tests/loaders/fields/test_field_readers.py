@@ -15,7 +15,7 @@ from photo_folder import photo
 from PIL import Image
 from tar_files import write_tar
 
-from penstock.loaders import Boxes, Coco, Keypoints, Masks, Yolo, create_loader, open_source, with_fields
+from penstock.loaders import Boxes, Coco, Column, Keypoints, Masks, Yolo, create_loader, open_source, with_fields
 from penstock.pipelines.spec import ImagePipeline
 
 NUM_PHOTOS = 6
@@ -95,6 +95,10 @@ def test_texts_are_decoded_by_their_mark_and_other_bytes_are_said(tmp_path: Path
     with pytest.warns(UserWarning, match=r"1 text of 6 cannot be read as UTF-8, first that of .*4\.png"):
         source: Any = with_fields(images, text=others)
     assert source.fields(np.arange(6))["text"] == [*texts[:4], "caf\udce9", ""]
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    (tmp_path / "t.csv").write_bytes("path,label,text\na.png,0,caf\xe9\n".encode("latin-1"))
+    with pytest.warns(UserWarning, match=r"1 text of 1 cannot be read as UTF-8, first that of .*a\.png"):
+        with_fields(tmp_path / "t.csv", label="label", text=Column("text"))
 
 
 def test_masks_may_lie_next_to_photos_and_annotations_of_their_names(photos: Path, tmp_path: Path) -> None:
