@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import hashlib
 import itertools
@@ -11,7 +12,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -279,8 +280,9 @@ class _Obstore:
         prefix = _path(url)
         folder = prefix.rpartition("/")[0]  # a prefix of the storage ends with a whole name
         found = self._obstore.list(self._open_store(limit_s), folder or None)
-        named = (self._name(meta) for chunk in found for meta in chunk if meta["path"].startswith(prefix))
-        return [(name, about) for name, about in named if _is_below("", name, about)]
+        named = sorted(self._name(meta) for chunk in found for meta in chunk if meta["path"].startswith(prefix))
+        names = [name for name, _ in named]
+        return [each for each in named if _is_below("", *each) and (each[1].size or not _is_folder(each[0], names))]
 
     def list_folder(self, url: str, limit_s: float) -> Listed:
         found = self._obstore.list_with_delimiter(self._open_store(limit_s), _path(url).rstrip("/") or None)
@@ -314,6 +316,12 @@ def _is_below(folder: str, name: str, found: RemoteObject) -> bool:
     last = name.rpartition("/")[2]
     is_mark = not found.size and ("." not in last or last.endswith(_FOLDER_MARK))  # obstore leaves out a last slash
     return not is_mark and len(name) > len(folder) and name.startswith(folder)
+
+
+def _is_folder(name: str, names: Sequence[str]) -> bool:
+    """Return whether one of `names`, sorted, lies below `name`: then an empty object of that name is its mark."""
+    at = bisect.bisect_left(names, f"{name}/")
+    return at < len(names) and names[at].startswith(f"{name}/")
 
 
 def has_fsspec() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,19 @@ def test_marks_of_empty_folders_are_passed_over(s3: S3Server, marks: tuple[str, 
     url = fill(s3, f"marks{len(marks)}{'-'.join(marks).replace('/', '_')}", *marks)
     assert len(open_source(url)) == len(open_source(f"{url}*/*.png")) == 2
     assert len(open_source(f"{url}cat/")) == 1
+
+
+def test_marks_of_folders_whose_names_look_like_files_are_passed_over(s3: S3Server) -> None:
+    """A storage tells such a mark from a file by the slash at its end alone, which the client leaves out."""
+    url = fill(s3, "dotted", "cat/v1.0/", "scans.png/", "scans.png/deep/")
+    for key in ("cat/v1.0/2.png", "scans.png/deep/3.png"):
+        s3.client.put_object(Bucket="keys", Key=f"dotted/{key}", Body=png())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(open_source(url)) == len(open_source(f"{url}*.png")) == 4
+        assert len(open_source(f"{url}scans*.png")) == len(open_source(f"{url}scans.png/")) == 1
+    s3.client.put_object(Bucket="keys", Key="dotted/dog/empty.png", Body=b"")
+    assert len(open_source(f"{url}*y.png")) == 1
 
 
 def test_a_question_mark_is_a_wildcard(s3: S3Server) -> None:
