@@ -37,8 +37,8 @@ def read_text(text: str) -> Any:
     """Return the label that a text is: None, an int, a float, a list, or a name (str), without white space around it.
 
     An empty text is missing. 7 is an int, 7.0 and 7e0 are floats; a list is written as JSON or Python writes it. Raises
-    ValueError for a text that is nearly a number or a list, such as 1,5 and 5% and [1 2], for nan and inf, and for
-    other values that Python, numpy or torch have printed: {'a', 'b'}, tensor(3).
+    ValueError for a text that is nearly a number or a list, such as 1,5 and 5% and [1 2], for nan and inf, for other
+    values that Python, numpy or torch have printed ({'a', 'b'}, tensor(3)), and for several lines.
     """
     text = text.strip()
     if not text:
@@ -53,6 +53,8 @@ def read_text(text: str) -> Any:
         raise ValueError("nearly a list")
     if _PRINTED.fullmatch(text):
         raise ValueError("a printed value")
+    if "\n" in text:  # in a CSV, the rows between two stray quotes
+        raise ValueError("more than one line")
     return text
 
 

@@ -187,6 +187,18 @@ def test_values_that_programs_print_are_not_class_names(tmp_path: Path, write: W
     assert serve(write(tmp_path, ["cat", text]), classes=[text, "cat"])[1] == [1, 0]
 
 
+def test_rows_between_stray_quotes_are_no_label(tmp_path: Path) -> None:
+    rows = ["0.png,cat", '1.png,"cat', "2.png,dog", '3.png,disk 5"', "4.png,dog"]
+    (tmp_path / "t.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
+    with pytest.raises(LoaderError, match=r"line 5: label .* is more than one line"):
+        open_source(tmp_path / "t.csv")
+    texts = ["cat", "a cat\r\nin two lines"]
+    for write in CONTAINERS[2:]:
+        with pytest.raises(LoaderError, match=r"(row|line) [12]: label .* is more than one line"):
+            open_source(write(tmp_path, texts))
+        assert serve(write(tmp_path, texts), classes=texts[::-1])[1] == [1, 0]
+
+
 SETS: list[Write] = [as_json_lines, as_parquet, as_parquet_of_images, as_feather, as_frame, as_list]
 
 
