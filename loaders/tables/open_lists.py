@@ -116,7 +116,15 @@ def open_samples(data: Any, *, max_file_bytes: int = MAX_FILE_BYTES) -> Source:
     if getattr(data, "transform", None) is not None:
         warn_user("the data set's transform is not applied: pass pipeline= instead")
     classes = [name if isinstance(name, str) else ", ".join(name) for name in data.classes]
-    return _open_rows(data.samples, None, classes, max_file_bytes=max_file_bytes)
+    numbers = getattr(data, "class_to_idx", None) or {}
+    if list(data.classes) == classes and any(numbers.get(name, at) != at for at, name in enumerate(classes)):
+        named: dict[int, list[str]] = {}  # find_classes of the user's own may number them otherwise
+        for name, number in numbers.items():
+            named.setdefault(number, []).append(name)
+        classes = [", ".join(named.get(number, [f"class {number}"])) for number in range(max(named) + 1)]
+    packer = RowPacker(classes)
+    packer.labels.column().keeps_numbers = True  # also where folders are called by numbers
+    return _open_rows(data.samples, None, classes, packer=packer, max_file_bytes=max_file_bytes)
 
 
 def open_images(paths: Collection[bytes], *, classes: Classes | None = None, **options: Any) -> Source:

@@ -129,6 +129,36 @@ def test_a_folder_of_torchvision(tree: Path) -> None:
         open_source(data)
 
 
+def test_numbers_of_torchvision_are_class_numbers(tree: Path) -> None:
+    """Whatever its folders are called: '10' is class 2 of '0' to '11', and label 2 is not the folder '2'."""
+    data: Any = TorchvisionFolder(tree)
+    data.classes = sorted(map(str, range(12)))
+    data.class_to_idx = {name: number for number, name in enumerate(data.classes)}
+    data.samples = [(data.samples[number % 3][0], number) for number in range(12)]
+    with pytest.warns(UserWarning, match="sorted as text, '11' before '2'"):
+        assert shown(open_source(data))[1:] == (list(range(12)), data.classes)
+    data.classes.pop()
+    data.samples.pop()
+    with pytest.warns(UserWarning, match="sorted as text"):
+        assert shown(open_source(data))[1] == list(range(11))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "names"),
+    [
+        ({"a": 1, "b": 0}, ["b", "a"]),
+        ({"a": 0, "b": 0}, ["a, b"]),
+        ({"a": 0, "b": 2}, ["a", "class 1", "b"]),
+    ],
+)
+def test_torchvision_folders_whose_classes_the_user_finds(tree: Path, numbers: Any, names: list[str]) -> None:
+    data: Any = TorchvisionFolder(tree)
+    data.class_to_idx = numbers
+    data.samples = [(path, numbers["ab"[label]]) for path, label in data.samples]
+    _, labels, classes = shown(open_source(data))
+    assert (labels, classes) == ([label for _, label in data.samples], names)
+
+
 def test_faults_of_rows_name_the_row(tree: Path) -> None:
     for spec, text in (
         ([("a/1.jpg", 0), ("a/3.PNG", 0, 1)], r"row 2: a row must be \(path, label\), got \('a/3.PNG', 0, 1\)"),
