@@ -122,6 +122,8 @@ def _checked_indices(values: Any, num_samples: int) -> npt.NDArray[np.int64]:
         raise ValueError(f"indices must be from 0 to {num_samples - 1:,}, got {int(found[outside[0]]):,}")
     times = np.bincount(found.astype(np.int64))
     if times.max() > 1:
+        if len(times) == 2 and len(found) == num_samples:
+            raise ValueError("a mask must hold True and False, got 0 and 1: convert it, with .astype(bool) of numpy")
         twice = int(np.argmax(times > 1))
         raise ValueError(
             f"indices must differ, because an epoch serves each sample once; {twice:,} occurs {int(times[twice])} "

@@ -110,6 +110,7 @@ def test_a_file_that_is_not_there_or_cannot_be_read(tmp_path: Path) -> None:
         ([5, -1], r"got -1"),
         (range(20, 40), r"got 30"),
         ([3, 4, 3, 3], r"3 occurs 3 times: pass numpy\.unique"),
+        ([1, 0] * 15, r"a mask must hold True and False, got 0 and 1"),
         ([True, False], r"one value per sample, 30, got 2"),
         ([0.5], r"subset must be indices, a mask"),
         ([[1], [2]], r"subset must be"),
