@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -10,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source, sample_name
-from penstock.pipelines.errors import printable
+from penstock.loaders.sources.view import find_whole
+from penstock.pipelines.errors import count_text, printable
 
 _TAR = b".tar"
+_ROW = re.compile(rb"row \d+")  # what samples of Parquet and Arrow are called
 
 
 class Named(NamedTuple):
@@ -70,6 +74,8 @@ def join_sources(source: Source, partners: Source, what: str) -> npt.NDArray[np.
     what: what a partner is, for the message: "mask".
     """
     left, right = _names_of(source), _names_of(partners)
+    if all(_ROW.fullmatch(named.name) for named in (*left, *right)):
+        _refuse_other_rows(source, partners, what)
     keys: list[Callable[[str], str]] = [stem]
     if any(named.container.endswith(_TAR) for named in (*left[:1], *right[:1])):
         keys.append(_webdataset_key)
@@ -82,6 +88,23 @@ def join_sources(source: Source, partners: Source, what: str) -> npt.NDArray[np.
                 refused = refused or error
     assert refused is not None
     raise refused
+
+
+def _refuse_other_rows(source: Source, partners: Source, what: str) -> None:
+    """Raise ValueError for tables that have different numbers of rows: row 5 of one is not that of the other."""
+    containers = [
+        [named.container for whole in find_whole(side) for named in _names_of(whole)] for side in (source, partners)
+    ]
+    if {*containers[0]} == {*containers[1]}:  # columns of one table, of which rows without a label may be left out
+        return
+    rows = [Counter(map(os.path.basename, each)) for each in containers]
+    are_equal = rows[0] == rows[1] or (len(rows[0]) == len(rows[1]) == 1 and rows[0].total() == rows[1].total())
+    if not are_equal:
+        counts = " and ".join(f"{of.total():,} in {count_text(len(of), 'file')}" for of in rows)
+        raise ValueError(
+            f"samples and {what}s have no names but their rows, of which there are {counts}: pass tables of equal "
+            f"rows, or a list with one {what} per sample"
+        )
 
 
 def _names_of(source: Source) -> list[Named]:

@@ -165,3 +165,43 @@ def test_names_of_a_tar_of_a_folder_are_those_of_its_files(tmp_path: Path, dotte
     assert pairs(with_fields(tars["images"], mask=Masks(tars["masks"]))) == [(0, 0), (7, 7)]
     folder = write_files(tmp_path / "m", {"b/a.png": png(0), "b/c.png": png(7)})
     assert pairs(with_fields(tars["images"], mask=folder)) == [(0, 0), (7, 7)]
+
+
+def test_rows_are_joined_with_those_of_tables_that_have_as_many(tmp_path: Path) -> None:
+    """Rows of Parquet have no names: row 3 of a table with more rows may be another one."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+
+    def table(name: str, levels: list[int]) -> Path:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        parquet.write_table(pa.table({"image": [png(level) for level in levels]}), tmp_path / name)
+        return tmp_path / name
+
+    def opened(where: Any, **options: Any) -> Source:
+        return open_source(str(where), label=None, **options)
+
+    images = opened(table("images.parquet", [0, 1, 2]))
+    masks, longer = opened(table("masks.parquet", [0, 1, 2])), opened(table("longer.parquet", [3, 0, 1, 2]))
+    assert pairs(with_fields(images, mask=masks)) == [(0, 0), (1, 1), (2, 2)]
+    assert pairs(with_fields(opened(tmp_path / "images.parquet", subset=[2, 0]), mask=masks)) == [(2, 2), (0, 0)]
+    columns = {"image": [png(0), png(1), png(2)], "mask": [png(5), png(6), png(7)], "label": [0, None, 1]}
+    parquet.write_table(pa.table(columns), tmp_path / "both.parquet")
+    labelled = {"image": "image", "label": "label", "missing_labels": "leave_out"}
+    with pytest.warns(UserWarning, match="without a label"):
+        part = open_source(tmp_path / "both.parquet", **labelled)
+    both = with_fields(part, mask=opened(tmp_path / "both.parquet", image="mask"))
+    assert pairs(both) == [(0, 5), (2, 7)]
+    with pytest.raises(ValueError, match="no names but their rows, of which there are 3 in 1 file and 4 in 1 file"):
+        with_fields(images, mask=longer)
+    for name, of in (
+        ("a/0", [0, 1]),
+        ("a/1", [2, 3]),
+        ("b/0", [0, 1]),
+        ("b/1", [2, 3]),
+        ("c/0", [0, 1, 2]),
+        ("c/1", [3, 4]),
+    ):
+        table(f"{name}.parquet", of)
+    sharded = opened(tmp_path / "a" / "*.parquet")
+    assert pairs(with_fields(sharded, mask=opened(tmp_path / "b" / "*.parquet"))) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    with pytest.raises(ValueError, match="4 in 2 files and 5 in 2 files"):
+        with_fields(sharded, mask=opened(tmp_path / "c" / "*.parquet"))
