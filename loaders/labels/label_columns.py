@@ -59,6 +59,7 @@ class LabelColumn:
         self._firsts: list[tuple[Fail, int]] = []  # where each occurs first
         self._code_of, self._numbers, self._counts = array("I"), array("f"), array("I")
         self._kind, self._first, self._width = "", "", 0
+        self._looked_up: set[int] = set()  # integers that may be among the names
         self._num_rows, self._missing = 0, array("Q")  # the rows that have no label
         self._first_missing: tuple[Fail, int, str] | None = None
 
@@ -127,6 +128,7 @@ class LabelColumn:
             plain = BOOLEANS.get(text, plain)
         elif self._listed and isinstance(plain, str if self.keeps_numbers else (str, int, float)):
             name = text if isinstance(plain, str) else repr(plain)
+            self._looked_up |= {plain} if isinstance(plain, int) else set()
             if isinstance(plain, str) and os.fsencode(plain) in self._listed:
                 return plain
             if os.fsencode(name) in self._listed:
@@ -350,6 +352,8 @@ class LabelColumn:
             labels[self._codes[-1]] = max(0, *labels)  # no row of it is kept
         elif self._are_booleans(labels, known):
             labels, known = [BOOLEANS[str(label)] for label in labels], known or _BOOLEAN_CLASSES
+        if self._kind == NAME and self._looked_up and max(self._looked_up) < len(names):
+            self._warn_of_two_meanings(list(map(os.fsdecode, names)))
         numbers, classes = number_classes(labels, known, self._fail)
         return LabelValues(numbers[np.frombuffer(self._code_of, np.uint32)][kept], classes)
 
@@ -358,6 +362,15 @@ class LabelColumn:
         if self._are_names or not all(label in BOOLEANS for label in labels):
             return False
         return known is None or not all(os.fsencode(str(label)) in known for label in labels)
+
+    def _warn_of_two_meanings(self, names: Sequence[str]) -> None:
+        """Warn of integers that were found among the names, and could as well be class numbers, other ones."""
+        found = [number for number in sorted(self._looked_up) if number >= 0 and names[number] != str(number)]
+        if found and all(map(is_number, names)) and str(found[0]) in names:
+            warn_user(
+                f"label {found[0]} is read as the class called '{found[0]}', which classes= lists as class "
+                f"{names.index(str(found[0]))}: leave out classes= if the labels are class numbers"
+            )
 
     def _declared_order(self, labels: Collection[Any]) -> tuple[bytes, ...] | None:
         """Return the names as the data declares them; None and a warning if it contradicts itself."""

@@ -368,3 +368,18 @@ def test_data_without_labels_joined_with_others_is_said(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         assert concat([open_source(paths), open_source(paths[:1])]).classes == (b".",)
         concat([open_source(labelled), with_labels(paths, ["dog"] * 3)])
+
+
+def test_integers_that_could_be_class_numbers_or_names_are_said(tmp_path: Path) -> None:
+    """Folders "0" to "11" are sorted as text: 2 is class 4 by name, and folder "10" by number."""
+    names = sorted(map(str, range(12)))
+    pixels, labels = np.zeros((12, 8, 8, 3), np.uint8), list(range(12))
+    said = "label 2 is read as the class called '2', which classes= lists as class 4"
+    for data in as_list(tmp_path, labels), as_frame(tmp_path, labels), as_parquet(tmp_path, labels), (pixels, labels):
+        with pytest.warns(UserWarning, match=said):
+            assert serve(data, classes=names)[1] == [names.index(str(label)) for label in labels]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        serve(as_list(tmp_path, list(map(str, labels))), classes=names)  # as text they are names
+        serve(as_list(tmp_path, labels), classes=list(map(str, labels)))
+        serve(as_list(tmp_path, [7, 3]), classes=["7", "3"])  # 7 is not a class number
