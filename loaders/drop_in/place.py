@@ -136,7 +136,7 @@ class Place:
             self.sampler_after[mark.number] = mark.sampler
             while self.batches in self.ahead:
                 self.ahead.remove(self.batches)
-                self.sampler = self.sampler_after.pop(self.batches, None) or self.sampler
+                self.sampler = self.sampler_after.pop(self.batches, {}) or self.sampler
                 self.batches += 1
         if mark.state is not None:
             self.processes = self.processes or [None] * processes
