@@ -11,6 +11,7 @@ import numpy.typing as npt
 from penstock.loaders.fields.box_classes import number_classes
 from penstock.pipelines.checked import shown
 from penstock.pipelines.fields.ragged import Ragged
+from penstock.pipelines.user_warnings import warn_user
 
 _VISIBLE = 2.0  # COCO's visibility of a point that is not hidden
 
@@ -39,9 +40,19 @@ def check_boxes(
     numbers, known = number_classes([own.tolist() if hasattr(own, "tolist") else list(own) for own in of_each], names)
     lengths = np.array([len(array) for array in arrays], np.int64)
     corners = np.concatenate(arrays) if arrays else np.zeros((0, 4), np.float32)
+    warn_of_shares("boxes", corners)
     if sizes is None:
         return Ragged(lengths, (corners, numbers)), known
     return Ragged(lengths, (corners, numbers, np.repeat(_as_sizes(sizes, num_samples), lengths, 0))), known
+
+
+def warn_of_shares(what: str, places: npt.NDArray[Any]) -> None:
+    """Warn of places that all lie within the first pixel of their image, as shares of its sides do."""
+    if places.size and places.min() >= 0 and places.max() <= 1 and (places % 1).any():
+        warn_user(
+            f"all {what} lie between 0 and 1, where pixels are meant: if they are shares of the image, multiply them "
+            "by its width and height"
+        )
 
 
 def _as_sizes(sizes: Any, num_samples: int) -> npt.NDArray[np.int32]:
@@ -68,6 +79,7 @@ def check_keypoints(
     if values.shape[2] == 2:
         values = np.concatenate((values, np.full((*values.shape[:2], 1), _VISIBLE)), 2)
     _refuse_nonfinite(values.reshape(num_samples, -1), "keypoints")
+    warn_of_shares("keypoints", values[..., :2])
     return values.astype(np.float32), check_swaps(swaps, values.shape[1])
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.fields.box_values import check_swaps
+from penstock.loaders.fields.box_values import check_swaps, warn_of_shares
 from penstock.loaders.fields.coco_document import CocoDocument, file_error, find_images, find_objects, read_document
 from penstock.loaders.fields.keypoint_pairs import find_pairs, has_lonely
 from penstock.loaders.sources.contract import Source
@@ -54,6 +54,7 @@ def read_coco(source: Source, path: Any, swaps: Sequence[tuple[int | str, int | 
     images = find_images(source, document)
     image_of = document.image_of[wanted]
     given = _read_boxes(document, wanted)
+    warn_of_shares(f"boxes of {printable(str(path))}", given)
     order = np.argsort(image_of, kind="stable")
     begins, ends = (np.searchsorted(image_of[order], images, side) for side in ("left", "right"))
     lengths = ends - begins

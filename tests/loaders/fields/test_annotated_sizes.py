@@ -222,3 +222,17 @@ def test_places_next_to_a_cache_of_smaller_images_are_warned_of(tmp_path: Path) 
     sized = with_fields(tmp_path / "small.h5", boxes=Boxes(box, sizes=[[80, 60]]))
     with pytest.raises(LoaderError, match="annotated at 80x60 pixels, the image has 40x30"):
         serve(sized)
+
+
+def test_places_as_shares_of_the_image_are_warned_of(tmp_path: Path) -> None:
+    name = one_photo(tmp_path / "photos", 1, (80, 60))
+    small: Any = [0, 0, 0.5, 1]
+    for fields, what in (
+        ({"boxes": [[small]]}, "boxes"),
+        ({"keypoints": Keypoints([[[0.2, 1.0]]], ())}, "keypoints"),
+        ({"coco": write_coco(tmp_path / "a.json", [(name, (80, 60), small)])}, r"boxes of .*a\.json'"),
+    ):
+        with pytest.warns(UserWarning, match=f"all {what} lie between 0 and 1, where pixels are meant"):
+            with_fields(tmp_path / "photos", **fields)
+    for boxes in ([[[0, 0, 1, 1]]], [[[0, 0.5, 1, 1.5]]], [[]]):
+        with_fields(tmp_path / "photos", boxes=boxes)  # warnings are errors here
