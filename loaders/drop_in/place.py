@@ -11,7 +11,7 @@ from penstock.loaders.drop_in.fetcher import BATCHES, DATASET, ITERATOR, RANDOM,
 from penstock.loaders.drop_in.stateful import refuse_missing
 from penstock.pipelines.errors import LoaderError
 
-_FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed", "draws_seed", "epochs", "first"}
+_FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed", "draws_seed", "epochs", "first", "rank"}
 
 
 class Mark(NamedTuple):
@@ -53,6 +53,7 @@ class Place:
         epochs: by which the samplers that count epochs themselves drew the order; {} before.
         last_epochs: the same of the epoch before.
         first: digest of the indices that were drawn first in this epoch; None before, and where they are no integers.
+        rank: of the process or the sampler that drew them.
         left: why the iteration cannot continue; None if it can.
         loaded: whether it comes from a saved state, which samplers and data sets are to load.
         at_end: called before the place is read, if the epoch may be over; otherwise None.
@@ -76,6 +77,7 @@ class Place:
     epochs: dict[str, int] = field(default_factory=dict)
     last_epochs: dict[str, int] = field(default_factory=dict)
     first: int | None = None
+    rank: int = 0
     left: str | None = None
     loaded: bool = False
     at_end: Callable[[], None] | None = None
@@ -187,6 +189,8 @@ class Place:
             found["draws_seed"] = True
         if self.is_under_way and self.first is not None:
             found["first"] = self.first
+            if self.rank:
+                found["rank"] = self.rank
         return found
 
     def save_epochs(self, now: dict[str, int]) -> dict[str, int | None]:
@@ -207,11 +211,11 @@ class Place:
             raise LoaderError("E-STATE", "the details of the state are invalid")
         place = cls(epoch, batches, loaded=True, draws_seed=details.get("draws_seed") is True)
         ahead, turn, seed = details.get("ahead", []), details.get("turn", 0), details.get("base_seed")
-        place.first = details.get("first")
+        place.first, place.rank = details.get("first"), details.get("rank", 0)
         given = [each for each in (seed, place.first) if each is not None]
-        numbers = [*ahead, turn, *given] if isinstance(ahead, list) else [None]
+        numbers = [*ahead, turn, place.rank, *given] if isinstance(ahead, list) else [None]
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
-            raise LoaderError("E-STATE", "ahead, turn, base_seed or first of the state is not a number")
+            raise LoaderError("E-STATE", "ahead, turn, base_seed, first or rank of the state is not a number")
         place.ahead, place.turn, place.base_seed = set(ahead), turn, seed
         random = details.get("random", {})
         if not isinstance(random, dict):

@@ -24,6 +24,7 @@ from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.place import Place
 from penstock.loaders.drop_in.sampler_epochs import read_epochs
 from penstock.loaders.drop_in.stateful import keep_stateful, load_state, save_starts, save_states
+from penstock.loaders.stream.ranks import distributed_place
 from penstock.pipelines.errors import LoaderError
 
 SAMPLER, INNER, ITERATOR = "sampler", "sampler's sampler", "sampler's iterator"
@@ -184,10 +185,13 @@ class IndexIterator:
         random_state.restore(place.now, order.generators)
 
     def _check_first(self, index: Any) -> None:
-        """Note the first indices of an epoch. Raises LoaderError E-STATE if a state was taken behind other ones."""
-        place, found = self._place, _digest_indices(index)
-        if place.first is None:
-            place.first = found
+        """Note the first indices of an epoch. Raises LoaderError E-STATE if a state was taken behind other ones.
+
+        Ranks draw different ones, and all may load the state of one: many programs save that of rank 0 alone.
+        """
+        place, found, rank = self._place, _digest_indices(index), _find_rank(self._order.sampler)
+        if place.first is None or place.rank != rank:
+            place.first, place.rank = found, rank
         elif place.first != found:
             raise LoaderError(
                 "E-STATE",
@@ -195,6 +199,13 @@ class IndexIterator:
                 "draws from a generator or a counter that the state does not hold",
                 fix="make the sampler as the saved one was made, or give it state_dict() and load_state_dict()",
             )
+
+
+def _find_rank(sampler: Any) -> int:
+    """Return the rank that a sampler, or one within it, draws for; otherwise that of this process."""
+    ranks = (getattr(holder, "rank", None) for holder in random_state.walk_samplers(sampler))
+    own = next((rank for rank in ranks if type(rank) is int and rank >= 0), None)
+    return distributed_place(certain=False)[0] if own is None else own
 
 
 def _digest_indices(index: Any) -> int | None:
