@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import itemgetter
@@ -241,11 +242,14 @@ def find_images(source: Source, document: CocoDocument) -> npt.NDArray[np.int64]
             raise file_error(
                 document.path, f"samples {both} would both be image {shown(document.names[found])}: {wanted}"
             )
-    by_last = {document.names[number]: index for number, index in sample_of.items() if names[index] not in whole}
-    for name in whole_names(source) if by_last else ():
-        if name in by_last:
-            both = f"{by_last[name]} ({printable(source.path(by_last[name]))}) and one of the whole data"
-            raise file_error(document.path, f"samples {both} would both be image {shown(name)}: {wanted}")
+    by_last = {number: index for number, index in sample_of.items() if names[index] not in whole}
+    claims = Counter(whole.get(name, last.get(os.path.basename(name))) for name in whole_names(source) if by_last)
+    for number, index in by_last.items():
+        if claims[number] > 1:
+            both = f"{index} ({printable(source.path(index))}) and one of the whole data"
+            raise file_error(
+                document.path, f"samples {both} would both be image {shown(document.names[number])}: {wanted}"
+            )
     if len(names) < len(whole):
         _warn_of_others(source, document, whole, last)
     return np.fromiter(sample_of, np.int64, len(sample_of))

@@ -333,6 +333,12 @@ def test_a_part_is_joined_as_the_whole_data(images: Path, tmp_path: Path) -> Non
             with_fields(images, coco=file, subset=other)
         with pytest.raises(ValueError, match="would both be image"):
             with_fields(concat([open_source(images, subset=other)]), mask=file)
+    last = write(tmp_path / "c.json", document(images=[*listed[:2], image(3, "0001.png")], annotations=[box(5, 3)]))
+    for other in ([2], [3]):
+        with pytest.raises(ValueError, match=r"and one of the whole data would both be image '0001.png'"):
+            with_fields(images, coco=last, subset=other)
+        with pytest.raises(ValueError, match=r"and one of the whole data would both be image '0001.png'"):
+            with_fields(open_source(images, subset=other), coco=last)
     assert lefts(serve(with_fields(images, coco=file, subset=[2, 0]), batch_size=2)) == [[5], []]
     more = write(tmp_path / "b.json", document(images=[*listed, image(4, "c.png")], annotations=[]))
     with pytest.warns(UserWarning, match="1 of 4 images are not in this data and are left out, first 'c.png'"):
