@@ -12,6 +12,7 @@ from penstock.pipelines.user_warnings import warn_user
 
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _SIDES = {"left": 0, "l": 0, "right": 1, "r": 1}
+Parted = tuple[tuple[int, ...], tuple[str, ...]]  # the sides of a name, and its words with "" in place of these
 _JOINED = re.compile(r"(left|right)(.+)|(.+?)(left|right)")  # "lefteye", "eyeleft"
 
 
@@ -19,15 +20,19 @@ def find_pairs(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
     """Return the numbers of left and right of each pair, in the order of the left ones.
 
     A name has its side as a word anywhere and in any case: left_eye, LeftEye, eye.L, l-eye. The rest of both names must
-    be equal but for case, and no third keypoint may have it with the same side.
+    be equal but for case, and no third keypoint may have it with the same side. Of names with several sides all are
+    exchanged: left_eye_right_corner and right_eye_left_corner.
     """
-    of_rest: dict[tuple[str, ...], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    numbers_of: dict[Parted, list[int]] = defaultdict(list)
     for number, name in enumerate(names):
-        found = _find_side(name)
-        if found is not None:
-            side, rest = found
-            of_rest[rest][side].append(number)
-    return tuple((left[0], right[0]) for left, right in of_rest.values() if len(left) == len(right) == 1)
+        if (found := _find_sides(name)) is not None:
+            numbers_of[found].append(number)
+    pairs = []
+    for (sides, rest), numbers in numbers_of.items():
+        others = numbers_of.get((tuple(1 - side for side in sides), rest), [])
+        if sides[0] == 0 and len(numbers) == len(others) == 1:
+            pairs.append((numbers[0], others[0]))
+    return tuple(pairs)
 
 
 def has_lonely(names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> bool:
@@ -41,22 +46,21 @@ def has_lonely(names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> bool:
     for name in map(str.lower, alone):
         letters["", name[1:]].add(name[:1])
         letters[name[:-1], ""].add(name[-1:])
-    return any(map(_find_side, alone)) or any(each >= {"l", "r"} for each in letters.values())
+    return any(map(_find_sides, alone)) or any(each >= {"l", "r"} for each in letters.values())
 
 
-def _find_side(name: str) -> tuple[int, tuple[str, ...]] | None:
-    """Return the side (0: left) and the other words of a name; None for one without a side, or with two."""
+def _find_sides(name: str) -> Parted | None:
+    """Return the sides of a name (0: left) and its other words; None for a name without a side."""
     words = [word.lower() for word in _WORDS.findall(name)]
-    places = [at for at, word in enumerate(words) if word in _SIDES]
-    if len(places) == 1:
-        (at,) = places
-        return _SIDES[words[at]], (*words[:at], "", *words[at + 1 :])
-    joined = [(at, found) for at, word in enumerate(words) if (found := _JOINED.fullmatch(word))]
-    if places or len(joined) != 1:
-        return None
-    ((at, found),) = joined
-    side, rest = (found[1], ("", found[2])) if found[1] else (found[4], (found[3], ""))
-    return _SIDES[side], (*words[:at], *rest, *words[at + 1 :])
+    if not any(word in _SIDES for word in words):
+        words = [part for word in words for part in _split_joined(word)]
+    sides = tuple(_SIDES[word] for word in words if word in _SIDES)
+    return (sides, tuple("" if word in _SIDES else word for word in words)) if sides else None
+
+
+def _split_joined(word: str) -> list[str]:
+    found = _JOINED.fullmatch(word)
+    return [part for part in found.groups() if part] if found else [word]
 
 
 def warn_of_unpaired(kinds: Mapping[str, FieldKind], views: Sequence[ImagePipeline]) -> None:

@@ -84,7 +84,7 @@ def test_words_of_capitals(tmp_path: Path, names: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize(
     "names",
-    [("nose", "tail"), ("left_eye", "right_ear"), ("left_eye", "l_eye", "right_eye"), ("left_right", "right_left")],
+    [("nose", "tail"), ("left_eye", "right_ear"), ("left_eye", "l_eye", "right_eye"), ("left_right", "left_left")],
 )
 def test_what_is_no_pair_stays_and_a_mirror_warns_once(tmp_path: Path, names: tuple[str, ...]) -> None:
     found, said = served(tmp_path, list(names))
@@ -97,7 +97,15 @@ def test_what_is_no_pair_stays_and_a_mirror_warns_once(tmp_path: Path, names: tu
 
 
 @pytest.mark.parametrize(
-    "others", [("left_ankle", "right_ankel"), ("left_wing", "tail"), ("LHIP", "RHIP"), ("hipl", "hipr"), ("l", "x")]
+    "others",
+    [
+        ("left_ankle", "right_ankel"),
+        ("left_wing", "tail"),
+        ("LHIP", "RHIP"),
+        ("hipl", "hipr"),
+        ("l", "x"),
+        ("left_lip_right", "lip"),
+    ],
 )
 def test_points_without_their_partner_are_warned_of_next_to_pairs(tmp_path: Path, others: tuple[str, str]) -> None:
     names = ["left_eye", "right_eye", *others]
@@ -107,6 +115,13 @@ def test_points_without_their_partner_are_warned_of_next_to_pairs(tmp_path: Path
     assert "swaps=" in said[0]
     assert served(tmp_path, names, swaps=[(0, 1)])[1] == []
     assert served(tmp_path, ["left_eye", "right_eye", "nose", "tail", "ear", "rib"])[1] == []
+
+
+def test_all_sides_of_a_name_are_exchanged(tmp_path: Path) -> None:
+    corners = [f"{eye}_eye_{corner}_corner" for eye in ("left", "right") for corner in ("left", "right")]
+    names = ["left_ear", "right_ear", *corners]
+    wanted = [SIDE - 5.5 - 10 * at for at in (1, 0, 5, 4, 3, 2)]
+    assert served(tmp_path, names) == (wanted, [])
 
 
 def test_points_given_as_an_array_warn_unless_swaps_are_given() -> None:
