@@ -13,6 +13,7 @@ from penstock.pipelines.checked import shown
 from penstock.pipelines.fields.ragged import Ragged
 from penstock.pipelines.user_warnings import warn_user
 
+_MOST_SHARE = 1.25  # of an image's side: points that are estimated may lie outside of it
 _VISIBLE = 2.0  # COCO's visibility of a point that is not hidden
 
 
@@ -47,11 +48,11 @@ def check_boxes(
 
 
 def warn_of_shares(what: str, places: npt.NDArray[Any]) -> None:
-    """Warn of places that all lie within the first pixel of their image, as shares of its sides do."""
-    if places.size and places.min() >= 0 and places.max() <= 1 and (places % 1).any():
+    """Warn of places that all lie about the first pixel of their image, as shares of its sides do."""
+    if places.size and abs(places).max() <= _MOST_SHARE and (places % 1).any():
         warn_user(
-            f"all {what} lie between 0 and 1, where pixels are meant: if they are shares of the image, multiply them "
-            "by its width and height"
+            f"all {what} lie between -{_MOST_SHARE} and {_MOST_SHARE}, where pixels are meant: if they are shares of "
+            "the image, multiply them by its width and height"
         )
 
 

@@ -229,10 +229,12 @@ def test_places_as_shares_of_the_image_are_warned_of(tmp_path: Path) -> None:
     small: Any = [0, 0, 0.5, 1]
     for fields, what in (
         ({"boxes": [[small]]}, "boxes"),
+        ({"boxes": [[[-0.01, 0, 0.5, 1.02]]]}, "boxes"),
         ({"keypoints": Keypoints([[[0.2, 1.0]]], ())}, "keypoints"),
+        ({"keypoints": Keypoints([[[-0.2, 1.2]]], ())}, "keypoints"),
         ({"coco": write_coco(tmp_path / "a.json", [(name, (80, 60), small)])}, r"boxes of .*a\.json'"),
     ):
-        with pytest.warns(UserWarning, match=f"all {what} lie between 0 and 1, where pixels are meant"):
+        with pytest.warns(UserWarning, match=f"all {what} lie between -1.25 and 1.25, where pixels are meant"):
             with_fields(tmp_path / "photos", **fields)
     for boxes in ([[[0, 0, 1, 1]]], [[[0, 0.5, 1, 1.5]]], [[]]):
         with_fields(tmp_path / "photos", boxes=boxes)  # warnings are errors here
