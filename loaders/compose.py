@@ -13,7 +13,7 @@ from penstock.loaders.labels.labelled import count_labels, label_source
 from penstock.loaders.open_source import SourceLike, open_source, split_options
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.view import find_whole
-from penstock.loaders.tables.field_columns import fill_columns, has_column
+from penstock.loaders.tables.field_columns import fill_columns, has_column, refuse_other_order
 from penstock.loaders.views.concat import concat_sources
 from penstock.loaders.views.mix import Mixture, checked_shares
 from penstock.loaders.views.split import split_source
@@ -110,7 +110,7 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
     options, own = split_options(fields)
     part = _take_options(options)
     whole = open_source(source, **options)
-    if is_reordered(whole) and any(map(has_column, own.values())):
+    if any(map(has_column, own.values())) and is_reordered(whole):
         raise ValueError(
             "a Column has a value for each row of a table, and this source serves its data in another order: give the "
             "fields to the data first, or pass subset= to with_fields"
@@ -118,6 +118,7 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
     filled = fill_columns(own, source, options.get("root"))
     if options.get("missing_labels") == LEAVE_OUT:
         _refuse_left_out({name: filled[name] for name in own if has_column(own[name])}, len(whole))
+    refuse_other_order(own, whole)
     own = filled
     _warn_of_smaller_images(whole, own)
     if not part:

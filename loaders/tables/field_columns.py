@@ -5,20 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from penstock.loaders.arrow.arrow_files import ArrowFile
-from penstock.loaders.arrow.arrow_parquet import open_file, read_schema
+from penstock.loaders.arrow.arrow_parquet import open_file
 from penstock.loaders.arrow.dataset_object import refuse_transform
 from penstock.loaders.fields.field_specs import Masks
 from penstock.loaders.fields.mask_files import MaskBytes
 from penstock.loaders.labels.label_rows import refuse_twins
 from penstock.loaders.remote.places import absolute, folder_of
+from penstock.loaders.sources.contract import Source, sample_name
 from penstock.loaders.sources.path_patterns import expand_pattern, is_pattern
+from penstock.loaders.system.file_read import read_error
 from penstock.loaders.tables.open_tables import as_root
-from penstock.loaders.tables.table_rows import PARQUET_SUFFIX, TABLE_SUFFIXES, choose_reader
+from penstock.loaders.tables.table_columns import IMAGE_COLUMNS
+from penstock.loaders.tables.table_rows import PARQUET_SUFFIX, TABLE_SUFFIXES, choose_reader, read_header
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import printable
 
@@ -62,6 +65,62 @@ def fill_columns(given: Mapping[str, Any], data: Any, root: Any = None) -> dict[
     }
 
 
+def refuse_other_order(given: Mapping[str, Any], source: Source) -> None:
+    """Raise ValueError for a Column of another table that names the images of `source`, in another order.
+
+    given: fields as with_fields takes them. A table that has another number of rows is left to who takes its values.
+    """
+    tables = {id(each.table): (name, each.table) for name, value in given.items() for each in _columns_of(value)}
+    for name, table in tables.values():
+        paths = [] if table is None else _read_paths(table)
+        if len(paths) == len(source) and (found := _find_other(paths, source)) is not None:
+            sample = os.fsdecode(sample_name(source, found))
+            raise ValueError(
+                f"field {name!r}: the table is in another order than the data: its row {found}, counted from 0, is of "
+                f"{printable(paths[found])}, and sample {found} is {printable(sample)}: pass the table as the data, "
+                "with_fields(table, ...), or a function of a sample's name"
+            )
+
+
+def _columns_of(value: Any) -> Iterator[Column]:
+    if isinstance(value, Column):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _columns_of(each)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _columns_of(getattr(value, field.name))
+
+
+def _read_paths(table: Any) -> list[str]:
+    """Return the paths of images that a table holds; none where no column is known to hold them."""
+    by_name = {str(name).lower(): name for name in _column_names(table)}
+    named = next((by_name[name] for name in IMAGE_COLUMNS if name in by_name), None)
+    values = [] if named is None else _read_column(table, named)
+    return values if all(isinstance(value, str) for value in values) else []
+
+
+def _find_other(paths: Sequence[str], source: Source) -> int | None:
+    """Return the number of the first sample of which another row than its own has the name; None for none."""
+    rows: dict[str, list[str]] = {}
+    for number, path in enumerate(paths):
+        name = os.fsdecode(sample_name(source, number))
+        if _is_of(path, name):
+            continue
+        if not rows:
+            for each in paths:
+                rows.setdefault(os.path.basename(each), []).append(each)
+        if any(_is_of(each, name) for each in rows.get(os.path.basename(name), ())):
+            return number
+    return None
+
+
+def _is_of(path: str, name: str) -> bool:
+    """Return whether a path and a name are of one file, as far as both go up its folders."""
+    return path == name or path.endswith(f"/{name}") or name.endswith(f"/{path}")
+
+
 def _fill(value: Any, are_masks: bool, are_lists: bool, data: Any, root: Any) -> Any:
     if isinstance(value, Column):
         table = data if value.table is None else value.table
@@ -84,34 +143,49 @@ def _read_column(table: Any, name: str) -> list[Any]:
         path = absolute(os.fsencode(table))
         paths = list(expand_pattern(path)) if is_pattern(path) else [path]
         return [value for each in paths for value in _read_file(each, name)]
+    names = _column_names(table)
     if hasattr(table, "with_format"):  # a Dataset of Hugging Face
         refuse_transform(table)
         table = table.with_format("arrow")[:]
-    names = getattr(table, "column_names", None)
-    if names is None:
-        names = list(getattr(table, "columns", []))
     _check_name(name, names, table)
     column = table[name]
     convert = next((c for c in ("to_pylist", "to_list", "tolist") if hasattr(column, c)), None)
     return list(column) if convert is None else getattr(column, convert)()
 
 
+def _column_names(table: Any) -> list[Any]:
+    """Return the names of a table's columns; none of what is not a table."""
+    if not isinstance(table, (str, bytes, os.PathLike)):
+        names = getattr(table, "column_names", None)
+        return list(getattr(table, "columns", [])) if names is None else list(names)
+    path = absolute(os.fsencode(table))
+    path = next(iter(expand_pattern(path))) if is_pattern(path) else path
+    if _suffix(path) in _IPC_SUFFIXES:
+        return list(ArrowFile(path).schema.names)
+    return read_header(path) if _suffix(path) in TABLE_SUFFIXES else []
+
+
 def _read_file(path: bytes, name: str) -> list[Any]:
-    suffix = os.fsdecode(os.path.splitext(path)[1]).lower()
-    if suffix == PARQUET_SUFFIX:
-        _check_name(name, read_schema(path).names, path)
-        with open_file(path) as (file, _):
-            return file.read([name]).column(0).to_pylist()  # type: ignore[no-any-return]
-    if suffix in _IPC_SUFFIXES:
-        arrow = ArrowFile(path)
-        _check_name(name, arrow.schema.names, path)
-        return [value for (part,) in arrow.chunks([name]) for value in part.to_pylist()]
-    if suffix not in TABLE_SUFFIXES:
+    suffix = _suffix(path)
+    if suffix not in (*_IPC_SUFFIXES, *TABLE_SUFFIXES):
         wanted = "a table, a file of Arrow, a data frame or a Dataset"
         raise ValueError(
             f"column {name!r} must be of {wanted}, got {printable(path)}: pass Column({name!r}, table=...)"
         )
-    return [row[name] for _, _, row in choose_reader(path)(path, name, {name: name})]
+    try:
+        _check_name(name, _column_names(path), path)
+        if suffix == PARQUET_SUFFIX:
+            with open_file(path) as (file, _):
+                return file.read([name]).column(0).to_pylist()  # type: ignore[no-any-return]
+        if suffix in _IPC_SUFFIXES:
+            return [value for (part,) in ArrowFile(path).chunks([name]) for value in part.to_pylist()]
+        return [row[name] for _, _, row in choose_reader(path)(path, name, {name: name})]
+    except OSError as error:
+        raise read_error(error, path) from error
+
+
+def _suffix(path: bytes) -> str:
+    return os.fsdecode(os.path.splitext(path)[1]).lower()
 
 
 def _check_name(name: str, names: Sequence[Any], table: Any) -> None:

@@ -34,8 +34,7 @@ def read_csv(path: bytes, image: Any, label: Any, labels: LabelRows | None = Non
     """
     fail = blame_rows(path, "line")
     with _open_text(path) as file:
-        delimiter = "\t" if without_query(path).lower().endswith(b".tsv") else ","
-        reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True)
+        reader = csv.reader(file, delimiter=_delimiter(path), skipinitialspace=True, strict=True)
         try:
             header = next(reader, None)
             if header is None:
@@ -102,6 +101,20 @@ def read_parquet(path: bytes, image: Any, label: Any, labels: LabelRows | None =
                     yield number, path_of_row, dict(zip(label, own, strict=True))
                 else:
                     yield number, path_of_row, own[0] if own else NO_LABEL
+
+
+def read_header(path: bytes) -> list[str]:
+    """Return the names of a table's columns: none of an empty table. Raises LoaderError E-FORMAT, OSError."""
+    if choose_reader(path) is read_parquet:
+        return list(read_schema(path).names)
+    with _open_text(path) as file:
+        if choose_reader(path) is read_json_lines:
+            return next((list(_parse(line, blame_rows(path, "line"), 1)) for line in file if not line.isspace()), [])
+        return next(csv.reader(file, delimiter=_delimiter(path), skipinitialspace=True), [])
+
+
+def _delimiter(path: bytes) -> str:
+    return "\t" if without_query(path).lower().endswith(b".tsv") else ","
 
 
 def _parse(line: str, fail: Fail, number: int) -> dict[str, Any]:

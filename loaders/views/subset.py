@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.sources.contract import Source, refuse_mixture, refuse_targets
-from penstock.loaders.sources.view import Index, View
+from penstock.loaders.sources.view import Index, OverSources, View
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.loaders.views.subset_spec import SubsetSpec, is_slice, parse_subset
 from penstock.pipelines.checked import checked_int
@@ -90,16 +90,31 @@ class _InSource:
 
 def is_reordered(source: Source) -> bool:
     """Return whether `source` serves all samples of some data in another order than that of the data."""
-    sources: Sequence[Source] = [source] if isinstance(source, Subset) else getattr(source, "sources", ())
-    parts: dict[str, list[Subset]] = defaultdict(list)
-    for part in sources:
-        if isinstance(part, Subset):
-            parts[part.source.fingerprint].append(part)
-    for subsets in parts.values():
-        indices, rows = np.concatenate([part.indices for part in subsets]), np.arange(len(subsets[0].source))
-        if not np.array_equal(indices, rows) and np.array_equal(np.sort(indices), rows):
-            return True
-    return any(is_reordered(each) for each in getattr(source, "sources", ()))
+    if isinstance(source, Subset) and _is_permuted(source.indices, len(source.source)):
+        return True
+    places: dict[str, list[npt.NDArray[np.int64]]] = defaultdict(list)  # in each data set, of the samples in order
+    sizes = {}
+    for whole, inner in _find_places(source, np.arange(len(source), dtype=np.int64)):
+        places[whole.fingerprint].append(inner)
+        sizes[whole.fingerprint] = len(whole)
+    if any(_is_permuted(np.concatenate(own), sizes[data]) for data, own in places.items()):
+        return True
+    return any(map(is_reordered, getattr(source, "sources", ())))
+
+
+def _find_places(source: Source, indices: npt.NDArray[np.int64]) -> Iterator[tuple[Source, npt.NDArray[np.int64]]]:
+    """Yield each data set, whole, of samples `indices`, and their indices in it."""
+    if not isinstance(source, OverSources):
+        yield source, indices
+        return
+    for part, inner in source.parts(indices):
+        yield from _find_places(part, inner)
+
+
+def _is_permuted(indices: npt.NDArray[np.integer[Any]], count: int) -> bool:
+    """Return whether indices are those of all `count` samples of some data, in another order."""
+    rows = np.arange(count)
+    return not np.array_equal(indices, rows) and np.array_equal(np.sort(indices), rows)
 
 
 def take_part(source: Source, subset: SubsetSpec = None, max_per_class: int | None = None) -> Source:

@@ -13,7 +13,19 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from penstock.loaders import Boxes, Column, Keypoints, Masks, concat, mix, open_source, split, with_fields, with_labels
+from penstock.loaders import (
+    Boxes,
+    Column,
+    Keypoints,
+    LoaderError,
+    Masks,
+    concat,
+    mix,
+    open_source,
+    split,
+    with_fields,
+    with_labels,
+)
 from penstock.loaders.sources.contract import Source
 
 N = 12
@@ -159,6 +171,8 @@ def test_a_column_next_to_an_order_that_its_table_has_not(tmp_path: Path) -> Non
         lambda: with_labels(backwards, [0] * N),
         lambda: concat(split(data, 0.5)[::-1]),
         lambda: concat([open_source(data, subset="6:"), open_source(data, subset=":6")]),
+        lambda: concat([with_labels(part, [0] * len(part)) for part in split(data, 0.5)[::-1]]),
+        lambda: concat([concat([open_source(data, subset="6:")]), concat([open_source(data, subset=":6")])]),
         lambda: mix({"a": (open_source(data, subset="6:"), 1), "b": (open_source(data, subset=":6"), 1)}),
     ]
     for view in views:
@@ -172,6 +186,56 @@ def test_a_column_next_to_an_order_that_its_table_has_not(tmp_path: Path) -> Non
     assert served.fields(np.arange(N))["text"] == [f"text {number}" for number in numbers]
     assert len(with_fields(open_source(data, subset=range(N)), text=Column("text", data))) == N
     assert len(with_fields(mix({"a": (open_source(data), 1.0)}), text=Column("text", data))) == N
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet", "feather", "frame"])
+def test_a_table_that_names_the_images_must_have_their_order(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a").mkdir()
+    for number in range(N):
+        Image.fromarray(pixels([number])[0]).save(tmp_path / f"a/{number:02}.png")
+    rows = pd.DataFrame({"File_Name": [f"{n:02}.png" for n in range(N)], "text": [f"text {n}" for n in range(N)]})
+
+    def write(frame: pd.DataFrame) -> Any:
+        frame, path = frame.reset_index(drop=True), tmp_path / f"t.{kind}"
+        if kind == "jsonl":
+            frame.to_json(path, orient="records", lines=True)
+        elif kind == "tsv":
+            frame.to_csv(path, index=False, sep="\t")
+        elif kind != "frame":
+            getattr(frame, f"to_{kind}")(path, **({} if kind == "feather" else {"index": False}))
+        return frame if kind == "frame" else path
+
+    def texts(frame: pd.DataFrame, **options: Any) -> list[str]:
+        source: Any = with_fields(tmp_path / "a", text=Column("text", write(frame)), **options)
+        found: list[str] = source.fields(np.arange(len(source)))["text"]
+        return found
+
+    below = rows.assign(File_Name="photos/a/" + rows.File_Name)
+    for frame in (rows, below, rows.assign(File_Name="other " + rows.File_Name[::-1].to_numpy())):
+        assert texts(frame) == list(rows.text)
+        assert texts(frame, subset=[3, 1]) == ["text 3", "text 1"]
+    for frame in (rows[::-1], below[::-1]):
+        with pytest.raises(ValueError, match=r"another order than the data: its row 0.* is of .*11.png.* sample 0 is"):
+            texts(frame)
+    swapped = rows.iloc[[*range(N - 2), N - 1, N - 2]]
+    with pytest.raises(ValueError, match="its row 10"):
+        texts(swapped, subset=[3, 1])
+
+
+def test_a_table_of_equal_names_in_other_folders(tmp_path: Path) -> None:
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        Image.fromarray(pixels([1])[0]).save(tmp_path / folder / "1.png")
+    frame = pd.DataFrame({"path": ["b/1.png", "a/1.png"], "text": ["b", "a"]})
+    with pytest.raises(ValueError, match="another order"):
+        with_fields(tmp_path, text=Column("text", frame))
+    assert len(with_fields(tmp_path, text=Column("text", frame[::-1]))) == 2
+
+
+def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
+    images = (pixels(range(N)), np.arange(N))
+    with pytest.raises(LoaderError, match=r"E-MISSING.*no\.csv"):
+        with_fields(images, text=Column("text", tmp_path / "no.csv"))
 
 
 @pytest.mark.parametrize("subset", [None, "::-1"])
