@@ -21,7 +21,7 @@ from penstock.loaders.rows.sendable import needs_script
 from penstock.pipelines.checked import shown
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
-from penstock.pipelines.function_names import name_function, plain_attributes
+from penstock.pipelines.function_names import find_parts, name_function
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.plan.philox import STREAM_TRANSFORM, random_words, view_stream
 from penstock.pipelines.spec import ImagePipeline
@@ -76,13 +76,13 @@ class OwnTransform:
         self._trial_image = np.random.Generator(np.random.Philox(0)).integers(0, 256, image.shape).astype(image.dtype)
         self._trial_fields = None if self.fields is None else self.fields.example(*image.shape[:2])
         words = np.arange(WORDS, dtype=np.uint64)
-        attributes = plain_attributes(function)
+        before = find_parts(function)
         with own_draws():
             self.uses_global_state = is_drawing(lambda: self._try(words))
             first, second = self._try_seeded(words), self._try_seeded(words)
         self.part = Part(first.shape, first.dtype.str)
-        kept = plain_attributes(function)  # those that a call changes, such as counters, are no parameters
-        self.name = name_function(function, [name for name in kept if attributes.get(name) == kept[name]])
+        after = find_parts(function)  # those that a call changes, such as counters, are no parameters
+        self.name = name_function(function, [name for name in after if before.get(name) != after[name]])
         if first.shape == second.shape and first.tobytes() != second.tobytes():
             warn_user(
                 "transform returns different results for the same image and random state: the stream cannot be "
