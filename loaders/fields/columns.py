@@ -49,6 +49,7 @@ class TextFiles(RaggedColumn):
 
     def path(self, name: bytes) -> bytes:
         """Return the path of the text file of the sample called `name`."""
+        name = os.path.basename(name) if os.path.isabs(name) else name
         return os.path.join(os.fsencode(self._folder), os.path.splitext(name)[0] + b".txt")
 
 

@@ -35,6 +35,14 @@ def stem(name: str) -> str:
     return os.path.splitext(name.removeprefix("./"))[0]
 
 
+def file_stem(name: str) -> str:
+    """Return the name, without suffix, of the file of another folder that belongs to the sample called `name`.
+
+    The name of a sample is an absolute path in a list of such: its folders are not those of the data, and left out.
+    """
+    return stem(os.path.basename(name) if os.path.isabs(name) else name)
+
+
 def refuse_repeated(
     keys: Iterable[str], call: Callable[[int], object], what: str, cure: str, called: str = "key"
 ) -> dict[str, int]:
@@ -51,15 +59,19 @@ def refuse_repeated(
 
 
 def sample_stems(source: Source, what: str) -> list[str]:
-    """Return the name of each sample without its last suffix. Raises ValueError where two have the same one.
+    """Return the name of each sample's file in another folder, as file_stem does.
 
-    what: the files that are looked for by these names, for the message.
+    what: the files that are looked for by these names, for the message. Raises ValueError where two samples have the
+    same one, those included that a part of the data leaves out if names are absolute paths.
     """
     names = [os.fsdecode(sample_name(source, index)) for index in range(len(source))]
-    stems = list(map(stem, names))
     cure = (
         f"both would have one of the {what}: give each source its fields before concat, or a list with one per sample"
     )
+    for each in find_whole(source) if any(map(os.path.isabs, names)) else ():
+        stems = [file_stem(os.fsdecode(sample_name(each, index))) for index in range(len(each))]
+        refuse_repeated(stems, lambda index, each=each: printable(each.path(index)), "samples", cure)  # type: ignore[misc]
+    stems = list(map(file_stem, names))
     refuse_repeated(stems, lambda index: printable(source.path(index)), "samples", cure)
     return stems
 
@@ -68,8 +80,9 @@ def join_sources(source: Source, partners: Source, what: str) -> npt.NDArray[np.
     """Return for each sample the number of the image of `partners` that has its key, int64 [n].
 
     The key is the name without its last suffix; where tars are among them, it may also be the name up to its first dot,
-    as WebDataset has it. Keys that occur in several tars are joined within tars of one name. Raises ValueError, with
-    both names, for a key that occurs twice, and for a sample without a partner.
+    as WebDataset has it; where all are absolute paths, it may be their last part. Keys that occur in several tars are
+    joined within tars of one name. Raises ValueError, with both names, for a key that occurs twice, and for a sample
+    without a partner.
 
     what: what a partner is, for the message: "mask".
     """
@@ -79,6 +92,9 @@ def join_sources(source: Source, partners: Source, what: str) -> npt.NDArray[np.
     keys: list[Callable[[str], str]] = [stem]
     if any(named.container.endswith(_TAR) for named in (*left[:1], *right[:1])):
         keys.append(_webdataset_key)
+    if all(os.path.isabs(named.name) for named in (*left, *right)):
+        whole = [file_stem(os.fsdecode(named.name)) for each in find_whole(source) for named in _names_of(each)]
+        keys += [file_stem] if len(set(whole)) == len(whole) else []
     refused: ValueError | None = None
     for key in keys:
         for is_by_container in (False, True):

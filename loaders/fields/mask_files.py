@@ -208,7 +208,7 @@ def _find_in_folder(source: Source, folder: str) -> Iterable[bytes]:
     for index, name in enumerate(sample_stems(source, "masks")):
         found = names.get(name)
         if found is None:
-            why = "it must have its name" if os.path.isdir(folder) else "there is no such folder"
+            why = f"it must have its name, {name}.png" if os.path.isdir(folder) else "there is no such folder"
             called = printable(sample_name(source, index))
             raise ValueError(f"no mask for sample {index} ({called}) in {printable(folder)}: {why}")
         yield os.fsencode(os.path.join(folder, found))

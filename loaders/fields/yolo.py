@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.fields.box_classes import checked_names
-from penstock.loaders.fields.join import sample_stems, stem
+from penstock.loaders.fields.join import file_stem, sample_stems, stem
 from penstock.loaders.fields.mask_files import whole_names
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.system.file_read import decode_text
@@ -39,7 +39,7 @@ def read_yolo(
         found.append(_read_file(path, most) if os.path.exists(path) else None)
     if not any(each is not None for each in found):
         raise ValueError(f"no image has a text file of its name in {printable(str(folder))}")
-    _warn_of_others(folder, set(map(stem, whole_names(source))))
+    _warn_of_others(folder, set(map(file_stem, whole_names(source))))
     lengths = np.array([0 if each is None else len(each) for each in found], np.int64)
     values = np.concatenate([each for each in found if each is not None])
     return Ragged(lengths, (values[:, 1:].astype(np.float32), values[:, 0].astype(np.int64))), classes

@@ -110,6 +110,41 @@ def test_masks_may_lie_next_to_photos_and_annotations_of_their_names(photos: Pat
     assert torch.equal(serve(with_fields(photos, mask=tmp_path))["mask"], expected)
 
 
+@pytest.mark.parametrize("is_pattern", [False, True])
+def test_files_of_a_list_of_absolute_paths(tmp_path: Path, is_pattern: bool) -> None:
+    """Their folders are not those of the data; a text file next to an image is not one of another folder."""
+    for number, name in enumerate(("a/0", "a/1", "b/1")):
+        for folder in ("photos/a", "photos/b", "masks", "labels"):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / f"photos/{name}.png")
+        (tmp_path / f"photos/{name}.txt").write_text("7 0.5 0.5 1 1\n")
+        (tmp_path / f"masks/{number}.png").write_bytes(png(np.full((8, 8), 5 + number, np.uint8)))
+        (tmp_path / f"labels/{number}.txt").write_text(f"{number} 0.5 0.5 1 1\n")
+    listed: Any = [str(tmp_path / f"photos/a/{number}.png") for number in (0, 1)]
+    if is_pattern:
+        listed = str(tmp_path / "photos/a/*.png")
+    for mask in (tmp_path / "masks", str(tmp_path / "masks/{name}.png")):
+        with pytest.warns(UserWarning, match=r"1 text file of .* first '2.txt'"):
+            batch = serve(with_fields(listed, mask=mask, yolo=tmp_path / "labels"))
+        assert batch["mask"].amax((1, 2)).tolist() == [5, 6]
+        assert [numbers.tolist() for numbers in batch["boxes_classes"]] == [[0], [1]]
+    twins = [tmp_path / f"photos/{name}.png" for name in ("a/1", "b/1")]
+    for subset in (None, [0]):
+        for fields in ({"mask": tmp_path / "masks"}, {"yolo": tmp_path / "labels"}):
+            with pytest.raises(ValueError, match="two samples have the key '1'"):
+                with_fields(twins, subset=subset, **fields)
+    masks = [tmp_path / "masks" / f"{number}.png" for number in (2, 1, 0)]
+    assert serve(with_fields(listed, mask=open_source(masks)))["mask"].amax((1, 2)).tolist() == [5, 6]
+    for subset, which in ((None, 1), ([1], 0)):
+        with pytest.raises(ValueError, match=rf"no mask for sample {which} .*b/1"):
+            with_fields(
+                twins, subset=subset, mask=open_source([tmp_path / "photos/a/0.png", tmp_path / "photos/a/1.png"])
+            )
+    Image.new("RGB", (8, 8)).save(tmp_path / "photos/a/3.png")
+    with pytest.raises(ValueError, match=r"must have its name, 3\.png"):
+        with_fields([tmp_path / "photos/a/3.png"], mask=tmp_path / "masks")
+
+
 def test_a_folder_of_masks_that_is_not_there_is_named(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"in '{tmp_path}/nothing': there is no such folder"):
         with_fields(photos, mask=tmp_path / "nothing")
