@@ -196,16 +196,32 @@ def merge_classes(of_sources: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
         )
     if all(name.isdigit() for name in names):
         return tuple(sorted(names, key=int))
+    _warn_of_numbers(of_sources, names)
+    return tuple(names)
+
+
+def _warn_of_numbers(of_sources: Sequence[tuple[bytes, ...]], names: Sequence[bytes]) -> None:
+    """Warn of sources whose classes are numbers next to others that have names; `names` are those of all."""
+    named = (classes for classes in of_sources if classes and not any(name.isdigit() for name in classes))
+    one = next((classes[0] for classes in named if classes != (FLAT_CLASS,)), None)
     for classes in of_sources:
-        if all(name.isdigit() for name in classes) and classes != tuple(names[: len(classes)]):
-            first = next(number for number, name in enumerate(classes) if names[number : number + 1] != [name])
+        if not classes or not all(name.isdigit() for name in classes):
+            continue
+        moved = next((at for at, name in enumerate(classes) if names[at : at + 1] != [name]), None)
+        if moved is not None:
             warn_user(
-                f"numbers and names of classes are joined, and sorted as text: class {first} of one source, called "
-                f"{shown(os.fsdecode(classes[first]))}, is now class {names.index(classes[first])}; pass the same "
+                f"numbers and names of classes are joined, and sorted as text: class {moved} of one source, called "
+                f"{shown(os.fsdecode(classes[moved]))}, is now class {names.index(classes[moved])}; pass the same "
                 "classes= to all sources for another order"
             )
-            break
-    return tuple(names)
+            return
+        if one is not None:
+            warn_user(
+                f"numbers and names of classes are joined: class {shown(os.fsdecode(classes[0]))} of one source and "
+                f"{shown(os.fsdecode(one))} of another are two classes; pass the same classes= to all sources if the "
+                "numbers are those of the names"
+            )
+            return
 
 
 def _renumber(own: tuple[bytes, ...], merged: tuple[bytes, ...]) -> npt.NDArray[np.int64] | None:

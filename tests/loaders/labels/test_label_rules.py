@@ -351,9 +351,18 @@ def test_class_numbers_joined_with_names_are_said_to_move(tmp_path: Path) -> Non
     with pytest.warns(UserWarning, match="class 0 of one source, called '0', is now class 1"):
         joined = concat([numbers, names])
     assert joined.classes == (b"-", b"0", b"1", b"2", b"a")
+
+
+def test_class_numbers_joined_with_names_are_said_to_be_other_classes(tmp_path: Path) -> None:
+    data = [as_list(tmp_path, labels) for labels in ([0, 2, 1], ["a", "c"])]
+    with pytest.warns(UserWarning, match="class '0' of one source and 'a' of another are two classes"):
+        joined = concat(data)
+    assert joined.labels(np.arange(5)).tolist() == [0, 2, 1, 3, 4]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        concat([numbers, open_source(as_list(tmp_path, ["a", "b"]))])  # whose names are sorted behind the numbers
+        named = concat(data, classes=["a", "b", "c"])
+    assert named.labels(np.arange(5)).tolist() == [0, 2, 1, 0, 2]
+    assert named.classes == (b"a", b"b", b"c")
 
 
 def test_data_without_labels_joined_with_others_is_said(tmp_path: Path) -> None:
