@@ -18,7 +18,7 @@ from penstock.loaders.sources.folder_scan import (
     skipped_text,
 )
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES, ImageFiles
-from penstock.loaders.sources.left_out import HIDDEN_IMAGES, LINK, PARTS, warn_of_left_out
+from penstock.loaders.sources.left_out import HIDDEN_IMAGES, LINK, warn_of_left_out, warn_of_parts
 from penstock.loaders.system.file_read import mtime_ns
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.system.saved_columns import load_saved, save_index
@@ -27,7 +27,6 @@ from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.user_warnings import warn_user
 
 SHOW_SCAN_AFTER_S = 1.0  # what takes less is not shown on the terminal
-_SPLITS = frozenset({b"train", b"training", b"val", b"valid", b"validation", b"test", b"testing"})
 _SHOWN = 5  # names in a warning
 _NUM_SAMPLED_FILES = 256  # whose size and time are compared when a saved index is opened
 
@@ -85,13 +84,7 @@ class ImageFolder(ImageFiles):
                 if text:
                     warn_user(f"{printable(self.root)}: {text}")
         warn_of_left_out(self.skipped, self._index.header.examples, printable(self.root), unsaid=(LINK,))
-        names = " and ".join(map(printable, self.classes[:_SHOWN]))
-        if len(self.classes) > 1 and _SPLITS.issuperset(self.classes):
-            fix = "pass the folder of one of them, if these are parts of the data"
-            warn_user(f"{printable(self.root)}: its classes are {names}: {fix}")
-        if len(self.classes) > 1 and PARTS.issuperset(name.lower() for name in self.classes):
-            fix = "pass the folder of the images, if the others hold their labels or masks"
-            warn_user(f"{printable(self.root)}: its classes are {names}: {fix}")
+        warn_of_parts(self.classes, printable(self.root))
         if self._index.header.flat and self._index.num_folders > 1:
             warn_user(
                 f"{printable(self.root)}: its folders hold no image, so the images next to them are all of the data, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.user_warnings import warn_user
@@ -38,6 +38,9 @@ UNREAD_SUFFIXES = _suffixes(_UNREAD)  # images that this package does not decode
 # What stands next to images and describes them: labels, texts, tables, logs, programs.
 _SIDECAR_SUFFIXES, _SIDECAR_NAMES = _suffixes(_SIDECAR), frozenset(_SIDECAR_STEMS.split())
 PARTS = frozenset(os.fsencode(name) for name in _PART_FOLDERS.split())  # folders that hold the parts of samples
+
+_SPLITS = frozenset({b"train", b"training", b"val", b"valid", b"validation", b"test", b"testing"})
+_SHOWN = 5  # names in a warning
 
 # Reasons, as describe() shows them.
 SIDECAR, NO_SUFFIX, UNKNOWN_SUFFIX, UNREAD_FORMAT = "other suffix", "no suffix", "unknown suffix", "format not read"
@@ -135,3 +138,13 @@ def warn_of_left_out(
                 fixes[fix.format(instead=instead, rename=rename)] = None
     if parts:
         warn_user(f"{where}: left out: {', '.join(parts)}{'; ' * bool(fixes)}{'; '.join(fixes)}")
+
+
+def warn_of_parts(classes: Sequence[bytes], where: str, instead: str = "pass the folder of one of them") -> None:
+    """Warn of class folders that are called as parts of the data are, or as parts of its samples."""
+    lower, names = {name.lower() for name in classes}, " and ".join(map(printable, classes[:_SHOWN]))
+    if len(classes) > 1 and _SPLITS.issuperset(lower):
+        warn_user(f"{where}: its classes are {names}: {instead}, if these are parts of the data")
+    if len(classes) > 1 and PARTS.issuperset(lower):
+        fix = "pass the folder of the images, if the others hold their labels or masks"
+        warn_user(f"{where}: its classes are {names}: {fix}")

@@ -18,7 +18,7 @@ from penstock.loaders.remote.remote_source import check_remote
 from penstock.loaders.sources.contract import Source
 from penstock.loaders.sources.folder_index import FolderIndex
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
-from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES, warn_of_left_out
+from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES, warn_of_left_out, warn_of_parts
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.tables.image_list import open_index
 from penstock.loaders.tables.open_tables import SHOW_AFTER_S, as_root, index_rows
@@ -145,7 +145,10 @@ def open_images(paths: Collection[bytes], *, classes: Classes | None = None, **o
             "of (path, label), or the folder above the class folders; a list of paths alone is one class"
         )
     labelled = ((path, os.path.basename(folder_of(absolute(path)))) for path in paths)
-    return _open_rows(labelled, None, classes, are_names=True, **options)
+    source = _open_rows(labelled, None, classes, are_names=True, **options)
+    if classes is None:
+        warn_of_parts(source.classes, "the pattern")
+    return source
 
 
 def _open_rows(

@@ -26,6 +26,7 @@ from penstock.loaders.sources.left_out import (
     explain_name,
     is_image_name,
     warn_of_left_out,
+    warn_of_parts,
 )
 from penstock.loaders.sources.reopening import Reopening
 from penstock.loaders.system.saved_columns import save_in_memory
@@ -53,6 +54,7 @@ def open_url_folder(url: bytes, *, max_file_bytes: int = MAX_FILE_BYTES, **remot
     root = url.rstrip(b"/")
     index = save_in_memory(UrlFolderScan(root).write, FolderIndex)
     warn_of_left_out(index.header.skipped, index.header.examples, printable(root))
+    warn_of_parts(index.classes, printable(root))
     return UrlFolder(index, max_file_bytes, reopen, root, remote=remote)
 
 

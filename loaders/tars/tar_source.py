@@ -21,7 +21,7 @@ from penstock.loaders.remote.url_patterns import refuse_http
 from penstock.loaders.sources.contract import Source, images_of
 from penstock.loaders.sources.folder_scan import root_error
 from penstock.loaders.sources.image_files import MAX_FILE_BYTES
-from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, LeftOut, explain_name, warn_of_left_out
+from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, LeftOut, explain_name, warn_of_left_out, warn_of_parts
 from penstock.loaders.sources.range_index import RangeIndex
 from penstock.loaders.sources.range_source import RangeSource
 from penstock.loaders.sources.reopening import Reopening
@@ -108,6 +108,8 @@ def open_tars(
     instead = "pass a table of keys and labels as label="
     rename = "give images the suffix of their format"
     warn_of_left_out(index.header.skipped, index.header.examples, tars, instead=instead, rename=rename)
+    if label is None and classes is None:  # of folders, unless members hold labels
+        warn_of_parts(index.classes, tars, f"write a tar of each, or {instead}")
     images = RangeSource(index, reopen, max_file_bytes) if remote is None else RemoteSource(index, reopen, remote)
     return serve_labels(images, labels, has_list=classes is not None)
 

@@ -102,6 +102,13 @@ def test_a_pattern_names_classes_by_folders(tree: Path, pattern: str) -> None:
     assert (found.classes, [found.path(n) for n in range(3)]) == (folder.classes, [folder.path(n) for n in range(3)])
 
 
+def test_a_pattern_of_the_parts_of_the_data_is_warned_of(tmp_path: Path) -> None:
+    plant(tmp_path, ["train/1.jpg", "val/1.jpg"])
+    with pytest.warns(UserWarning, match="^the pattern: its classes are 'train' and 'val'"):
+        open_source(tmp_path / "*/*.jpg")
+    assert open_source(tmp_path / "*/*.jpg", classes=["train", "val"]).classes == (b"train", b"val")
+
+
 def test_a_pattern_within_one_folder_is_one_class(tree: Path) -> None:
     assert shown(open_source("a/*")) == (["a/1.jpg", "a/3.PNG"], [0, 0], ["."])
     assert shown(open_source(tree / "a" / "1.jpg")) == (["a/1.jpg"], [0], ["."])

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from folder_trees import plant
 from range_server import RangeServer, s3_environment, serve_ranges
 
 from penstock.loaders import open_source
@@ -65,6 +66,14 @@ def test_what_is_left_out_of_a_folder_by_url_is_said(server: RangeServer) -> Non
     )
     with pytest.warns(UserWarning, match=f"^{re.escape(words)}"):
         assert len(open_source("s3://data")) == 4
+
+
+def test_parts_of_the_data_by_url_are_warned_of(server: RangeServer) -> None:
+    plant(server.root / "data/sets", ["train/1.jpg", "val/2.jpg"])
+    with pytest.warns(
+        UserWarning, match="^'s3://data/sets': its classes are 'train' and 'val': pass the folder of one"
+    ):
+        open_source("s3://data/sets")
 
 
 def test_a_folder_is_listed_again(server: RangeServer) -> None:
