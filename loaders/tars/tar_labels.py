@@ -179,13 +179,16 @@ def folder_labels(names: Sequence[bytes]) -> list[bytes | None] | None:
 def table_labels(table: Table, names: Sequence[bytes], keys: Sequence[bytes], fail: Fail) -> list[bytes | None]:
     """Return for each member the label that `table` has for its name or its key; None if it has neither.
 
-    Raises the error of `fail` for a label of two members.
+    Raises the error of `fail` for a label of two members, and for two labels of one.
     """
     labels: list[bytes | None] = []
     firsts: dict[bytes, int] = {}
     for number, (name, key) in enumerate(zip(names, keys, strict=True)):
         known = [each for each in (_without_dot(name), _without_dot(key)) if table.get(each)]
         labels.append(table[known[0]] if known else None)
+        if len({table[each] for each in known}) > 1:
+            cause = f"the table has two labels for it, of {printable(known[0])} and of {printable(known[1])}"
+            raise fail(number, cause, "leave one of them out of the table")
         if known and firsts.setdefault(known[0], number) != number:
             cause = f"the key {printable(known[0])} of the table is also that of {printable(names[firsts[known[0]]])}"
             raise fail(number, cause, "rename one of them, or give the images labels in their order by with_labels")

@@ -175,6 +175,15 @@ def test_images_next_to_the_folders_are_counted_and_warned_of(tmp_path: Path) ->
     assert [(source.path(i)[-7:], source.read(i)) for i in (0, 1)] == [(b"a/0.jpg", photo(0)), (b"b/2.jpg", photo(2))]
 
 
+def test_folders_that_are_parts_of_the_data_are_warned_of(tmp_path: Path) -> None:
+    names = ["data/train/a/0.jpg", "data/train/b/1.jpg", "data/val/a/0.jpg"]
+    path = write_tar(tmp_path / "x.tar", [(name, PHOTO) for name in names])
+    for _ in range(2):  # also by the saved index
+        with pytest.warns(UserWarning, match="x.tar': its classes are 'train' and 'val': write a tar of each"):
+            assert labels(path) == ([0, 0, 1], ["train", "val"])
+    assert labels(path, label="folder") == ([0, 0, 1], ["train", "val"])
+
+
 def test_one_class_where_nothing_says_more(tmp_path: Path) -> None:
     path = plant(tmp_path / "n01.tar", {"0": {}, "1": {}})
     assert labels(path) == ([0, 0], ["."])
@@ -274,6 +283,10 @@ def test_a_key_that_comes_twice_is_refused(tmp_path: Path) -> None:
     error = refused(tmp_path, label={"000": 0, "a01": 1, "b01": 1})
     assert (error.code, error.path) == ("E-FORMAT", os.fsencode(tmp_path / "b.tar") + b":000.jpg")
     assert error.cause == "the key '000' of the table is also that of '000.jpg'"
+    both = refused(tmp_path / "a.tar", label={"000": 0, "000.jpg": 1, "a01": 1})
+    assert (both.code, both.path) == ("E-FORMAT", os.fsencode(tmp_path / "a.tar") + b":000.jpg")
+    assert both.cause == "the table has two labels for it, of '000.jpg' and of '000'"
+    assert labels(tmp_path / "a.tar", label={"000": 1, "000.jpg": 1, "a01": 0})[0] == [1, 0]
     (tmp_path / "labels.csv").write_text("\ufeffkey,label\n000,1\na01,2\n000,1\n")
     with pytest.raises(ValueError, match="must have each key once, and '000' comes twice"):
         open_source(tmp_path / "a.tar", label=tmp_path / "labels.csv")
