@@ -43,6 +43,7 @@ from penstock.loaders.views.subset import PART_OPTIONS, take_part
 from penstock.loaders.views.subset_spec import SubsetSpec
 from penstock.pipelines.errors import LoaderError, printable
 
+_PATHS = (str, bytes, os.PathLike)
 SourceLike = Any  # a path, a list, a table ... or a Source: see open_source
 
 
@@ -80,8 +81,11 @@ def _open_caches(paths: list[bytes], *, any_owner: bool = False, **remote_option
 
 
 def _is_list_of_data(spec: Any) -> bool:
-    kinds = (str, bytes, os.PathLike, Source)
-    return isinstance(spec, (tuple, list)) and len(spec) > 0 and all(isinstance(part, kinds) for part in spec)
+    return isinstance(spec, (tuple, list)) and len(spec) > 0 and all(map(_is_data, spec))
+
+
+def _is_data(part: Any) -> bool:
+    return isinstance(part, (*_PATHS, Source)) or is_dataset(part) or open_lists.is_frame(part)
 
 
 def _open_cache_url(url: bytes, **remote_options: Any) -> Source:
@@ -96,7 +100,7 @@ def _open_cache_url(url: bytes, **remote_options: Any) -> Source:
 
 def _open_list(specs: list[Any], **options: Any) -> Source:
     """Open data sets as one: files of one kind together, others each by itself."""
-    paths = [] if any(isinstance(spec, Source) for spec in specs) else list(map(os.fsencode, specs))
+    paths = list(map(os.fsencode, specs)) if all(isinstance(spec, _PATHS) for spec in specs) else []
     paths = [pin_url(path) for path in paths]
     if paths and not any(_is_url_folder(path) or os.path.isdir(path) for path in paths):
 
@@ -176,7 +180,7 @@ OBJECT_KINDS = [
     Kind("a list of (path, label)", open_lists.is_list, open_lists.open_list, ("root", *_LABELS, *REMOTE_OPTIONS)),
     Kind("a data frame", open_lists.is_frame, open_lists.open_frame, _TABLE_OPTIONS),
     Kind("an ImageFolder of torchvision", open_lists.is_samples, open_lists.open_samples),
-    Kind("a list of these", _is_list_of_data, _open_list),
+    Kind("a list of these", _is_list_of_data, _open_list, ("classes",)),
     Kind("a pair (images, labels) of arrays", _is_array_pair, _open_arrays, ("classes",)),
 ]
 # Options of create_loader that belong to the source, whatever the backend.
@@ -210,8 +214,9 @@ def open_source(
     """Open data of any kind as a Source, or a part of it; return a Source unchanged.
 
     spec: a path or URL of a folder, file or cache; a pattern of these with wildcards or braces; a pair (images, labels)
-    of arrays; a list of paths and sources, which become one source. subset: which samples, as parse_subset takes it.
-    max_per_class: at most so many samples of each class, of the subset if there is one. `options`: those of the kind.
+    of arrays; a list of paths, data frames, data sets and sources, which become one source. subset: which samples, as
+    parse_subset takes it. max_per_class: at most so many samples of each class, of the subset if there is one.
+    `options`: those of the kind.
     Every kind takes classes=, the names of the classes by their numbers, such as those of the training data.
 
     Raises LoaderError E-NODATA for a missing path or an empty part, ValueError for an unsupported file or object,
@@ -226,7 +231,7 @@ def open_source(
 
 
 def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
-    if isinstance(spec, (str, bytes, os.PathLike)):
+    if isinstance(spec, _PATHS):
         return _open_path(os.fsencode(spec), options)
     if isinstance(spec, Source):
         others = sorted(options.keys() - {"classes"})

@@ -185,7 +185,7 @@ def _checked_row(row: Any, number: int) -> tuple[Any, Any]:
 
 def _form(spec: Any) -> str | None:
     """Return "rows" for a list of (path, label), "columns" for (paths, labels), "paths" for paths alone, or None."""
-    if not isinstance(spec, (tuple, list)) or not spec:
+    if not isinstance(spec, (tuple, list)) or not spec or is_frame(spec[0]):
         return None
     first = spec[0]
     if _is_path(first):

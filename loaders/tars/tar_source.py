@@ -103,13 +103,7 @@ def open_tars(
     options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
     options |= {"max_file_bytes": max_file_bytes, **remote_options}
     reopen = Reopening(lambda: images_of(open_tars(paths, **options)))
-    _warn_of_ends(index.header.skipped, index.header.examples, paths)
-    tars = printable(paths[0]) + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
-    instead = "pass a table of keys and labels as label="
-    rename = "give images the suffix of their format"
-    warn_of_left_out(index.header.skipped, index.header.examples, tars, instead=instead, rename=rename)
-    if label is None and classes is None:  # of folders, unless members hold labels
-        warn_of_parts(index.classes, tars, f"write a tar of each, or {instead}")
+    _warn_of_content(index, paths, may_be_parts=label is None and classes is None)
     images = RangeSource(index, reopen, max_file_bytes) if remote is None else RemoteSource(index, reopen, remote)
     return serve_labels(images, labels, has_list=classes is not None)
 
@@ -126,6 +120,17 @@ def _read_settings(image: Any, label: Any, classes: Any, missing_labels: str) ->
         floats=frozenset(name.removeprefix(JSON) for name in floats),
         missing_labels=checked_choice("missing_labels", missing_labels, (RAISE, LEAVE_OUT)),
     )
+
+
+def _warn_of_content(index: RangeIndex, paths: Sequence[bytes], may_be_parts: bool) -> None:
+    """Warn of what is left out of tars, and of folders that may be parts of the data and not classes."""
+    _warn_of_ends(index.header.skipped, index.header.examples, paths)
+    tars = printable(paths[0]) + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
+    instead = "pass a table of keys and labels as label="
+    rename = "give images the suffix of their format"
+    warn_of_left_out(index.header.skipped, index.header.examples, tars, instead=instead, rename=rename)
+    if may_be_parts:
+        warn_of_parts(index.classes, tars, f"write a tar of each, or {instead}")
 
 
 def _warn_of_ends(skipped: Mapping[str, int], examples: Mapping[str, str], paths: Sequence[bytes]) -> None:

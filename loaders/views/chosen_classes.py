@@ -70,7 +70,13 @@ def _number_classes(own: tuple[bytes, ...], chosen: tuple[bytes, ...]) -> npt.ND
     number_of = {name: number for number, name in enumerate(chosen)}
     unknown = [name for name in own if name not in number_of]
     if unknown and own == tuple(b"%d" % number for number in range(len(own))) and len(own) <= len(chosen):
-        return np.arange(len(own))
+        if len(unknown) == len(own):
+            return np.arange(len(own))
+        known = next(name.decode() for name in own if name in number_of)
+        raise ValueError(
+            f"the data has class numbers from 0 to {len(own) - 1}, and classes lists {known!r} as a name, so either "
+            "may be meant: pass classes= where the data itself is opened, or names that are no numbers"
+        )
     if unknown:
         first = unknown[0].decode("utf-8", "surrogateescape")
         near = near_name(first, [name.decode("utf-8", "surrogateescape") for name in chosen])

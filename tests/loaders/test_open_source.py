@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from command_line import penstock_here
 from folder_trees import plant
+from photo_folder import photo
 
 from penstock.loaders import LoaderError
 from penstock.loaders.open_source import Kind, open_source
@@ -85,3 +86,17 @@ def test_a_picture_in_the_place_of_a_path_makes_a_short_message(tmp_path: Path, 
         with pytest.raises((LoaderError, ValueError)) as raised:
             open_source(data)
         assert len(str(raised.value)) < 1500
+
+
+def test_a_list_of_frames_and_data_sets_is_one_source(tmp_path: Path) -> None:
+    paths = [str(path) for path in (tmp_path / "a.png", tmp_path / "b.png")]
+    for number, path in enumerate(paths):
+        Path(path).write_bytes(photo(number))
+    frames = [pd.DataFrame({"image": paths, "label": labels}) for labels in (["x", "y"], ["z", "x"])]
+    sets = [pytest.importorskip("datasets").Dataset.from_pandas(frame) for frame in frames]
+    for spec in (frames, tuple(frames), sets, [frames[0], sets[1]], [sets[0], open_source(frames[1])]):
+        source = open_source(spec)
+        assert source.classes == (b"x", b"y", b"z")
+        assert source.labels(np.arange(4)).tolist() == [0, 1, 2, 0]
+    source = open_source(frames, classes=["z", "y", "x"])
+    assert source.labels(np.arange(4)).tolist() == [2, 1, 0, 2]

@@ -113,6 +113,24 @@ def test_numbers_get_names(tmp_path: Path) -> None:
         open_source(tmp_path / "a.parquet", classes=NAMES[:2])
 
 
+@pytest.mark.parametrize("suffix", ["csv", "tar"])
+def test_a_list_of_files_finds_numbers_among_the_classes_as_a_file_does(tmp_path: Path, suffix: str) -> None:
+    """The classes are called 1, 2 and 5: a label that is one of them is that class, not class number 1."""
+    data, numbers = tmp_path / f"a.{suffix}", [5, 1, 2]
+    if suffix == "tar":
+        write_tar(data, [m for n in numbers for m in ((f"{n}.png", png(n)), (f"{n}.cls", b"%d" % n))])
+    else:
+        data.write_text("path,label\n" + "".join(f"{n}.png,{n}\n" for n in numbers))
+        for n in numbers:
+            (tmp_path / f"{n}.png").write_bytes(png(n))
+    found = [["1", "2", "5", "10", "20", "50"].index(str(n)) for n in numbers]
+    for spec in (data, [data], [data, str(data)]):
+        source = open_source(spec, classes=["1", "2", "5", "10", "20", "50"])
+        assert source.labels(np.arange(3)).tolist() == found
+    with pytest.raises(ValueError, match="from 0 to 5, and classes lists '1' as a name, so either may be meant"):
+        open_source(open_source(data), classes=["1", "2", "5", "10", "20", "50"])
+
+
 def test_a_loader_and_a_cache_serve_the_chosen_numbers(tmp_path: Path) -> None:
     data, classes = write(tmp_path, ["cat", "bee"], "folder"), ["cat", "ant", "bee"]
     for options in ({"backend": "torch"}, {"backend": "hdf5", "cache": tmp_path / "c.h5"}):
