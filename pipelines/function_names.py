@@ -140,6 +140,8 @@ def _as_names(slots: Any) -> tuple[str, ...]:
 
 
 def _name(function: Any, at: _At) -> str:
+    # What torch.compile has made of a function tells settings and paths of the machine, and addresses.
+    function = getattr(function, "__dict__", {}).get("_torchdynamo_orig_callable", function)
     if isinstance(function, functools.partial):
         given = [_describe(each, at.into(function, str(number))) for number, each in enumerate(function.args)]
         keywords = sorted(function.keywords.items())
