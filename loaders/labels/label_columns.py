@@ -144,7 +144,7 @@ class LabelColumn:
                 plain = read_text(plain)
             except ValueError as error:
                 raise self._error(fail, row, f"label {shown(text)} is {error}", _LIST_NAMES) from None
-        if self._are_floats and isinstance(plain, int):
+        if isinstance(plain, int) and (self._are_floats or abs(plain) > _LARGEST):
             return float(plain) if abs(plain) <= _LARGEST else float("inf")
         if plain is not None and not isinstance(plain, float):
             self._refuse_for_float(label, fail, row)
@@ -218,20 +218,22 @@ class LabelColumn:
         for number in seen[firsts[seen] < len(codes)].tolist():
             found[number] = self._read(labels[number], fail, rows[int(firsts[number])])
         kinds = {type(label) for label in found.values()}
-        if len(kinds) != 1 or not kinds <= {int, str} or self._kind == FLOAT:
+        if self._classes is None and kinds <= {int, float} and self._kind in ("" if float in kinds else FLOAT, FLOAT):
+            values = np.array([float(found.get(number, 0)) for number in range(len(labels))])
+            self.add_numbers(values[codes], fail, rows, places)
+        elif len(kinds) != 1 or not kinds <= {int, str} or self._kind == FLOAT:
             for code, row, place in zip(codes.tolist(), rows, places.tolist(), strict=True):
-                known_code = self._code_of_raw.get(labels[code])
-                if known_code is None:
-                    self._add(labels[code], fail, row, place)
+                if labels[code] in self._code_of_raw:
+                    self._code_of.append(self._code_of_raw[labels[code]])
                 else:
-                    self._code_of.append(known_code)
-            return
-        known = np.zeros(len(labels), np.uint32)
-        for number, label in found.items():
-            row = rows[int(firsts[number])]
-            self._take_kind(NUMBER if isinstance(label, int) else NAME, labels[number], fail, row)
-            known[number] = self._code(label, fail, row)
-        self._code_of.frombytes(known[codes].tobytes())
+                    self._add(labels[code], fail, row, place)
+        else:
+            known = np.zeros(len(labels), np.uint32)
+            for number, label in found.items():
+                row = rows[int(firsts[number])]
+                self._take_kind(NUMBER if isinstance(label, int) else NAME, labels[number], fail, row)
+                known[number] = self._code(label, fail, row)
+            self._code_of.frombytes(known[codes].tobytes())
 
     def add_sets(
         self, labels: Sequence[Label], codes: npt.NDArray[Any], counts: Any, fail: Fail, rows: Sequence[int]

@@ -117,6 +117,21 @@ def test_what_is_no_number_among_numbers_is_named(tmp_path: Path, write: Write, 
 
 
 @pytest.mark.parametrize("write", CONTAINERS)
+@pytest.mark.parametrize("digits", [60, 350])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_integer_that_no_float_holds_is_named(tmp_path: Path, write: Write, digits: int, is_first: bool) -> None:
+    labels = ["1" * digits, "0.5", "1"] if is_first else ["0.5", "1", "-" + "1" * digits]
+    with pytest.raises(LoaderError, match=r"(line|row) [0-4]: label .* is not a finite number"):
+        open_source(write(tmp_path, labels))
+
+
+@pytest.mark.parametrize("write", CONTAINERS)
+def test_text_of_floats_and_integers_is_read_as_floats(tmp_path: Path, write: Write) -> None:
+    labels = ["-1", "0.5", "3", "-1", "1e-3", "7"]
+    assert serve(write(tmp_path, labels))[1] == pytest.approx([-1, 0.5, 3, -1, 1e-3, 7])
+
+
+@pytest.mark.parametrize("write", CONTAINERS)
 @pytest.mark.parametrize(
     ("labels", "cause", "kept"),
     [
