@@ -103,22 +103,23 @@ def _read_paths(table: Any) -> list[str]:
 
 def _find_other(paths: Sequence[str], source: Source) -> int | None:
     """Return the number of the first sample of which another row than its own has the name; None for none."""
-    rows: dict[str, list[str]] = {}
+    rows: dict[str, list[str]] = {}  # by the last part of their paths, once one is needed
     for number, path in enumerate(paths):
         name = os.fsdecode(sample_name(source, number))
         if _is_of(path, name):
             continue
         if not rows:
             for each in paths:
-                rows.setdefault(os.path.basename(each), []).append(each)
-        if any(_is_of(each, name) for each in rows.get(os.path.basename(name), ())):
+                rows.setdefault(each.rpartition("/")[2], []).append(each)
+        if any(_is_of(each, name) for each in rows.get(name.rpartition("/")[2], ())):
             return number
     return None
 
 
 def _is_of(path: str, name: str) -> bool:
     """Return whether a path and a name are of one file, as far as both go up its folders."""
-    return path == name or path.endswith(f"/{name}") or name.endswith(f"/{path}")
+    longer, shorter = (path, name) if len(path) > len(name) else (name, path)
+    return longer.endswith(shorter) and longer[: -len(shorter)][-1:] in ("", "/")
 
 
 def _fill(value: Any, are_masks: bool, are_lists: bool, data: Any, root: Any) -> Any:
