@@ -227,7 +227,7 @@ def find_images(source: Source, document: CocoDocument) -> npt.NDArray[np.int64]
     whole = {name: number for number, name in enumerate(document.names)}
     last: dict[str, int] = {}
     for name, number in whole.items():
-        base = os.path.basename(name)
+        base = os.path.basename(name.replace("\\", "/"))  # tools on Windows write folders so
         last[base] = -1 if base in last else number
     sample_of: dict[int, int] = {}
     names, wanted = list(sample_names(source)), "give each an image whose file_name is the sample's whole name"

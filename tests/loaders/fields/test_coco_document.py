@@ -345,6 +345,12 @@ def test_a_part_is_joined_as_the_whole_data(images: Path, tmp_path: Path) -> Non
         with_fields(images, coco=more, subset=[2, 0])
 
 
+def test_names_of_windows_are_found(images: Path, tmp_path: Path) -> None:
+    listed = [image(1, r"data\a.png"), image(2, r"data\b.png")]
+    file = write(tmp_path / "w.json", document(images=listed, annotations=[box(5, 2)]))
+    assert lefts(serve(with_fields(images, coco=file, subset=[0, 1]), batch_size=2)) == [[], [5]]
+
+
 def test_crowds_alone_are_warned_of(images: Path, tmp_path: Path) -> None:
     counts = {"size": [SIDE, SIDE], "counts": [0, SIDE * SIDE]}
     crowds = [box(1, 20, iscrowd=1, segmentation=counts), box(2, 40, iscrowd=1, segmentation=counts)]
