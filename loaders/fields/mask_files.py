@@ -19,7 +19,8 @@ from penstock.loaders.sources.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES
 from penstock.loaders.sources.view import find_whole
 from penstock.loaders.system.file_read import mtime_ns, read_error
 from penstock.pipelines.checked import shown
-from penstock.pipelines.errors import printable
+from penstock.pipelines.errors import count_text, printable
+from penstock.pipelines.user_warnings import warn_user
 
 _STAT_THREADS = 32  # for network storage
 
@@ -124,7 +125,10 @@ def find_masks(source: Source, where: Any) -> MaskFiles | MaskBytes | MaskSource
     if isinstance(where, (list, tuple, MaskBytes)):
         if len(where) != len(source):
             raise ValueError(f"masks must be one path per sample ({len(source):,}), got {len(where):,}")
-        return where if isinstance(where, MaskBytes) else _check_first(source, MaskFiles(_as_paths(where)))
+        if isinstance(where, MaskBytes):
+            return where
+        _warn_of_other_order(source, paths := _as_paths(where))
+        return _check_first(source, MaskFiles(paths))
     if not isinstance(where, (str, os.PathLike)):
         raise ValueError(f"masks must be a folder, pattern, function, list, array or Source, got {shown(where)}")
     text = os.fspath(where)
@@ -169,6 +173,24 @@ def _as_paths(values: Sequence[Any]) -> list[bytes]:
             cure = "pass masks in memory as one array of integers [n, height, width]"
             raise ValueError(f"the mask of sample {index} must be a path, got {shown(path)}: {cure}")
     return list(map(os.fsencode, values))
+
+
+def _warn_of_other_order(source: Source, paths: Sequence[bytes]) -> None:
+    """Warn of a list in which the mask of another sample has the name of one, as glob lists files in any order."""
+    names = [stem(os.path.basename(name)) for name in sample_names(source)]
+    masks = [stem(os.path.basename(os.fsdecode(path))) for path in paths]
+    if names == masks or len(known := set(masks)) < len(masks):
+        return
+    wrong = [
+        index for index, (name, mask) in enumerate(zip(names, masks, strict=True)) if name != mask and name in known
+    ]
+    if wrong:
+        index = wrong[0]
+        first = f"sample {index} ({printable(sample_name(source, index))}): {printable(paths[index])}"
+        warn_user(
+            f"the masks of {len(wrong):,} of {count_text(len(names), 'sample')} have the names of others, first that "
+            f"of {first}: sort both lists, or pass the folder of the masks"
+        )
 
 
 def _check_first(source: Source, masks: MaskFiles) -> MaskFiles:
