@@ -283,12 +283,26 @@ def _plain_field(source: Source, value: Any) -> Field:
     if not isinstance(values, (list, tuple)) or len(values) != len(source):
         got = f"{len(values):,}" if isinstance(values, (list, tuple)) else shown(values)
         raise ValueError(f"values must be one per sample ({len(source):,}), got {got}")
+    _warn_of_missing(source, values)
     for kind, of_type in _PLAIN.items():
         if all(isinstance(each, of_type) for each in values):
             if kind == "text":
                 _warn_of_other_text(source, values)
             return Field(FieldKind(kind=kind), BytesColumn([_encode(kind, each) for each in values]))
     raise AssertionError("every value is an object")
+
+
+def _warn_of_missing(source: Source, values: Sequence[Any]) -> None:
+    """Warn of samples without a value: None, as a function that looks names up in a dict returns, or NaN."""
+    missing = [
+        index for index, value in enumerate(values) if value is None or (type(value) is float and value != value)
+    ]
+    if missing:
+        first = printable(source.path(missing[0]))
+        warn_user(
+            f"{count_text(len(missing), 'sample')} of {len(values):,} have no value (None or NaN), first {first}: "
+            "these are served as they are"
+        )
 
 
 def _warn_of_other_text(source: Source, texts: Sequence[str]) -> None:

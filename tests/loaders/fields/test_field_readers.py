@@ -145,6 +145,28 @@ def test_files_of_a_list_of_absolute_paths(tmp_path: Path, is_pattern: bool) -> 
         with_fields([tmp_path / "photos/a/3.png"], mask=tmp_path / "masks")
 
 
+def test_a_list_of_masks_in_another_order_is_warned_of(photos: Path) -> None:
+    names = [f"p{number}" for number in range(NUM_PHOTOS)]
+    masks, listed = [photos.parent / f"masks/{n}.png" for n in names], [photos / f"{n}.jpg" for n in names]
+    others = [photos.parent / f"masks/{n}_seg.png" for n in names[::-1]]
+    for given in (masks, others, masks[:1] * NUM_PHOTOS):
+        with_fields(photos, mask=given)  # warnings are errors here
+    for source in (photos, listed):
+        with pytest.warns(UserWarning, match=rf"of 2 of {NUM_PHOTOS} samples have the names of others, .* sample 1 "):
+            with_fields(source, mask=[masks[0], masks[2], masks[1], *masks[3:]])
+
+
+def test_values_that_are_missing_are_counted() -> None:
+    images = (np.zeros((3, 8, 8, 3), np.uint8), np.zeros(3, np.int64))
+    given: list[Any] = [["a", None, None], [1.5, float("nan"), None], {"array[0]": "a"}.get]
+    for values in given:
+        with pytest.warns(UserWarning, match=r"2 samples of 3 have no value \(None or NaN\), first .*1"):
+            with_fields(images, text=values)
+    with pytest.warns(UserWarning, match="3 samples of 3 have no value"):
+        with_fields(images, text={}.get)
+    with_fields(images, text=["", [], {}])
+
+
 def test_a_folder_of_masks_that_is_not_there_is_named(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"in '{tmp_path}/nothing': there is no such folder"):
         with_fields(photos, mask=tmp_path / "nothing")
