@@ -293,11 +293,9 @@ def _plain_field(source: Source, value: Any) -> Field:
 
 
 def _warn_of_missing(source: Source, values: Sequence[Any]) -> None:
-    """Warn of samples without a value: None, as a function that looks names up in a dict returns, or NaN."""
-    missing = [
-        index for index, value in enumerate(values) if value is None or (type(value) is float and value != value)
-    ]
-    if missing:
+    """Warn of None and NaN among texts, among numbers, or alone; among other objects they are values as any."""
+    missing = [at for at, value in enumerate(values) if value is None or (isinstance(value, float) and value != value)]
+    if missing and set(map(type, values)) - {type(None), float} in (set(), {str}, {int}):
         first = printable(source.path(missing[0]))
         warn_user(
             f"{count_text(len(missing), 'sample')} of {len(values):,} have no value (None or NaN), first {first}: "

@@ -138,8 +138,8 @@ def find_masks(source: Source, where: Any) -> MaskFiles | MaskBytes | MaskSource
             "images"
         )
     if "{name}" in text:
-        paths = (os.fsencode(text.replace("{name}", name)) for name in sample_stems(source, "masks"))
-        return _check_first(source, MaskFiles(paths))
+        found = [os.fsencode(text.replace("{name}", name)) for name in sample_stems(source, "masks")]
+        return _check_first(source, MaskFiles(found))
     return MaskFiles(_find_in_folder(source, text))
 
 

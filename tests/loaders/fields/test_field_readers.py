@@ -165,6 +165,7 @@ def test_values_that_are_missing_are_counted() -> None:
     with pytest.warns(UserWarning, match="3 samples of 3 have no value"):
         with_fields(images, text={}.get)
     with_fields(images, text=["", [], {}])
+    with_fields(images, text=[None, 1, "a"])  # any values of JSON
 
 
 def test_a_folder_of_masks_that_is_not_there_is_named(photos: Path, tmp_path: Path) -> None:
