@@ -60,7 +60,7 @@ class ParquetSource(IndexedImages):
     Attributes:
         classes: class names, by class number.
         fingerprint: hex digest of labels, classes, and rows and bytes of the groups.
-        content: hex digest that also covers the files' names, sizes and times.
+        content: hex digest that also covers the files' sizes and times.
         skipped: reason -> number of rows that were skipped.
         num_bytes: bytes of all row groups, uncompressed.
         retries: reads that were repeated because of transient failures.
@@ -153,7 +153,7 @@ class ParquetSource(IndexedImages):
             digest.update(self._rows.array.data)
         digest.update(self._probe())
         fingerprint = digest.hexdigest()
-        digest.update(repr(self._containers).encode())
+        digest.update(repr([(each.size, each.mtime_ns) for each in self._containers]).encode())  # data may move
         return fingerprint, digest.hexdigest()
 
     def _probe(self) -> bytes:

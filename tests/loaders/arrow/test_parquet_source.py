@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import re
+import shutil
 import warnings
 import weakref
 from pathlib import Path
@@ -225,7 +226,13 @@ def test_fingerprints(tmp_path: Path, folder: ImageFolder) -> None:
     tables = {"a": photo_table(folder), "b": photo_table(folder), "c": photo_table(folder).slice(1)}
     sources = {name: ParquetSource([bytes(write_parquet(tmp_path / name, table))]) for name, table in tables.items()}
     assert sources["a"].fingerprint == sources["b"].fingerprint != sources["c"].fingerprint
-    assert sources["a"].content != sources["b"].content
+    moved = tmp_path / "elsewhere" / "a"
+    moved.parent.mkdir()
+    shutil.copy2(tmp_path / "a", moved)
+    assert ParquetSource([bytes(moved)]).content == sources["a"].content
+    os.utime(moved, ns=(1, 1))
+    again = ParquetSource([bytes(moved)])
+    assert (again.fingerprint, again.content != sources["a"].content) == (sources["a"].fingerprint, True)
     relabelled = tables["a"].set_column(2, "label", pa.array(np.zeros(61, np.int64)))
     other = ParquetSource([bytes(write_parquet(tmp_path / "d", relabelled))])
     assert other.fingerprint != sources["a"].fingerprint

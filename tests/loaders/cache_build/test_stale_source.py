@@ -116,6 +116,27 @@ def test_a_copy_of_the_source_is_the_source(cached: Path, tmp_path: Path) -> Non
     assert load(tmp_path / "copy") == COUNT
 
 
+def test_a_copy_of_parquet_files_is_the_source(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "here").mkdir()
+    for part in ("0", "1"):
+        table = pa.table({"image": [photo(number) for number in range(COUNT)], "label": list(range(COUNT))})
+        parquet.write_table(table, tmp_path / "here" / f"{part}.parquet")
+    shutil.copytree(tmp_path / "here", tmp_path / "copy")  # times and all
+
+    def serve(folder: str) -> int:
+        cache = {"backend": "hdf5", "cache": tmp_path / "x.h5"}
+        with create_loader(
+            str(tmp_path / folder / "*.parquet"), workers=0, pipeline=imagenet_eval(32), **cache
+        ) as loader:
+            return sum(len(labels) for _, labels in loader)
+
+    assert serve("here") == serve("copy") == 2 * COUNT
+    os.utime(tmp_path / "copy" / "1.parquet", ns=(1, 1))
+    stale(lambda: serve("copy"))
+
+
 @pytest.mark.parametrize(
     "encoding",
     [
