@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from penstock.loaders.arrow.arrow_columns import holds_paths
 from penstock.loaders.arrow.arrow_files import ArrowFile
-from penstock.loaders.arrow.arrow_parquet import open_file
+from penstock.loaders.arrow.arrow_parquet import open_file, read_schema
 from penstock.loaders.arrow.dataset_object import refuse_transform
 from penstock.loaders.fields.field_specs import Masks
 from penstock.loaders.fields.mask_files import MaskBytes
@@ -72,13 +73,16 @@ def refuse_other_order(given: Mapping[str, Any], source: Source) -> None:
     """
     tables = {id(each.table): (name, each.table) for name, value in given.items() for each in _columns_of(value)}
     for name, table in tables.values():
-        paths = [] if table is None else _read_paths(table)
-        if len(paths) == len(source) and (found := _find_other(paths, source)) is not None:
-            sample = os.fsdecode(sample_name(source, found))
+        if table is None:
+            continue
+        called, paths = sample_name, _read_paths(table)
+        if not paths:
+            called, paths = _call_row, _name_rows(table)
+        if len(paths) == len(source) and (found := _find_other(paths, source, called)) is not None:
             raise ValueError(
                 f"field {name!r}: the table is in another order than the data: its row {found}, counted from 0, is of "
-                f"{printable(paths[found])}, and sample {found} is {printable(sample)}: pass the table as the data, "
-                "with_fields(table, ...), or a function of a sample's name"
+                f"{printable(paths[found])}, and sample {found} is {printable(called(source, found))}: pass the table "
+                "as the data, with_fields(table, ...), or a function of a sample's name"
             )
 
 
@@ -97,15 +101,47 @@ def _read_paths(table: Any) -> list[str]:
     """Return the paths of images that a table holds; none where no column is known to hold them."""
     by_name = {str(name).lower(): name for name in _column_names(table)}
     named = next((by_name[name] for name in IMAGE_COLUMNS if name in by_name), None)
-    values = [] if named is None else _read_column(table, named)
+    if named is None or not _may_hold_paths(table, named):
+        return []
+    values = _read_column(table, named)
     return values if all(isinstance(value, str) for value in values) else []
 
 
-def _find_other(paths: Sequence[str], source: Source) -> int | None:
+def _may_hold_paths(table: Any, name: str) -> bool:
+    """Return whether a column may hold text: one of images is not worth reading."""
+    schema = getattr(getattr(table, "data", table), "schema", None)  # of a Dataset, or a table of pyarrow
+    if isinstance(table, (str, bytes, os.PathLike)):
+        path = _find_files(table)[0]
+        is_parquet = _suffix(path) == PARQUET_SUFFIX
+        schema = read_schema(path) if is_parquet else ArrowFile(path).schema if _suffix(path) in _IPC_SUFFIXES else None
+    field = getattr(schema, "field", None)
+    if field is None:
+        return True
+    kind = field(name).type
+    return holds_paths(getattr(kind, "value_type", kind))
+
+
+def _name_rows(table: Any) -> list[str]:
+    """Return what the rows of several Parquet files are called; none of other tables."""
+    paths = _find_files(table) if isinstance(table, (str, bytes, os.PathLike)) else []
+    if len(paths) < 2 or _suffix(paths[0]) != PARQUET_SUFFIX:
+        return []
+    rows = []
+    for path in paths:
+        with open_file(path) as (file, _):
+            rows += [f"{os.fsdecode(path)}:row {row}" for row in range(file.metadata.num_rows)]
+    return rows
+
+
+def _call_row(source: Source, index: int) -> bytes:
+    return source.path(index)
+
+
+def _find_other(paths: Sequence[str], source: Source, called: Callable[[Source, int], bytes]) -> int | None:
     """Return the number of the first sample of which another row than its own has the name; None for none."""
     rows: dict[str, list[str]] = {}  # by the last part of their paths, once one is needed
     for number, path in enumerate(paths):
-        name = os.fsdecode(sample_name(source, number))
+        name = os.fsdecode(called(source, number))
         if _is_of(path, name):
             continue
         if not rows:
@@ -141,9 +177,7 @@ def _fill(value: Any, are_masks: bool, are_lists: bool, data: Any, root: Any) ->
 
 def _read_column(table: Any, name: str) -> list[Any]:
     if isinstance(table, (str, bytes, os.PathLike)):
-        path = absolute(os.fsencode(table))
-        paths = list(expand_pattern(path)) if is_pattern(path) else [path]
-        return [value for each in paths for value in _read_file(each, name)]
+        return [value for each in _find_files(table) for value in _read_file(each, name)]
     names = _column_names(table)
     if hasattr(table, "with_format"):  # a Dataset of Hugging Face
         refuse_transform(table)
@@ -154,13 +188,17 @@ def _read_column(table: Any, name: str) -> list[Any]:
     return list(column) if convert is None else getattr(column, convert)()
 
 
+def _find_files(table: str | bytes | os.PathLike[Any]) -> list[bytes]:
+    path = absolute(os.fsencode(table))
+    return list(expand_pattern(path)) if is_pattern(path) else [path]
+
+
 def _column_names(table: Any) -> list[Any]:
     """Return the names of a table's columns; none of what is not a table."""
     if not isinstance(table, (str, bytes, os.PathLike)):
         names = getattr(table, "column_names", None)
         return list(getattr(table, "columns", [])) if names is None else list(names)
-    path = absolute(os.fsencode(table))
-    path = next(iter(expand_pattern(path))) if is_pattern(path) else path
+    path = _find_files(table)[0]
     if _suffix(path) in _IPC_SUFFIXES:
         return list(ArrowFile(path).schema.names)
     return read_header(path) if _suffix(path) in TABLE_SUFFIXES else []

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -230,6 +231,31 @@ def test_a_table_of_equal_names_in_other_folders(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="another order"):
         with_fields(tmp_path, text=Column("text", frame))
     assert len(with_fields(tmp_path, text=Column("text", frame[::-1]))) == 2
+
+
+def test_files_of_images_in_another_order_than_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [str(tmp_path / f"{part}.parquet") for part in (0, 1)]
+    for part, file in enumerate(files):
+        images = [{"bytes": pixels([part])[0].tobytes(), "path": "1.png"}] * 3
+        texts = [f"{part} {row}" for row in range(3)]
+        pd.DataFrame({"image": images, "text": texts, "label": 0}).to_parquet(file)
+    column = Column("text", tmp_path / "*.parquet")
+    source: Any = with_fields(files, text=column)
+    assert source.fields(np.arange(6))["text"] == [f"{part} {row}" for part in (0, 1) for row in range(3)]
+    for data in (files[::-1], concat(files[::-1])):
+        with pytest.raises(
+            ValueError, match=r"another order than the data: its row 0.*0\.parquet:row 0.*1\.parquet:row 0"
+        ):
+            with_fields(data, text=column)
+    read, really = [], pq.ParquetFile.read
+
+    def spy(file: Any, names: Any) -> Any:
+        read.append(names)
+        return really(file, names)
+
+    monkeypatch.setattr(pq.ParquetFile, "read", spy)
+    with_fields((pixels(range(3)), np.arange(3)), text=Column("text", files[0]))
+    assert read == [["text"]]  # not the images
 
 
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
