@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -74,10 +75,7 @@ class ListIndexWriter:
         self._files.sizes, self._files.mtimes = stat_files(prefix, self._name_files(), show, listed)
         if (np.frombuffer(self._files.mtimes, np.int64) == MISSING).all():
             folders, names = next(packer.chunks())
-            first = printable(prefix + self._folders[folders[0]] + names[0])
-            cause = f"none of the {len(packer):,} files is there, the first is {first}"
-            fix = "check the paths; root= names the folder to which relative paths belong"
-            raise LoaderError("E-NODATA", cause, fix=fix)
+            raise _none_error(prefix + self._folders[folders[0]] + names[0], len(packer))
 
     def _arrange_entries(self) -> None:
         """Choose the entries of the folder table, and for each row its entry."""
@@ -135,3 +133,13 @@ def _find_root(first: bytes, last: bytes) -> bytes:
         return os.path.commonpath([first, last])
     protocol = first[: first.index(b"://") + 3]
     return protocol + os.path.commonpath([folder[len(protocol) - 1 :] for folder in (first, last)])[1:]
+
+
+def _none_error(first: bytes, count: int) -> LoaderError:
+    """Return the error of rows none of whose files is there; `first` is the path of the first."""
+    found = [] if is_url(first) else sorted(glob.glob(glob.escape(first) + b".*"))
+    fix = "check the paths; root= names the folder to which relative paths belong"
+    if found:
+        fix = f"give all paths their suffix: {printable(os.path.basename(found[0]))} is there"
+    cause = f"none of the {count:,} files is there, the first is {printable(first)}"
+    return LoaderError("E-NODATA", cause, fix=fix)

@@ -82,6 +82,9 @@ def test_options_and_metadata_of_hugging_face(tree: Path, tmp_path: Path) -> Non
     assert rows_of(open_source(tmp_path / "elsewhere.csv", root=tree)) == ROWS
     with pytest.raises(LoaderError, match=r"E-NODATA.*none of the 3 files.*root="):
         open_source(tmp_path / "elsewhere.csv")
+    write_csv(tree / "images" / "ids.csv", [("3", 1), ("1", 0)])
+    with pytest.raises(LoaderError, match=r"none of the 2 files.*fix=give all paths their suffix: '3\.jpg' is there"):
+        open_source(tree / "images" / "ids.csv")
 
 
 def test_several_tables_are_one_source(tree: Path) -> None:
