@@ -117,7 +117,10 @@ def _choose_image(schema: Any, features: Features, image: str | None, paths: boo
         return image if image in suitable else None
     candidates = [name for name in suitable if _type_of(features.get(name)) == "Image"] or suitable
     named = [name for name in IMAGE_NAMES if name in candidates]
-    return named[0] if named else candidates[0] if len(candidates) == 1 else None
+    if named or len(candidates) == 1:
+        return named[0] if named else str(candidates[0])
+    images = [field.name for field in schema if holds_bytes(field.type) or (paths and holds_paths(field.type))]
+    return _in_any_case(IMAGE_NAMES, images)
 
 
 def _choose_label(schema: Any, features: Features, label: str) -> str | None:
@@ -128,7 +131,13 @@ def _choose_label(schema: Any, features: Features, label: str) -> str | None:
     named = [name for name in LABEL_NAMES if name in suitable]
     named.sort(key=lambda name: not _is_class(schema.field(name).type))  # classes before numbers and lists
     declared = [name for name in suitable if _type_of(features.get(name)) == "ClassLabel"]
-    return named[0] if named else declared[0] if len(declared) == 1 else None
+    return named[0] if named else declared[0] if len(declared) == 1 else _in_any_case(LABEL_NAMES, suitable)
+
+
+def _in_any_case(known: Sequence[str], columns: Sequence[str]) -> str | None:
+    """Return the column that has the first of the `known` names in whatever case, as those of tables; None for none."""
+    by_name = {name.lower(): name for name in reversed(columns)}
+    return next((by_name[name] for name in known if name in by_name), None)
 
 
 def _is_label(kind: Any) -> bool:

@@ -42,6 +42,9 @@ def test_bytes_and_structs_hold_images(kind: pa.DataType) -> None:
         ({"hash": BYTES, "image": BYTES, "labels": TEXT}, "image", "labels"),
         ({"content": pa.large_binary(), "target": pa.dictionary(pa.int32(), TEXT)}, "content", "target"),
         ({"image": TEXT, "class": pa.bool_()}, "image", "class"),
+        ({"Image": IMAGE, "Mask": IMAGE, "Label": NUMBER}, "Image", "Label"),
+        ({"Path": TEXT, "IMAGE": TEXT, "Category": TEXT, "Class": NUMBER}, "IMAGE", "Class"),
+        ({"Image": IMAGE, "jpg": BYTES, "Label": NUMBER, "target": NUMBER}, "jpg", "target"),  # as they are written
     ],
 )
 def test_columns_are_found_by_name_and_type(columns: dict[str, Any], image: str, label: str) -> None:
