@@ -205,7 +205,12 @@ def _find_rank(sampler: Any) -> int:
     """Return the rank that a sampler, or one within it, draws for; otherwise that of this process."""
     ranks = (getattr(holder, "rank", None) for holder in random_state.walk_samplers(sampler))
     own = next((rank for rank in ranks if type(rank) is int and rank >= 0), None)
-    return distributed_place(certain=False)[0] if own is None else own
+    if own is not None:
+        return own
+    try:
+        return max(0, distributed_place(certain=False)[0])
+    except ValueError:  # a variable called RANK that means something else
+        return 0
 
 
 def _digest_indices(index: Any) -> int | None:

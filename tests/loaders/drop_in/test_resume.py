@@ -351,6 +351,17 @@ def test_the_state_of_one_process_opens_in_another(monkeypatch: pytest.MonkeyPat
     assert values(other) == [[5]]
 
 
+@pytest.mark.parametrize("rank", ["-1", "first"])
+def test_a_rank_that_is_none_changes_nothing(monkeypatch: pytest.MonkeyPatch, rank: str) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    first = made_of({"sampler": [4, 8, 1]})
+    next(iter(first))
+    again = made_of({"sampler": [4, 8, 1]})
+    again.load_state_dict(first.state_dict())
+    assert values(again) == [[1]]
+
+
 def test_a_sampler_with_a_generator_that_no_state_holds_is_refused_in_its_second_epoch() -> None:
     def loader() -> DataLoader[Any]:
         return made_of({"sampler": DrawsByItself()})
