@@ -7,6 +7,7 @@ import csv
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from penstock.pipelines.errors import printable
 
 FOLDER, SHARD = "folder", "shard"
 JSON = "json:"
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")  # as in what pickle and numpy write
 _SHOWN = 8  # suffixes in an error
 TEXTS = (b"cls", b"class", b"label")  # suffixes of members whose whole text is a label
 Table = Mapping[bytes, bytes]  # key -> label
@@ -53,7 +55,7 @@ class LabelPlace(NamedTuple):
             text = _as_bytes(value)
         else:
             raise ValueError(f"its .{os.fsdecode(self.suffix)} member is no JSON object with the field {self.field!r}")
-        wrong = "more than one line" if b"\n" in text else "not text in UTF-8" if b"\0" in text else ""
+        wrong = "more than one line" if b"\n" in text else "not text in UTF-8" if _CONTROL.search(text) else ""
         if wrong:
             raise ValueError(f"{what} is {wrong}")
         return text

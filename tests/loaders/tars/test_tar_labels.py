@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ def test_a_field_of_json_members_that_is_named(tmp_path: Path) -> None:
         (b"", "is empty"),
         (b"1\n2", "more than one line"),
         ("1".encode("utf-16"), "not text in UTF-8"),
+        (pickle.dumps(1), "not text in UTF-8"),
         (None, "has no .cls member"),
         (b"1" * 20, "too large for a class number"),
         (b"-1", "is negative"),
