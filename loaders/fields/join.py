@@ -116,10 +116,12 @@ def _refuse_other_rows(source: Source, partners: Source, what: str) -> None:
     rows = [Counter(map(os.path.basename, each)) for each in containers]
     are_equal = rows[0] == rows[1] or (len(rows[0]) == len(rows[1]) == 1 and rows[0].total() == rows[1].total())
     if not are_equal:
-        counts = " and ".join(f"{of.total():,} in {count_text(len(of), 'file')}" for of in rows)
+        counts = " and ".join(
+            f"{of.total():,} in {count_text(len(of), 'file')} (first {printable(next(iter(of), b''))})" for of in rows
+        )
         raise ValueError(
-            f"samples and {what}s have no names but their rows, of which there are {counts}: pass tables of equal "
-            f"rows, or a list with one {what} per sample"
+            f"samples and {what}s have no names but their rows, of which there are {counts}: pass files of equal "
+            f"names and rows, or a list with one {what} per sample"
         )
 
 

@@ -190,7 +190,7 @@ def test_rows_are_joined_with_those_of_tables_that_have_as_many(tmp_path: Path) 
         part = open_source(tmp_path / "both.parquet", **labelled)
     both = with_fields(part, mask=opened(tmp_path / "both.parquet", image="mask"))
     assert pairs(both) == [(0, 5), (2, 7)]
-    with pytest.raises(ValueError, match="no names but their rows, of which there are 3 in 1 file and 4 in 1 file"):
+    with pytest.raises(ValueError, match="no names but their rows, of which there are 3 in 1 file .*and 4 in 1 file"):
         with_fields(images, mask=longer)
     for name, of in (
         ("a/0", [0, 1]),
