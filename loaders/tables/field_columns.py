@@ -103,7 +103,7 @@ def _read_paths(table: Any) -> list[str]:
     named = next((by_name[name] for name in IMAGE_COLUMNS if name in by_name), None)
     if named is None or not _may_hold_paths(table, named):
         return []
-    values = _read_column(table, named)
+    values = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in _read_column(table, named)]
     return values if all(isinstance(value, str) for value in values) else []
 
 

@@ -231,6 +231,9 @@ def test_a_table_of_equal_names_in_other_folders(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="another order"):
         with_fields(tmp_path, text=Column("text", frame))
     assert len(with_fields(tmp_path, text=Column("text", frame[::-1]))) == 2
+    frame.path = [Path(path) for path in frame.path]
+    with pytest.raises(ValueError, match="another order"):
+        with_fields(tmp_path, text=Column("text", frame))
 
 
 def test_files_of_images_in_another_order_than_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
