@@ -79,6 +79,10 @@ def _read_text(path: str) -> str:
         raise ValueError(f"{printable(path)}: not a text file ({error.reason} at byte {error.start})") from None
 
 
+def _is_text(file: str) -> bool:
+    return file.lower().endswith(".txt") and not file.startswith(".")  # "._a.txt" is of macOS
+
+
 def _warn_of_others(folder: Any, known: Set[str]) -> None:
     """Warn of text files of boxes that no image has the name of; classes.txt is a list of names.
 
@@ -87,7 +91,7 @@ def _warn_of_others(folder: Any, known: Set[str]) -> None:
     others = []
     for parent, _, files in os.walk(folder, followlinks=True):
         within = os.path.relpath(parent, folder)
-        texts = (os.path.normpath(os.path.join(within, name)) for name in files if name.lower().endswith(".txt"))
+        texts = (os.path.normpath(os.path.join(within, name)) for name in files if _is_text(name))
         others += [
             name
             for name in texts

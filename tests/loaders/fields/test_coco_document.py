@@ -484,6 +484,7 @@ def test_text_files_without_an_image_are_counted(images: Path, tmp_path: Path) -
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).with_suffix(".txt").write_text("1 0.5 0.5 0.5 0.5\n")
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    (tmp_path / "a" / "._a.txt").write_bytes(b"\0\5\26\7")  # what macOS writes next to files
     assert len(serve(with_fields(images, yolo=tmp_path))["boxes"][0]) == 1
     (tmp_path / "a" / "A.txt").write_text("0 0.5 0.5 1 1\n")
     (tmp_path / "b.txt").write_text("0 0.5 0.5 1 1\n")
