@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -229,38 +229,40 @@ def find_images(source: Source, document: CocoDocument) -> npt.NDArray[np.int64]
     for name, number in whole.items():
         base = os.path.basename(name.replace("\\", "/"))  # tools on Windows write folders so
         last[base] = -1 if base in last else number
+
+    def find(name: str) -> int | None:
+        return whole.get(name, last.get(os.path.basename(name)))
+
     sample_of: dict[int, int] = {}
-    names, wanted = list(sample_names(source)), "give each an image whose file_name is the sample's whole name"
+    names = list(sample_names(source))
     for index, name in enumerate(names):
-        found = whole.get(name, last.get(os.path.basename(name)))
+        found = find(name)
         if found is None or found < 0:
             what = "is not in the file" if found is None else "has the last part of several names in the file"
             has = f"which has {count_text(len(whole), 'image')}: give it a file_name that is the sample's name"
             raise file_error(document.path, f"sample {index} ({printable(name)}) {what}, {has}")
         if (other := sample_of.setdefault(found, index)) != index:
-            both = " and ".join(f"{number} ({printable(source.path(number))})" for number in (other, index))
-            raise file_error(
-                document.path, f"samples {both} would both be image {shown(document.names[found])}: {wanted}"
-            )
+            _refuse_two(document, found, " and ".join(_call_sample(source, number) for number in (other, index)))
     by_last = {number: index for number, index in sample_of.items() if names[index] not in whole}
-    claims = Counter(whole.get(name, last.get(os.path.basename(name))) for name in whole_names(source) if by_last)
+    asks_whole = bool(by_last) or len(names) < len(whole)
+    claims = Counter(find(name) for name in whole_names(source) if asks_whole)
     for number, index in by_last.items():
         if claims[number] > 1:
-            both = f"{index} ({printable(source.path(index))}) and one of the whole data"
-            raise file_error(
-                document.path, f"samples {both} would both be image {shown(document.names[number])}: {wanted}"
-            )
-    if len(names) < len(whole):
-        _warn_of_others(source, document, whole, last)
-    return np.fromiter(sample_of, np.int64, len(sample_of))
-
-
-def _warn_of_others(source: Source, document: CocoDocument, whole: dict[str, int], last: dict[str, int]) -> None:
-    """Warn of images that no sample has the name of, not of those that a part of the data leaves out."""
-    known = {whole.get(name, last.get(os.path.basename(name))) for name in whole_names(source)}
-    others = [name for name, number in whole.items() if number not in known]
+            _refuse_two(document, number, f"{_call_sample(source, index)} and one of the whole data")
+    others = [name for name, number in whole.items() if number not in claims] if len(names) < len(whole) else []
     if others:
         left = f"{len(others):,} of {count_text(len(whole), 'image')}"
         warn_user(
             f"{printable(str(document.path))}: {left} are not in this data and are left out, first {shown(others[0])}"
         )
+    return np.fromiter(sample_of, np.int64, len(sample_of))
+
+
+def _call_sample(source: Source, index: int) -> str:
+    return f"{index} ({printable(source.path(index))})"
+
+
+def _refuse_two(document: CocoDocument, image: int, samples: str) -> NoReturn:
+    name = shown(document.names[image])
+    wanted = "give each an image whose file_name is the sample's whole name"
+    raise file_error(document.path, f"samples {samples} would both be image {name}: {wanted}")
