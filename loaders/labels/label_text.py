@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+from collections.abc import Iterator
 from typing import Any
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -83,18 +84,13 @@ def plain_label(label: Any) -> Any:
 
 def _is_collection(text: str) -> bool:
     """Return whether a text is a tuple, set or dict as Python writes it, or an object of JSON."""
-    for read in (json.loads, ast.literal_eval):
-        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            return isinstance(read(text), (tuple, set, dict))
-    return False
+    return any(isinstance(found, (tuple, set, dict)) for _, found in _read_values(text))
 
 
 def _read_list(text: str) -> list[Any]:
-    for read in (json.loads, ast.literal_eval):
-        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            found = read(text)
-            if isinstance(found, list) and (read is json.loads or not _NO_COMMA.search(text)):
-                return found
+    for is_json, found in _read_values(text):
+        if isinstance(found, list) and (is_json or not _NO_COMMA.search(text)):
+            return found
     raise ValueError("nearly a list")
 
 
@@ -106,3 +102,10 @@ def _is_nearly_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _read_values(text: str) -> Iterator[tuple[bool, Any]]:
+    """Yield what a text is as JSON, with True, and as Python's literal, with False, where it is that."""
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            yield read is json.loads, read(text)
