@@ -47,12 +47,7 @@ class Column:
 
 def has_column(value: Any) -> bool:
     """Return whether a field, as with_fields takes it, is a Column or has one among its parts."""
-    if isinstance(value, Column):
-        return True
-    if isinstance(value, tuple):
-        return any(map(has_column, value))
-    is_spec = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    return is_spec and any(has_column(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return next(_columns_of(value), None) is not None
 
 
 def fill_columns(given: Mapping[str, Any], data: Any, root: Any = None) -> dict[str, Any]:
