@@ -177,10 +177,11 @@ def _number_class(key: Any, numbers: Mapping[bytes, int]) -> int | None:
     if isinstance(key, (bool, np.bool_)):  # the labels True and False are classes of these names
         return numbers.get(str(key).encode("ascii"))
     if isinstance(key, (int, np.integer)):
-        if numbers.get(str(key).encode("ascii"), key) != key:
+        named = numbers.get(str(key).encode("ascii"), key)
+        if named != key:
             raise ValueError(
-                f"weights have the number {key}, and the class called '{key}' is number "
-                f"{numbers[str(key).encode('ascii')]}: write the names of the classes as text"
+                f"weights have the number {key}, and the class called '{key}' is number {named}: write the names of "
+                "the classes as text"
             )
         return int(key)
     return numbers.get(os.fsencode(key)) if isinstance(key, (str, bytes, os.PathLike)) else None

@@ -128,9 +128,8 @@ def _set_in(code: CodeType) -> Iterator[str]:
     """Yield the names of the attributes of its first argument that a function sets."""
     before: Any = None
     for step in dis.get_instructions(code):
-        holder = (
-            before[-1] if isinstance(before, tuple) and before else before
-        )  # one instruction may load two variables
+        # One instruction may load two variables.
+        holder = before[-1] if isinstance(before, tuple) and before else before
         if step.opname == "STORE_ATTR" and holder in code.co_varnames[:1]:
             yield str(step.argval)
         before = step.argval
