@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import typer
 
-from penstock.bench.exits.stop_signals import SignalExit, exit_on_signals, ignore_more_signals, signal_before
+from penstock.bench.train.stop_signals import SignalExit, exit_on_signals, ignore_more_signals, signal_before
 
 _NO_THREAD = "can't start new thread"  # Python's words when a thread's stack finds no memory, or threads are too many
 

@@ -5,25 +5,25 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from penstock.loaders.batch import Batch
-from penstock.loaders.cache.format import Encoding
-from penstock.loaders.choose_order import Blocks
-from penstock.loaders.compose import concat, mix, split, with_fields, with_labels
-from penstock.loaders.create import create_loader
 from penstock.loaders.dali.dali_engine import DaliOptions
+from penstock.loaders.data.cache.format import Encoding
+from penstock.loaders.data.fields.field_specs import Boxes, Coco, Keypoints, Masks, Yolo
+from penstock.loaders.data.fields.geometry import Geometry
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.tables.field_columns import Column
 from penstock.loaders.drop_in.data_loader import DataLoader
-from penstock.loaders.fields.field_specs import Boxes, Coco, Keypoints, Masks, Yolo
-from penstock.loaders.fields.geometry import Geometry
-from penstock.loaders.loader import Loader
-from penstock.loaders.metrics.prometheus import serve_prometheus
-from penstock.loaders.metrics.stats import LoaderStats
-from penstock.loaders.metrics.values import loader_metrics
-from penstock.loaders.open_source import open_source
-from penstock.loaders.sizes.patch_budget import PatchBudget
-from penstock.loaders.sizes.size_schedule import ByUpdate
-from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.ledger import EpochLedger
-from penstock.loaders.tables.field_columns import Column
+from penstock.loaders.front.batch import Batch
+from penstock.loaders.front.choose_order import Blocks
+from penstock.loaders.front.compose import concat, mix, split, with_fields, with_labels
+from penstock.loaders.front.create import create_loader
+from penstock.loaders.front.loader import Loader
+from penstock.loaders.front.open_source import open_source
+from penstock.loaders.make.sizes.patch_budget import PatchBudget
+from penstock.loaders.make.sizes.size_schedule import ByUpdate
+from penstock.loaders.order.ledger import EpochLedger
+from penstock.loaders.run.metrics.prometheus import serve_prometheus
+from penstock.loaders.run.metrics.stats import LoaderStats
+from penstock.loaders.run.metrics.values import loader_metrics
 from penstock.pipelines.errors import LoaderError
 
 __all__ = [

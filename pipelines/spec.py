@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from penstock.pipelines.checked import (
+from penstock.pipelines.messages.checked import (
     checked_bool,
     checked_choice,
     checked_int,
@@ -17,7 +17,7 @@ from penstock.pipelines.checked import (
     set_checked,
     shown,
 )
-from penstock.pipelines.foreign_names import refuse_unknown
+from penstock.pipelines.messages.foreign_names import refuse_unknown
 
 MAX_VIEWS = 256  # a number of 8 bits, next to one for the purpose of a draw
 IMAGENET_MEAN = (0.485, 0.456, 0.406)

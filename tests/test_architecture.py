@@ -32,57 +32,48 @@ MAX_FUNCTION_LINES = 60
 MANY = "all above"
 ROOMS: dict[str, str] = {
     "pipelines/errors": "",
-    "pipelines/checked": "",
-    "pipelines/foreign_names": "",
-    "pipelines/user_warnings": "",
-    "pipelines/spec": "checked errors foreign_names",
+    "pipelines/messages": "errors",
+    "pipelines/spec": "errors messages",
     "pipelines/presets": "spec",
     "pipelines/image_types": "",
     "pipelines/native": "image_types",
     "pipelines/plan": "errors spec image_types native",
     "pipelines/jpeg": "errors image_types",
-    "pipelines/fields": "errors checked image_types plan",
-    "pipelines/sample": "errors checked spec user_warnings image_types jpeg native",
-    "pipelines/batch": "errors checked spec user_warnings plan native",
+    "pipelines/fields": "errors messages image_types plan",
+    "pipelines/sample": "errors messages spec image_types jpeg native",
+    "pipelines/batch": "errors messages spec plan native",
     "pipelines": MANY,
     "loaders/system": "",
-    "loaders/stream": "system",
-    "loaders/metrics": "",
-    "loaders/workers": "system",
-    "loaders/sources": "system",
-    "loaders/fields": "system stream sources",
-    "loaders/cache": "system fields",
-    "loaders/remote": "system stream sources cache",
-    "loaders/labels": "system sources",
-    "loaders/arrow": "system sources remote labels",
-    "loaders/tables": "system sources remote labels fields arrow",
-    "loaders/tars": "system sources remote labels",
-    "loaders/views": "system sources",
-    "loaders/cache_encode": "system workers sources cache",
-    "loaders/cache_build": "system stream workers sources cache fields cache_encode",
-    "loaders/rows": "system stream sources remote fields",
-    "loaders/engine": "system stream workers sources remote rows",
-    "loaders/sizes": "system stream sources rows",
-    "loaders/feed": "system stream",
-    "loaders/dali": "system stream workers sources cache cache_encode cache_build rows engine feed",
-    "loaders/drop_in": "system stream metrics workers feed",
+    "loaders/order": "system",
+    "loaders/data": "system order",
+    "loaders/make": "system order data",
+    "loaders/run": "system order data make",
+    "loaders/cache_build": "system order data run",
+    "loaders/dali": "system order data make run cache_build",
+    "loaders/drop_in": "system order run",
+    "loaders/front": MANY,
     "loaders": MANY,
-    "bench/measure": "",
-    "bench/record": "measure",
-    "bench/data": "",
-    "bench/ceilings": "measure record data",
-    "bench/search": "measure record data ceilings",
-    "bench/verdict": "measure record",
-    "bench/step": "measure",
-    "bench/run": "measure record data ceilings search verdict step",
-    "bench/report": "measure record verdict",
-    "bench/exits": "",
-    "bench/train": "measure step exits",
-    "bench/checks": "measure record data ceilings step",
+    "bench/record": "",
+    "bench/probe": "record",
+    "bench/verdict": "record",
+    "bench/train": "record",
+    "bench/run": "record probe verdict train",
+    "bench/report": "record verdict",
+    "bench/checks": "record probe train",
     "bench/commands": MANY,
-    "bench": "commands exits",
+    "bench": "commands train",
 }
-MAX_ROOM_MODULES = 20
+# Rooms with folders: the folders in the order in which they may import each other, each what stands to its left. LOOSE
+# are the modules of the room that lie in none of them.
+LOOSE = "."
+FOLDERS: dict[str, str] = {
+    "loaders/data": "files fields cache remote labels arrow tables tars views .",
+    "loaders/make": ". sizes",
+    "loaders/run": "metrics workers feed engine",
+    "bench/probe": "data ceilings search",
+    "bench/train": "step .",
+}
+MAX_FOLDER_MODULES = 20
 # The module that setuptools itself imports while it builds penstock.
 BUILD_COMMAND = ("pipelines/native/wheel.py", "setuptools")
 
@@ -93,7 +84,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "bench/commands/bench.py::bench": "four fifths are its options: a command's options are its parameters",
     "bench/commands/iterate.py::iterate": "two thirds are its options: a command's options are its parameters",
     "bench/commands/train.py::train": "half of it are its options: a command's options are its parameters",
-    "loaders/create.py::create_loader": "two thirds are its signature and docstring, the manual of the image path",
+    "loaders/front/create.py::create_loader": "two thirds are signature and docstring, the manual of the image path",
 }
 
 # Optional packages that only some files may import: import name -> what those files' names contain.
@@ -237,7 +228,7 @@ def import_direction(module: Module) -> Iterator[str]:
 
 
 def room_of(dotted: str) -> str:
-    """Name the room of a dotted module name without `penstock.`: "loaders.cache.format" -> "loaders/cache"."""
+    """Name the room of a dotted module name without `penstock.`: "loaders.data.cache.format" -> "loaders/data"."""
     parts = dotted.split(".")
     for depth in (2, 1):
         if "/".join(parts[:depth]) in ROOMS:
@@ -245,24 +236,39 @@ def room_of(dotted: str) -> str:
     return parts[0]
 
 
+def folder_of(dotted: str) -> str:
+    """Name the folder of its room that a module lies in: "loaders.data.cache.format" -> "cache"; LOOSE for none."""
+    room = room_of(dotted)
+    inner = dotted.removeprefix(room.replace("/", ".")).lstrip(".").partition(".")[0]
+    return inner if inner in FOLDERS.get(room, "").split() else LOOSE
+
+
 def room_direction(module: Module) -> Iterator[str]:
-    """A room imports only the rooms that the table allows it, inside functions too."""
-    own = room_of(module.path.removesuffix(".py").replace("/", "."))
-    rooms = list(ROOMS)
+    """A room imports only the rooms that the table allows it, and a folder those to its left, inside functions too."""
+    dotted = module.path.removesuffix(".py").replace("/", ".")
+    own, folder = room_of(dotted), folder_of(dotted)
+    rooms, folders = list(ROOMS), FOLDERS.get(own, LOOSE).split()
     allowed = rooms[: rooms.index(own)] if ROOMS[own] == MANY else [f"{module.layer}/{r}" for r in ROOMS[own].split()]
     for found in module.imports:
-        room = room_of(found.name.removeprefix("penstock."))
-        if found.top != "penstock" or room.partition("/")[0] != module.layer or room in (own, *allowed):
+        name = found.name.removeprefix("penstock.")
+        room = room_of(name)
+        if found.top != "penstock" or room.partition("/")[0] != module.layer:
             continue
-        yield f"{module.path}:{found.line}: {own} imports {room}; it may import {ROOMS[own] or 'no other room'}"
+        if room == own and folder_of(name) not in folders[: folders.index(folder) + 1]:
+            yield f"{module.path}:{found.line}: {own}/{folder} imports its folder {folder_of(name)}, which is above it"
+        elif room not in (own, *allowed):
+            yield f"{module.path}:{found.line}: {own} imports {room}; it may import {ROOMS[own] or 'no other room'}"
 
 
 def backends_are_opened_by_name(module: Module) -> Iterator[str]:
     """Nothing in loaders imports a backend but the table of backends and what hands out public names."""
-    inside = module.path.startswith("loaders/dali/") or module.path in ("loaders/backends.py", "loaders/__init__.py")
+    inside = module.path.startswith("loaders/dali/") or module.path in (
+        "loaders/front/backends.py",
+        "loaders/__init__.py",
+    )
     for found in module.imports if module.layer == "loaders" and not inside else []:
         if found.name.startswith("penstock.loaders.dali"):
-            yield f"{module.path}:{found.line}: only loaders/backends.py may import a backend"
+            yield f"{module.path}:{found.line}: only loaders/front/backends.py may import a backend"
 
 
 def optional_packages_at_home(module: Module) -> Iterator[str]:
@@ -327,7 +333,7 @@ def tensors_name_dtype_and_device(module: Module) -> Iterator[str]:
 
 def one_clock(module: Module) -> Iterator[str]:
     """In bench/, only measure/clock.py reads a clock, so that all times are taken in the same way."""
-    if module.layer != "bench" or module.path == "bench/measure/clock.py":
+    if module.layer != "bench" or module.path == "bench/record/clock.py":
         return
     for node, _ in module.nodes:
         if isinstance(node, (ast.Attribute, ast.Name)) and module.dotted(node) in CLOCKS:
@@ -435,21 +441,25 @@ def room_folders(root: Path = ROOT) -> list[str]:
 
 
 def room_findings(root: Path) -> list[str]:
-    """Name the rooms that the table lacks, that have no caption of one line, or that hold too many modules."""
-    findings = [f"{room} is no room of the table" for room in room_folders(root) if room not in ROOMS]
-    for room in room_folders(root):
-        init = root / room / "__init__.py"
+    """Name the folders that the tables lack, that have no caption of one line, or that hold too many modules."""
+    named = {*ROOMS, *(f"{room}/{folder}" for room, folders in FOLDERS.items() for folder in folders.split())}
+    findings = [f"{folder} is no room of the table" for folder in room_folders(root) if folder not in named]
+    for folder in room_folders(root):
+        init = root / folder / "__init__.py"
         text = init.read_text("utf-8") if init.exists() else ""
         if not (text.startswith('"""') and text.endswith('."""\n') and text.count("\n") == 1):
-            findings.append(f"{room}/__init__.py holds something else than a caption of one line")
-        modules = len([path for path in (root / room).glob("*.py") if path.name != "__init__.py"])
-        if not 0 < modules <= MAX_ROOM_MODULES:
-            findings.append(f"{room} has {modules} modules, the limit is {MAX_ROOM_MODULES}")
+            findings.append(f"{folder}/__init__.py holds something else than a caption of one line")
+        modules = len([path for path in (root / folder).glob("*.py") if path.name != "__init__.py"])
+        inner = FOLDERS.get(folder, LOOSE).split()
+        if (modules > 0) != (LOOSE in inner) or modules > MAX_FOLDER_MODULES:
+            findings.append(f"{folder} has {modules} modules, the limit is {MAX_FOLDER_MODULES}")
     return findings
 
 
 def test_rooms() -> None:
-    assert len(room_folders()) > 20
+    inner = [f"{room}/{folder}" for room, folders in FOLDERS.items() for folder in folders.split() if folder != LOOSE]
+    rooms = [room for room in ROOMS if room.count("/") == 1 and not (ROOT / f"{room}.py").exists()]
+    assert room_folders() == sorted([*rooms, *inner])
     assert room_findings(ROOT) == []
 
 
@@ -462,35 +472,37 @@ def test_rooms_import_upwards_only() -> None:
 
 
 def test_a_crowded_room_without_caption_goes_red(tmp_path: Path) -> None:
-    for room in ("loaders/cache", "loaders/odd"):
+    for room in ("loaders/order", "loaders/data/odd"):
         (tmp_path / room).mkdir(parents=True)
         (tmp_path / room / "__init__.py").write_text('"""Holds a cache."""\n')
         (tmp_path / room / "a.py").touch()
-    assert room_findings(tmp_path) == ["loaders/odd is no room of the table"]
-    (tmp_path / "loaders/odd").rename(tmp_path / "loaders/feed")
-    for number in range(MAX_ROOM_MODULES):
-        (tmp_path / "loaders/cache" / f"b{number}.py").touch()
-    (tmp_path / "loaders/feed/__init__.py").write_text('"""Holds a cache."""\nimport os\n')
+    assert room_findings(tmp_path) == ["loaders/data/odd is no room of the table"]
+    (tmp_path / "loaders/data/odd").rename(tmp_path / "loaders/data/files")
+    for number in range(MAX_FOLDER_MODULES):
+        (tmp_path / "loaders/order" / f"b{number}.py").touch()
+    (tmp_path / "loaders/data/files/__init__.py").write_text('"""Holds a cache."""\nimport os\n')
     assert len(room_findings(tmp_path)) == 2
 
 
 LINES_61 = "def f():\n" + "    x = 1\n" * 60
 OFFENCES: list[tuple[Check, str, str]] = [
-    (import_direction, "pipelines/a.py", "from penstock.loaders.stream.order import x"),
+    (import_direction, "pipelines/a.py", "from penstock.loaders.order.order import x"),
     (import_direction, "pipelines/a.py", "from penstock import bench"),
     (import_direction, "loaders/a.py", "def f():\n    import penstock.bench.cli"),
     (import_direction, "loaders/a.py", "import importlib\nimportlib.import_module('penstock.bench.cli')"),
     (import_direction, "bench/a.py", "from loaders.order import x"),
     (import_direction, "bench/a.py", "import penstock"),
-    (room_direction, "loaders/cache/a.py", "from penstock.loaders.sources.contract import x"),
-    (room_direction, "loaders/cache/a.py", "def f():\n    from penstock.loaders import create"),
+    (room_direction, "loaders/order/a.py", "from penstock.loaders.data.files.contract import x"),
+    (room_direction, "loaders/data/cache/a.py", "from penstock.loaders.data.views.mix import x"),
+    (room_direction, "loaders/make/a.py", "def f():\n    from penstock.loaders.make.sizes import read_sizes"),
+    (room_direction, "loaders/data/cache/a.py", "def f():\n    from penstock.loaders.front import create"),
     (room_direction, "pipelines/jpeg/a.py", "import penstock.pipelines.spec"),
     (room_direction, "bench/train/a.py", "import importlib\nimportlib.import_module('penstock.bench.report.page')"),
-    (backends_are_opened_by_name, "loaders/create.py", "from penstock.loaders.dali.dali_engine import x"),
-    (optional_packages_at_home, "loaders/sources/contract.py", "def f():\n    import h5py"),
-    (optional_packages_at_home, "loaders/cache/hdf5_cache.py", "def f():\n    from nvidia import dali"),
+    (backends_are_opened_by_name, "loaders/front/create.py", "from penstock.loaders.dali.dali_engine import x"),
+    (optional_packages_at_home, "loaders/data/files/contract.py", "def f():\n    import h5py"),
+    (optional_packages_at_home, "loaders/data/cache/hdf5_cache.py", "def f():\n    from nvidia import dali"),
     (optional_packages_at_home, "bench/cli.py", "import importlib\nimportlib.import_module('nvidia.dali.fn')"),
-    (optional_packages_lazy, "loaders/cache/hdf5_cache.py", "import h5py"),
+    (optional_packages_lazy, "loaders/data/cache/hdf5_cache.py", "import h5py"),
     (optional_packages_lazy, "loaders/dali/dali_engine.py", "if True:\n    import nvidia.dali.fn as fn"),
     (optional_packages_lazy, "pipelines/sample/decode.py", "class A:\n    import turbojpeg"),
     (optional_packages_lazy, "a.py", "try:\n    import PIL\nexcept ValueError: ..."),
@@ -516,16 +528,16 @@ OFFENCES: list[tuple[Check, str, str]] = [
 ]
 INNOCENT: list[tuple[Check, str, str]] = [
     (import_direction, "bench/a.py", "from penstock.loaders import create_loader\nimport penstock.pipelines.spec"),
-    (import_direction, "loaders/a.py", "from penstock.loaders.stream.order import x\nfrom penstock.pipelines import y"),
+    (import_direction, "loaders/a.py", "from penstock.loaders.order.order import x\nfrom penstock.pipelines import y"),
     (
         room_direction,
-        "loaders/engine/a.py",
-        "from penstock.loaders.engine.b import x\nimport penstock.pipelines.spec",
+        "loaders/run/engine/a.py",
+        "from penstock.loaders.run.engine.b import x\nimport penstock.pipelines.spec",
     ),
-    (room_direction, "loaders/create.py", "from penstock.loaders.drop_in.shuffled_sampler import x"),
+    (room_direction, "loaders/front/create.py", "from penstock.loaders.drop_in.shuffled_sampler import x"),
     (room_direction, "bench/cli.py", "from penstock.bench.commands.bench import bench"),
     (backends_are_opened_by_name, "loaders/dali/dali_a.py", "from penstock.loaders.dali.dali_stage import x"),
-    (optional_packages_at_home, "loaders/cache/hdf5_cache.py", "def f():\n    import h5py"),
+    (optional_packages_at_home, "loaders/data/cache/hdf5_cache.py", "def f():\n    import h5py"),
     (optional_packages_at_home, "pipelines/sample/dali_graph.py", "def f():\n    from nvidia.dali import fn"),
     (
         optional_packages_lazy,
@@ -539,7 +551,7 @@ INNOCENT: list[tuple[Check, str, str]] = [
     (data_is_not_code, "bench/a.py", "import torch\ntorch.load(f, weights_only=True)\nregistry.load(f)"),
     (tensors_name_dtype_and_device, "loaders/a.py", "import torch\ntorch.empty(3, dtype=a, device=b)\nempty_like(c)"),
     (tensors_name_dtype_and_device, "bench/a.py", "import torch\ntorch.empty(3)"),
-    (one_clock, "bench/measure/clock.py", "import time\ntime.perf_counter()"),
+    (one_clock, "bench/record/clock.py", "import time\ntime.perf_counter()"),
     (one_clock, "bench/train/loop.py", "import time\ntime.sleep(1)\nstats.time"),
     (one_clock, "loaders/stats.py", "import time\ntime.monotonic()"),
     (module_has_a_caption, "bench/__init__.py", ""),

@@ -182,13 +182,13 @@ def test_design_page_lists_the_rooms() -> None:
 
 
 def test_a_room_that_is_not_listed_goes_red(tmp_path: Path) -> None:
-    for room, text in (("loaders", "Who runs it."), ("loaders/cache", "Holds a cache.")):
-        (tmp_path / room).mkdir()
+    for room, text in (("loaders", "Who runs it."), ("loaders/data/cache", "Holds a cache.")):
+        (tmp_path / room).mkdir(parents=True)
         (tmp_path / room / "__init__.py").write_text(f'"""{text}"""\n')
-    rows = "loaders/       Who runs it.\nloaders/cache  Holds a cache.\n"
+    rows = "loaders/            Who runs it.\nloaders/data/cache  Holds a cache.\n"
     page = f"# A\n<!-- rooms -->\n```text\n{rows}```\n<!-- /rooms -->\n"
     assert listed_rooms(page) == room_captions(tmp_path)
-    (tmp_path / "loaders/cache").rename(tmp_path / "loaders/store")
+    (tmp_path / "loaders/data/cache").rename(tmp_path / "loaders/data/store")
     assert listed_rooms(page) != room_captions(tmp_path)
 
 

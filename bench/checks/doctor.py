@@ -11,9 +11,9 @@ from penstock.bench.checks.doctor_folders import folder_findings
 from penstock.bench.checks.doctor_machine import machine_findings
 from penstock.bench.checks.doctor_software import software_findings
 from penstock.bench.checks.finding import DoctorSettings, Finding, run_check
-from penstock.bench.measure.environment import describe_environment
-from penstock.loaders.create import usable_device
-from penstock.loaders.workers.needs import ensure
+from penstock.bench.record.environment import describe_environment
+from penstock.loaders.front.create import usable_device
+from penstock.loaders.run.workers.needs import ensure
 
 
 def ensure_loader_fits(settings: DoctorSettings, own_bytes: int) -> None:

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
-from penstock.bench.ceilings.remote_data import has_remote_samples
-from penstock.bench.ceilings.store import StoreCeiling
 from penstock.bench.checks.doctor_folders import file_system_of, is_remote
 from penstock.bench.checks.finding import DoctorSettings, Finding, State
-from penstock.bench.data.training_folder import training_folder
-from penstock.bench.measure.clock import Stopwatch
-from penstock.loaders.open_source import open_source
-from penstock.loaders.remote.object_store import is_url
-from penstock.loaders.rows.sample_reader import SampleReader
-from penstock.loaders.sources.contract import Source, is_fetching
+from penstock.bench.probe.ceilings.read import ReadCeiling, bytes_an_image
+from penstock.bench.probe.ceilings.remote_data import has_remote_samples
+from penstock.bench.probe.ceilings.store import StoreCeiling
+from penstock.bench.probe.data.training_folder import training_folder
+from penstock.bench.record.clock import Stopwatch
+from penstock.loaders.data.files.contract import Source, is_fetching
+from penstock.loaders.data.remote.object_store import is_url
+from penstock.loaders.front.open_source import open_source
+from penstock.loaders.make.sample_reader import SampleReader
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 from penstock.pipelines.sample.decode import ImageDecoder
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 
 from penstock.bench.checks.finding import Finding, run_check
-from penstock.loaders.profile import profile_path
+from penstock.loaders.front.profile import profile_path
+from penstock.loaders.run.workers.needs import ensure_temporary_folder
 from penstock.loaders.system.saved_columns import cache_folder
-from penstock.loaders.workers.needs import ensure_temporary_folder
 from penstock.pipelines.errors import size_text
 
 _LITTLE_BYTES = 256 << 20

@@ -11,6 +11,7 @@ import psutil
 
 from penstock.bench.checks.finding import DoctorSettings, Finding, run_check
 from penstock.loaders.drop_in.recommended_settings import TUNED_PREFETCH
+from penstock.loaders.run.workers.needs import SEMAPHORES, Needs, ensure_batches, ensure_dev_shm, ensure_processes
 from penstock.loaders.system.machine import (
     DEV_SHM,
     available_cpus,
@@ -21,7 +22,6 @@ from penstock.loaders.system.machine import (
     memory_limit,
     process_headroom,
 )
-from penstock.loaders.workers.needs import SEMAPHORES, Needs, ensure_batches, ensure_dev_shm, ensure_processes
 from penstock.pipelines.errors import LoaderError, size_text
 
 _NODES = Path("/sys/devices/system/node")

@@ -9,11 +9,11 @@ from functools import partial
 
 import torch
 
-from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.checks.finding import DoctorSettings, Finding, State
-from penstock.bench.data.demo_photo import plain_photo
-from penstock.bench.measure.clock import measure_rate
-from penstock.bench.measure.environment import package_version
+from penstock.bench.probe.ceilings.decode import usable_decoders
+from penstock.bench.probe.data.demo_photo import plain_photo
+from penstock.bench.record.clock import measure_rate
+from penstock.bench.record.environment import package_version
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
 from penstock.loaders.dali.dali_probe import CRASHING_CODEC, DALI_OF_EARLIER_CODEC
 from penstock.loaders.dali.dali_versions import driver_cuda

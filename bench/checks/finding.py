@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from penstock.bench.record.bench_record import ALL_BACKENDS, BenchSettings
-from penstock.loaders.create import loader_needs
-from penstock.loaders.profile import load_profile
-from penstock.loaders.workers.needs import Needs
+from penstock.loaders.front.create import loader_needs
+from penstock.loaders.front.profile import load_profile
+from penstock.loaders.run.workers.needs import Needs
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 

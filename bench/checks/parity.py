@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, TOLERANCES, EnginePair, ServedBatch, Tolerance
-from penstock.bench.measure.environment import describe_environment
-from penstock.loaders.cache.hdf5_cache import known_cache
-from penstock.loaders.cache_build.for_source import prepare_source
-from penstock.loaders.create import create_loader, prepare_whole
-from penstock.loaders.loader import Loader
-from penstock.loaders.sources.contract import Source, is_cache
+from penstock.bench.record.environment import describe_environment
+from penstock.loaders.cache_build.open_or_build import prepare_source
+from penstock.loaders.data.cache.hdf5_cache import known_cache
+from penstock.loaders.data.files.contract import Source, is_cache
+from penstock.loaders.front.create import create_loader, prepare_whole
+from penstock.loaders.front.loader import Loader
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.decode import JPEG_DECODERS, NATIVE
 from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train

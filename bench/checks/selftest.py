@@ -13,22 +13,22 @@ import simplejpeg
 import torch
 from torch.utils.data import TensorDataset
 
-from penstock.bench.ceilings.decode import usable_decoders
 from penstock.bench.checks.doctor import ensure_loader_fits
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.checks.parity import ParityEngine, ParitySettings, cache_of, compare, engines_for
 from penstock.bench.checks.selftest_device import SelftestFailure, check_device
-from penstock.bench.data.demo_photo import plain_photo
-from penstock.bench.step.models import build_model
-from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.train_step import TrainStep
-from penstock.loaders.create import create_loader, usable_device
+from penstock.bench.probe.ceilings.decode import usable_decoders
+from penstock.bench.probe.data.demo_photo import plain_photo
+from penstock.bench.train.step.models import build_model
+from penstock.bench.train.step.settings import TrainSettings
+from penstock.bench.train.step.train_step import TrainStep
 from penstock.loaders.dali.dali_probe import describe_verdict, working_way
 from penstock.loaders.dali.dali_versions import versions
+from penstock.loaders.data.files.contract import Source
 from penstock.loaders.drop_in.data_loader import DataLoader
-from penstock.loaders.open_source import open_source
-from penstock.loaders.sources.contract import Source
-from penstock.loaders.workers.needs import ensure_temporary_folder
+from penstock.loaders.front.create import create_loader, usable_device
+from penstock.loaders.front.open_source import open_source
+from penstock.loaders.run.workers.needs import ensure_temporary_folder
 from penstock.pipelines.errors import CANNOT_ALLOCATE, LoaderError
 from penstock.pipelines.sample.dali_graph import import_dali
 from penstock.pipelines.spec import imagenet_train

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from penstock.bench.checks.finding import Finding
-from penstock.loaders.create import create_loader
-from penstock.loaders.loader import Loader
-from penstock.loaders.sources.contract import Source
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.front.create import create_loader
+from penstock.loaders.front.loader import Loader
 from penstock.pipelines.spec import Augmentations, ImagePipeline
 
 FUSED = "fused kernels"  # as BatchStage.kernels says

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.bench.commands import shared_options as common
-from penstock.bench.data.training_folder import training_folder
+from penstock.bench.probe.data.training_folder import training_folder
 
 if TYPE_CHECKING:
     from penstock.bench.train.ablation import Ablation
@@ -29,11 +29,11 @@ def ablate(
 
     The model trains on one resident batch of the number of classes in DATA, without a loader: nothing else is measured.
     """
-    from penstock.bench.step.models import check_model
-    from penstock.bench.step.settings import TrainSettings
     from penstock.bench.train.ablation import ablate as run_ablation
     from penstock.bench.train.resident_run import CannotRun, ResidentRun, measure_here, measure_in_child
-    from penstock.loaders.open_source import open_source
+    from penstock.bench.train.step.models import check_model
+    from penstock.bench.train.step.settings import TrainSettings
+    from penstock.loaders.front.open_source import open_source
     from penstock.loaders.system.json_file import write_json
     from penstock.loaders.system.progress_bar import ProgressBar
 
@@ -57,7 +57,7 @@ def ablate(
 
 def _print(found: Ablation) -> None:
     from penstock.bench.report.console import plain_console, print_table
-    from penstock.bench.report.sections import Table
+    from penstock.bench.report.section_types import Table
 
     base = found.base
     print(

@@ -10,7 +10,7 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
-from penstock.bench.data.training_folder import training_folder
+from penstock.bench.probe.data.training_folder import training_folder
 
 if TYPE_CHECKING:
     from penstock.bench.record.bench_record import BenchRecord, BenchSettings
@@ -140,12 +140,12 @@ def _measure(
     """
     from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
+    from penstock.bench.probe.search.candidate import BenchData
     from penstock.bench.report.live_table import LiveTable
     from penstock.bench.run.advise_cache import wants_cache_kinds, with_cache_kinds
     from penstock.bench.run.benchmark import run_benchmark
     from penstock.bench.run.rounds import Display
     from penstock.bench.run.time_budget import TimeBudget
-    from penstock.bench.search.candidate import BenchData
 
     _check(settings)
     budget = TimeBudget.of_this_process(settings.budget)
@@ -165,9 +165,9 @@ def _measure(
 def _check(settings: BenchSettings) -> None:
     """Raise ValueError for settings that cannot work, before the data is looked at."""
     from penstock.bench.record.bench_record import ALL_BACKENDS
-    from penstock.bench.step.models import check_model
-    from penstock.bench.step.settings import TrainSettings
-    from penstock.loaders.create import check_arguments
+    from penstock.bench.train.step.models import check_model
+    from penstock.bench.train.step.settings import TrainSettings
+    from penstock.loaders.front.create import check_arguments
 
     backend = "torch" if settings.backend == ALL_BACKENDS else settings.backend
     check_arguments(backend=backend, decoder=settings.decoder)
@@ -179,8 +179,8 @@ def _check(settings: BenchSettings) -> None:
 def _save_choice(record: BenchRecord, name: str) -> None:
     """Save the record's choice as the profile `name`, unless other programs kept the machine too busy for it."""
     from penstock.bench.report.text import hindrance_text
-    from penstock.loaders.profile import Profile, save_profile
-    from penstock.loaders.remote.remote_source import REMOTE_OPTIONS
+    from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS
+    from penstock.loaders.front.profile import Profile, save_profile
 
     if hindrance_text(record):
         print(

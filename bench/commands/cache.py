@@ -13,7 +13,7 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
-from penstock.bench.data.training_folder import training_folder
+from penstock.bench.probe.data.training_folder import training_folder
 
 cache = typer.Typer(
     help="Build a cache of a data set, from which crops are read and decoded alone; look at one, check one.",
@@ -47,12 +47,12 @@ def build(
     With --shards N, the ranks of torchrun or the tasks of a SLURM job array build N files together.
     """
     from penstock.bench.report.cache_text import describe_build
-    from penstock.loaders.cache.format import Encoding
-    from penstock.loaders.cache.shards import shard_range
     from penstock.loaders.cache_build.build import build_cache
     from penstock.loaders.cache_build.build_progress import BuildDisplay, BuildProgress
     from penstock.loaders.cache_build.build_ranks import build_ranks
-    from penstock.loaders.open_source import open_source
+    from penstock.loaders.data.cache.format import Encoding
+    from penstock.loaders.data.cache.shards import shard_range
+    from penstock.loaders.front.open_source import open_source
 
     coded = Encoding(kind=encoding, resize=resize, longer_side=longer_side, quality=quality)
     with build_ranks(arrays=shards is not None and shards > 1) as ranks:
@@ -81,7 +81,7 @@ def build(
 def info(path: Cache, as_json: common.AsJson = False) -> None:
     """Show what a cache holds, how it is stored and what it was built from."""
     from penstock.bench.report.cache_text import cache_files, cache_record, describe_cache
-    from penstock.loaders.cache.hdf5_cache import open_cache
+    from penstock.loaders.data.cache.hdf5_cache import open_cache
 
     abouts = open_cache(path).about
     files = cache_files(path)
@@ -100,10 +100,10 @@ def verify(
 ) -> None:
     """Check every byte of a cache; exit code 4 if it is damaged, or not of --source."""
     from penstock.bench.report.cache_text import findings_record
-    from penstock.loaders.cache.hdf5_cache import open_cache
-    from penstock.loaders.cache.shards import check_shards, read_manifest
     from penstock.loaders.cache_build.verify import verify_against, verify_cache
-    from penstock.loaders.open_source import open_source
+    from penstock.loaders.data.cache.hdf5_cache import open_cache
+    from penstock.loaders.data.cache.shards import check_shards, read_manifest
+    from penstock.loaders.front.open_source import open_source
     from penstock.loaders.system.progress_bar import ProgressBar
     from penstock.pipelines.errors import EXIT_CACHE
 
@@ -146,7 +146,7 @@ def advise(
     from penstock.bench.record.cache_advice import AdviceSettings
     from penstock.bench.report.terminal import print_advice
     from penstock.bench.run.advise_cache import advise_cache
-    from penstock.loaders.open_source import open_source
+    from penstock.loaders.front.open_source import open_source
     from penstock.loaders.system.json_file import write_json
     from penstock.loaders.system.progress_bar import ProgressBar
 

@@ -54,7 +54,7 @@ def compare(
 
 def _print(found: Comparison) -> None:
     from penstock.bench.report.console import plain_console, print_table
-    from penstock.bench.report.sections import Table
+    from penstock.bench.report.section_types import Table
 
     rows = []
     for c in found.changes:

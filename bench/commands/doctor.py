@@ -39,7 +39,7 @@ def doctor(  # noqa: PLR0913  a command's options are its parameters
     """
     from penstock.bench.checks.doctor import as_record, examine
     from penstock.bench.checks.finding import DoctorSettings
-    from penstock.loaders.backends import BACKEND_NAMES
+    from penstock.loaders.front.backends import BACKEND_NAMES
     from penstock.loaders.system.json_file import write_json
     from penstock.pipelines.errors import EXIT_RESOURCE, count_text
 

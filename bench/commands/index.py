@@ -8,7 +8,7 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
-from penstock.bench.data.training_folder import training_folder
+from penstock.bench.probe.data.training_folder import training_folder
 
 
 @takes_data_options
@@ -17,8 +17,8 @@ def index(data: common.Data, data_options: dict[str, Any]) -> None:
 
     A loader uses it while the data is unchanged. Arrow, Parquet and HDF5 files hold their own index.
     """
-    from penstock.bench.measure.clock import Stopwatch
-    from penstock.loaders.open_source import open_source
+    from penstock.bench.record.clock import Stopwatch
+    from penstock.loaders.front.open_source import open_source
 
     watch = Stopwatch()
     try:

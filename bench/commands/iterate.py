@@ -17,8 +17,8 @@ from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
 
 if TYPE_CHECKING:
-    from penstock.loaders.batch import Batch
-    from penstock.loaders.loader import Loader
+    from penstock.loaders.front.batch import Batch
+    from penstock.loaders.front.loader import Loader
 
 
 @takes_data_options

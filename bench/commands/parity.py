@@ -10,7 +10,7 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
-from penstock.bench.data.training_folder import training_folder
+from penstock.bench.probe.data.training_folder import training_folder
 
 if TYPE_CHECKING:
     from penstock.bench.checks.parity import ParityRecord
@@ -38,7 +38,7 @@ def parity(
     and pixels within the tolerance that the table names.
     """
     from penstock.bench.checks.parity import ParitySettings, cache_of, compare, engines_for
-    from penstock.loaders.open_source import open_source
+    from penstock.loaders.front.open_source import open_source
     from penstock.loaders.system.json_file import write_json
     from penstock.loaders.system.progress_bar import ProgressBar
     from penstock.pipelines.errors import EXIT_DATA
@@ -57,7 +57,7 @@ def parity(
 
 def _print(record: ParityRecord) -> None:
     from penstock.bench.report.console import plain_console, print_table
-    from penstock.bench.report.sections import Table
+    from penstock.bench.report.section_types import Table
 
     rows = []
     for pair in record.pairs:

@@ -24,7 +24,7 @@ def selftest(
     """
     from penstock.bench.checks.selftest import selftest as findings_of_selftest
     from penstock.bench.checks.selftest_device import SelftestFailure
-    from penstock.bench.measure.environment import describe_environment
+    from penstock.bench.record.environment import describe_environment
     from penstock.loaders.system.json_file import write_json
     from penstock.pipelines.errors import EXIT_DATA
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from penstock.bench.step.technique_settings import TECHNIQUE_GROUPS
+from penstock.bench.train.step.technique_settings import TECHNIQUE_GROUPS
 
 
 class NamingCommand(TyperCommand):
@@ -29,7 +29,7 @@ class NamingCommand(TyperCommand):
     def _suggest(self, error: Any) -> None:
         if not hasattr(error, "possibilities"):  # NoSuchOption, of click or of typer's copy of it
             return
-        from penstock.pipelines.foreign_names import name_here
+        from penstock.pipelines.messages.foreign_names import name_here
 
         options = {parameter.name: parameter.opts[0] for parameter in self.params if parameter.name}
         ours = name_here(error.option_name.lstrip("-").replace("-", "_"), options)
@@ -98,7 +98,7 @@ def resolve_device(name: str) -> str:
     """Return `name`, with "auto" resolved. Raises ValueError for cuda where there is none."""
     import torch
 
-    from penstock.loaders.feed.copies import checked_device
+    from penstock.loaders.run.feed.copies import checked_device
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

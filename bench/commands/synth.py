@@ -17,7 +17,7 @@ def synth(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per processor by default.")] = None,
 ) -> None:
     """Write a demo set of JPEG photos (about 500x400 pixels, 110 KB; a few unusual) whose labels can be learned."""
-    from penstock.bench.data.demo_set import synthesise
+    from penstock.bench.probe.data.demo_set import synthesise
     from penstock.loaders.system.progress_bar import ProgressBar
 
     with ProgressBar("writing photos") as bar:

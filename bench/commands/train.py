@@ -12,7 +12,7 @@ import typer
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.commands.terminal_text import wrap_for_terminal
-from penstock.bench.data.training_folder import training_folder
+from penstock.bench.probe.data.training_folder import training_folder
 
 if TYPE_CHECKING:
     from penstock.bench.train.batch_finder import BatchTrial
@@ -109,10 +109,10 @@ def train(  # noqa: PLR0913  a command's options are its parameters
     """
     from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
-    from penstock.bench.step.settings import TrainSettings
     from penstock.bench.train.job import TrainingJob
     from penstock.bench.train.rank_group import join_process_group
-    from penstock.loaders.sources.contract import has_targets
+    from penstock.bench.train.step.settings import TrainSettings
+    from penstock.loaders.data.files.contract import has_targets
 
     if validation is None and training_folder(data) != data:
         validation = os.path.join(data, "val")
@@ -218,7 +218,7 @@ def _find_batch_size(job: TrainingJob, budget_gib: float | None) -> None:
 
 
 def _line(report: EpochReport) -> str:
-    from penstock.loaders.stream.ledger import EpochLedger
+    from penstock.loaders.order.ledger import EpochLedger
 
     accuracy = f"  accuracy {report.validation.accuracy:6.1%}" if report.validation else ""
     rate = f"  {report.images_per_s.median:7,.0f} images/s" if report.images_per_s else ""

@@ -1,1 +1,1 @@
-"""What was asked, what was measured, and how two records compare."""
+"""What was asked and what was measured: clocks, rates, resources, and the record of a run."""

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import torch
 
-from penstock.bench.measure.loader_time import StoreTime, Traffic, WorkerTime
-from penstock.bench.measure.resources import Resources
 from penstock.bench.record.advice import Advice, Verdict
 from penstock.bench.record.cache_advice import CacheAdvice
+from penstock.bench.record.loader_time import StoreTime, Traffic, WorkerTime
+from penstock.bench.record.resources import Resources
 from penstock.loaders.system.json_file import decode_json
 
 KnobValue = int | float | str | None

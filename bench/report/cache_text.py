@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.loaders.cache.format import About
-from penstock.loaders.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.cache_build.build import BuiltCache
 from penstock.loaders.cache_build.verify import BadImage, CacheReport
+from penstock.loaders.data.cache.format import About
+from penstock.loaders.data.cache.shards import MANIFEST, shard_paths
 from penstock.pipelines.errors import count_text, printable, size_text
 
 

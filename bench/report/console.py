@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table as TextTable
 from rich.text import Text
 
-from penstock.bench.report.sections import Table
+from penstock.bench.report.section_types import Table
 from penstock.bench.report.text import shown
 
 

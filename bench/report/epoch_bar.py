@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from penstock.bench.measure.clock import Stopwatch
+from penstock.bench.record.clock import Stopwatch
 from penstock.loaders.system.progress_bar import ProgressBar
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.bench.report.charts import Line, LineChart, log_share, log_ticks, ticks
 from penstock.bench.report.page import fill_template
-from penstock.bench.report.sections import Figure, Section
+from penstock.bench.report.section_types import Figure, Section
 
 _FIRST = 10  # updates, before the loss diverges: they set the scale
 _ROOM = 1.5  # times the highest of their losses

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.record.bench_record import BenchRecord
-from penstock.bench.report.sections import Section
+from penstock.bench.report.section_types import Section
 from penstock.bench.report.sections_choices import (
     changes_section,
     machine_section,

@@ -9,7 +9,7 @@ from penstock.bench.record.advice import Advice
 from penstock.bench.record.bench_record import KIND_NAMES, BenchRecord, Tried, TriedAdvice
 from penstock.bench.record.cache_advice import CacheAdvice, StorageKind
 from penstock.bench.report.charts import Bar, BarChart
-from penstock.bench.report.sections import Figure, Section, Table
+from penstock.bench.report.section_types import Figure, Section, Table
 from penstock.bench.report.text import rate_text, repeat_command, spread_text, times_text
 from penstock.pipelines.errors import size_text
 

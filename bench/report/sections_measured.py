@@ -20,7 +20,7 @@ from penstock.bench.record.bench_record import (
     Measured,
 )
 from penstock.bench.report.charts import Bar, BarChart, Line, LineChart, ticks
-from penstock.bench.report.sections import Figure, Section, Table
+from penstock.bench.report.section_types import Figure, Section, Table
 from penstock.bench.report.text import ledger_texts, ms_text, rate_text, resource_texts, spread_text
 from penstock.bench.verdict.figures import Figures
 

@@ -8,7 +8,7 @@ from penstock.bench.record.bench_record import BenchRecord
 from penstock.bench.record.cache_advice import CacheAdvice
 from penstock.bench.report.console import plain_console, plain_text, print_table
 from penstock.bench.report.page import about_text, record_sections
-from penstock.bench.report.sections import Section
+from penstock.bench.report.section_types import Section
 from penstock.bench.report.sections_choices import tradeoff_section
 from penstock.bench.report.summary import summary
 

@@ -13,16 +13,16 @@ from statistics import median
 
 import torch
 
-from penstock.bench.data.wrapped_sources import RepeatedSource, sample_of
-from penstock.bench.measure.environment import describe_environment
-from penstock.bench.measure.loader_rate import loader_rate
+from penstock.bench.probe.data.wrapped_sources import RepeatedSource, sample_of
 from penstock.bench.record.bench_record import BenchRecord
 from penstock.bench.record.cache_advice import FILES, LOSSLESS, AdviceSettings, CacheAdvice, StorageKind
-from penstock.loaders.cache.format import Encoding
-from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.bench.record.environment import describe_environment
+from penstock.bench.record.loader_rate import loader_rate
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.create import create_loader
-from penstock.loaders.sources.contract import Source, is_cache
+from penstock.loaders.data.cache.format import Encoding
+from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.loaders.data.files.contract import Source, is_cache
+from penstock.loaders.front.create import create_loader
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import imagenet_train

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from penstock.bench.ceilings.decode import DecodeCeilings
+from penstock.bench.probe.ceilings.decode import DecodeCeilings
+from penstock.bench.probe.search.candidate import BenchData
+from penstock.bench.probe.search.settings_search import given_settings, search_settings
+from penstock.bench.probe.search.settings_sweep import SearchResult
 from penstock.bench.record.bench_record import ALL_BACKENDS, BenchRecord, BenchSettings
 from penstock.bench.run.measure import measure_all
 from penstock.bench.run.rounds import Display
 from penstock.bench.run.run_probes import Subject
 from penstock.bench.run.take_advice import AdviceMeter, take_advice
 from penstock.bench.run.time_budget import TimeBudget
-from penstock.bench.search.candidate import BenchData
-from penstock.bench.search.settings_search import given_settings, search_settings
-from penstock.bench.search.settings_sweep import SearchResult
 from penstock.bench.verdict.judge import judge
 
 

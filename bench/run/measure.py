@@ -8,10 +8,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from penstock.bench.ceilings.read import bytes_an_image
-from penstock.bench.measure.clock import Rate, StepTimes
-from penstock.bench.measure.environment import describe_environment
-from penstock.bench.record.backend_options import all_options, non_default_options
+from penstock.bench.probe.ceilings.read import bytes_an_image
+from penstock.bench.probe.search.settings_search import final_choice, tried_candidate
+from penstock.bench.probe.search.trials import Trial
 from penstock.bench.record.bench_record import (
     FETCH,
     LOSSLESS_CACHE,
@@ -21,13 +20,14 @@ from penstock.bench.record.bench_record import (
     Measured,
     Tried,
 )
-from penstock.bench.run.loader_turns import LoaderTurns
+from penstock.bench.record.clock import Rate, StepTimes
+from penstock.bench.record.environment import describe_environment
+from penstock.bench.record.non_default_options import all_options, non_default_options
+from penstock.bench.run.measured_loader import LoaderTurns
 from penstock.bench.run.rounds import ADVICE_SHARE, Display, Key, Rounds, rates_of
 from penstock.bench.run.run_probes import RunProbes, Subject, loader_name
 from penstock.bench.run.take_advice import trial_seconds
-from penstock.bench.search.settings_search import final_choice, tried_candidate
-from penstock.bench.search.trials import Trial
-from penstock.loaders.stream.ledger import EpochLedger
+from penstock.loaders.order.ledger import EpochLedger
 from penstock.pipelines.errors import LoaderError
 
 _ROUNDS_WANTED = 2.5  # that the length of a measurement is chosen for, with a budget

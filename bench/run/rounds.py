@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import count
 
-from penstock.bench.measure.clock import Rate, StepTimes, Stopwatch
-from penstock.bench.measure.resources import wait_until_idle
 from penstock.bench.record.bench_record import FETCH, BenchRecord, BenchSettings
+from penstock.bench.record.clock import Rate, StepTimes, Stopwatch
+from penstock.bench.record.resources import wait_until_idle
 from penstock.bench.run.time_budget import TimeBudget
 
 Key = tuple[str, str]  # kind, name of what is measured

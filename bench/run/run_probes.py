@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.ceilings.decode import MAX_SAMPLES, DecodeCeiling, DecodeCeilings, ceiling_of, transfer_rate
-from penstock.bench.ceilings.read import ReadCeiling, bytes_an_image
-from penstock.bench.ceilings.replay import ReplayedBatches, host_batches
-from penstock.bench.data.wrapped_sources import sample_of
-from penstock.bench.measure.clock import Rate, StepTimes
-from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.measure.loader_time import StoreTime
+from penstock.bench.probe.ceilings.decode import MAX_SAMPLES, DecodeCeiling, DecodeCeilings, ceiling_of, transfer_rate
+from penstock.bench.probe.ceilings.read import ReadCeiling, bytes_an_image
+from penstock.bench.probe.ceilings.replay import ReplayedBatches, host_batches
+from penstock.bench.probe.data.wrapped_sources import sample_of
+from penstock.bench.probe.search.backends import start_workers
+from penstock.bench.probe.search.candidate import BenchData, Candidate
+from penstock.bench.probe.search.settings_sweep import SearchResult
 from penstock.bench.record.bench_record import (
     COPY,
     COPY_AND_NORMALISE,
@@ -36,20 +36,20 @@ from penstock.bench.record.bench_record import (
     fetch_name,
     replayed_model_name,
 )
+from penstock.bench.record.clock import Rate, StepTimes
+from penstock.bench.record.loader_rate import loader_rate
+from penstock.bench.record.loader_time import StoreTime
 from penstock.bench.run.dali_pipeline import DALI_PIPELINE, PIPELINE_OPTIONS, DaliPipeline
-from penstock.bench.run.loader_turns import LoaderTurns
+from penstock.bench.run.measured_loader import LoaderTurns
 from penstock.bench.run.pillow_loader import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
 from penstock.bench.run.rounds import Key, Prepared, Probe
 from penstock.bench.run.time_budget import TimeBudget
-from penstock.bench.search.backends import start_workers
-from penstock.bench.search.candidate import BenchData, Candidate
-from penstock.bench.search.settings_sweep import SearchResult
-from penstock.bench.step.models import build_model
-from penstock.bench.step.rates import resident_batch_rate, training_times
-from penstock.bench.step.settings import TrainSettings
-from penstock.loaders.cache.hdf5_cache import open_cache
+from penstock.bench.train.step.models import build_model
+from penstock.bench.train.step.rates import resident_batch_rate, training_times
+from penstock.bench.train.step.settings import TrainSettings
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.sources.contract import Source, is_cache
+from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.loaders.data.files.contract import Source, is_cache
 
 CACHE_SHARE = 0.5  # of a budget: has to be left where a cache of a sample is to be built
 _MAX_CACHED_BYTES = 64 << 20  # of such a sample: built in seconds

@@ -10,15 +10,15 @@ from functools import cached_property
 from itertools import count
 from typing import Any
 
-from penstock.bench.data.wrapped_sources import RepeatedSource
-from penstock.bench.measure.loader_rate import loader_rate
+from penstock.bench.probe.data.wrapped_sources import RepeatedSource
+from penstock.bench.probe.search.candidate import Candidate, LoaderOpener
 from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.bench_record import BenchRecord, BenchSettings, TriedAdvice
+from penstock.bench.record.loader_rate import loader_rate
 from penstock.bench.run.run_probes import cached_sample, training_settings
 from penstock.bench.run.time_budget import TimeBudget
-from penstock.bench.search.candidate import Candidate, LoaderOpener
-from penstock.bench.step.models import build_model
-from penstock.bench.step.rates import training_times
+from penstock.bench.train.step.models import build_model
+from penstock.bench.train.step.rates import training_times
 from penstock.bench.verdict.rules import WORTH
 from penstock.pipelines.errors import LoaderError
 

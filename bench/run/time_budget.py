@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from penstock.bench.measure.clock import Stopwatch, process_age
+from penstock.bench.record.clock import Stopwatch, process_age
 
 CLOSING_S = 2.0  # kept for closing loaders, judging and printing
 

@@ -1,1 +1,1 @@
-"""A training run: loop, checkpoints, finders and ablation."""
+"""A training run: the step, its loop, checkpoints, finders, ablation, and how it ends."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from penstock.bench.measure.environment import describe_environment
+from penstock.bench.record.environment import describe_environment
 from penstock.bench.train.resident_run import CannotRun, ResidentResult, ResidentRun
 
 

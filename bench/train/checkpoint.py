@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.bench.step.train_step import TrainStep
+from penstock.bench.train.step.train_step import TrainStep
 from penstock.loaders.system.durable_file import make_private_folder, replace_file
 from penstock.loaders.system.real_path import real_path
 from penstock.pipelines.errors import LoaderError

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from penstock.bench.exits.stop_signals import STOP_SIGNALS, SignalExit, ignore_more_signals
-from penstock.bench.step.train_step import TrainStep
 from penstock.bench.train.checkpoint import RunProgress, load_checkpoint, save_checkpoint
 from penstock.bench.train.evaluate import sum_over_ranks
 from penstock.bench.train.rank_group import gather_from_ranks
-from penstock.loaders.loader import Loader
+from penstock.bench.train.step.train_step import TrainStep
+from penstock.bench.train.stop_signals import STOP_SIGNALS, SignalExit, ignore_more_signals
+from penstock.loaders.front.loader import Loader
 from penstock.pipelines.errors import LoaderError
 
 

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.train_step import autocast, class_loss, is_labelled, on_device
+from penstock.bench.train.step.settings import TrainSettings
+from penstock.bench.train.step.train_step import autocast, class_loss, is_labelled, on_device
 
 
 @dataclass(frozen=True, kw_only=True)

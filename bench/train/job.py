@@ -11,20 +11,20 @@ from typing import Any
 
 import torch
 
-from penstock.bench.measure.loader_rate import endless
-from penstock.bench.step.models import build_model, check_model
-from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.torch_switches import torch_switches
-from penstock.bench.step.train_step import TrainStep, on_device
+from penstock.bench.record.loader_rate import endless
 from penstock.bench.train.batch_finder import BatchSearch, BatchTrial, find_batch_size, probe_of
 from penstock.bench.train.checkpoint_keeper import CheckpointPlan
 from penstock.bench.train.loop import EpochReport, OnStep, TrainReport, train
 from penstock.bench.train.lr_finder import LrSweep, find_lr
 from penstock.bench.train.resident_run import ResidentRun
-from penstock.loaders.create import check_arguments, create_loader
-from penstock.loaders.loader import Loader
-from penstock.loaders.open_source import open_source, select_options
-from penstock.loaders.sources.contract import Source, refuse_targets
+from penstock.bench.train.step.models import build_model, check_model
+from penstock.bench.train.step.settings import TrainSettings
+from penstock.bench.train.step.torch_switches import torch_switches
+from penstock.bench.train.step.train_step import TrainStep, on_device
+from penstock.loaders.data.files.contract import Source, refuse_targets
+from penstock.loaders.front.create import check_arguments, create_loader
+from penstock.loaders.front.loader import Loader
+from penstock.loaders.front.open_source import open_source, select_options
 from penstock.pipelines.errors import printable
 from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
 

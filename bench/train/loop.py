@@ -12,19 +12,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from penstock.bench.measure.clock import Clock, Rate, StepTimer, Stopwatch
-from penstock.bench.measure.loader_rate import Batches
-from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.torch_switches import torch_switches
-from penstock.bench.step.train_step import TrainStep, num_labelled, on_device
+from penstock.bench.record.clock import Clock, Rate, StepTimer, Stopwatch
+from penstock.bench.record.loader_rate import Batches
 from penstock.bench.train.checkpoint import RunProgress
 from penstock.bench.train.checkpoint_keeper import CheckpointKeeper, CheckpointPlan, StoppedEarly
 from penstock.bench.train.evaluate import Evaluation, evaluate, sum_over_ranks
 from penstock.bench.train.profiling import PROFILED_STEPS, profiled_steps
 from penstock.bench.train.rank_group import gather_from_ranks
-from penstock.loaders.loader import Loader
-from penstock.loaders.stream.agreement import refuse_disagreement
-from penstock.loaders.stream.ledger import EpochLedger
+from penstock.bench.train.step.settings import TrainSettings
+from penstock.bench.train.step.torch_switches import torch_switches
+from penstock.bench.train.step.train_step import TrainStep, num_labelled, on_device
+from penstock.loaders.front.loader import Loader
+from penstock.loaders.order.agreement import refuse_disagreement
+from penstock.loaders.order.ledger import EpochLedger
 from penstock.pipelines.errors import LoaderError
 
 WARMUP_STEPS = 10

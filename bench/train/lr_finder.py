@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.bench.step.train_step import TrainStep
 from penstock.bench.train.evaluate import sum_over_ranks
+from penstock.bench.train.step.train_step import TrainStep
 
 _SMOOTHING = 0.9
 _DIVERGED = 4.0  # times the lowest loss

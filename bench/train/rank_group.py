@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from penstock.loaders.stream.ranks import is_joined
+from penstock.loaders.order.ranks import is_joined
 from penstock.pipelines.errors import LoaderError
 
 _LOST = ("gloo", "NCCL", "c10d", "Connection", "Timed out", "timed out", "Socket")  # in what torch says of a lost rank

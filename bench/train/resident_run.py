@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from penstock.bench.step.models import build_model
-from penstock.bench.step.rates import random_batch, resident_batch_rate
-from penstock.bench.step.settings import TrainSettings
+from penstock.bench.train.step.models import build_model
+from penstock.bench.train.step.rates import random_batch, resident_batch_rate
+from penstock.bench.train.step.settings import TrainSettings
 from penstock.loaders.system.json_file import decode_json
 from penstock.pipelines.errors import CANNOT_ALLOCATE, LoaderError
 

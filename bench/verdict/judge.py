@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.bench.record.advice import Verdict
-from penstock.bench.record.backend_options import non_default_options
 from penstock.bench.record.bench_record import BenchRecord
+from penstock.bench.record.non_default_options import non_default_options
 from penstock.bench.verdict.figures import CLOSE, SCALES, Figures
 from penstock.bench.verdict.rules import advise
-from penstock.loaders.views.subset import PART_OPTIONS
+from penstock.loaders.data.views.subset import PART_OPTIONS
 
 _CALL_WIDTH = 74  # of the lines of arguments of the call to paste
 _HINDERING = 0.1  # of the processors: what other programs take before they are named

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from penstock.bench.record.advice import BOTH, LOADER, Advice, Change
 from penstock.bench.record.bench_record import LOSSLESS_CACHE, BenchRecord, decode_ceilings, decode_name
 from penstock.bench.verdict.figures import SCALES, Figures
-from penstock.loaders.choose_order import BLOCK_GROUP, BLOCK_SAMPLES
-from penstock.loaders.remote.fetcher import MAX_REQUEST_BYTES
-from penstock.loaders.remote.read_ahead import LEAD
-from penstock.loaders.remote.remote_source import RemoteOptions
+from penstock.loaders.data.remote.fetcher import MAX_REQUEST_BYTES
+from penstock.loaders.data.remote.remote_source import RemoteOptions
+from penstock.loaders.front.choose_order import BLOCK_GROUP, BLOCK_SAMPLES
+from penstock.loaders.make.read_ahead import LEAD
 from penstock.pipelines.errors import size_text
 
 WORTH = 1.05  # a smaller gain is noise

@@ -8,7 +8,7 @@ import csv
 
 import torch
 
-from penstock.bench.step.models import resnet18
+from penstock.bench.train.step.models import resnet18
 from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_eval
 

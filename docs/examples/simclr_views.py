@@ -8,7 +8,7 @@ import argparse
 import torch
 import torch.nn.functional as F
 
-from penstock.bench.step.models import resnet18
+from penstock.bench.train.step.models import resnet18
 from penstock.loaders import create_loader
 from penstock.pipelines import simclr
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from penstock.bench.step.models import resnet18
+from penstock.bench.train.step.models import resnet18
 from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_train
 

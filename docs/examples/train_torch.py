@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from penstock.bench.step.models import resnet18
+from penstock.bench.train.step.models import resnet18
 from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_eval, imagenet_train
 

@@ -8,8 +8,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.loaders.cache.format import About, Encoding
-from penstock.loaders.cache.shards import (
+from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, read_usable_file
+from penstock.loaders.cache_build.build_progress import BuildProgress
+from penstock.loaders.cache_build.build_ranks import Ranks
+from penstock.loaders.cache_build.disk_space import write_errors_as_loader_errors
+from penstock.loaders.cache_build.freshness import refresh_source
+from penstock.loaders.data.cache.format import About, Encoding
+from penstock.loaders.data.cache.shards import (
     MANIFEST,
     MAX_SHARDS,
     ShardSet,
@@ -18,18 +23,13 @@ from penstock.loaders.cache.shards import (
     shard_name,
     write_manifest,
 )
-from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, build_file, read_usable_file
-from penstock.loaders.cache_build.build_progress import BuildProgress
-from penstock.loaders.cache_build.build_ranks import Ranks
-from penstock.loaders.cache_build.disk_space import write_errors_as_loader_errors
-from penstock.loaders.cache_build.freshness import refresh_source
-from penstock.loaders.sources.contract import Source, has_fields, images_of
+from penstock.loaders.data.files.contract import Source, has_fields, images_of
 from penstock.loaders.system.durable_file import make_private_folder, remove_leftovers, sync_folder
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.real_path import real_place
-from penstock.pipelines.checked import checked_bool, checked_int, shown
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import MOVING
+from penstock.pipelines.messages.checked import checked_bool, checked_int, shown
 
 _OURS = re.compile(rb"(shard-\d{5}-of-\d{5}\.h5|penstock-cache\.json)(\.(lock|tmp)(\..+)?)?")
 

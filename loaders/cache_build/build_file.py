@@ -11,19 +11,19 @@ from importlib import import_module
 
 import numpy as np
 
-from penstock.loaders.cache.format import FIELDS, FIELDS_SCHEMA, RECORD, SCHEMA, About, Encoding, cache_fingerprint
-from penstock.loaders.cache.hdf5_cache import is_cache_set, open_cache
-from penstock.loaders.cache.shards import shard_range
 from penstock.loaders.cache_build.build_progress import BuildProgress
+from penstock.loaders.cache_build.chunks import encode_in_order, mask_names
 from penstock.loaders.cache_build.disk_space import ensure_room, write_errors_as_loader_errors
 from penstock.loaders.cache_build.freshness import build_key, build_versions, source_identity, why_improvable, why_stale
 from penstock.loaders.cache_build.hdf5_frame import Tables, frame_bytes, is_cache_file, table_digests
 from penstock.loaders.cache_build.lock import BuildLock
+from penstock.loaders.cache_build.psnr import sample_indices, sample_psnr
 from penstock.loaders.cache_build.unfinished import SYNC_BYTES, BuildFolder, find_folders, remove_folder, take_folder
-from penstock.loaders.cache_encode.chunks import encode_in_order, mask_names
-from penstock.loaders.cache_encode.psnr import sample_indices, sample_psnr
-from penstock.loaders.fields.packed_fields import PackedField, pack_fields
-from penstock.loaders.sources.contract import Source, has_fields, sample_name
+from penstock.loaders.data.cache.format import FIELDS, FIELDS_SCHEMA, RECORD, SCHEMA, About, Encoding, cache_fingerprint
+from penstock.loaders.data.cache.hdf5_cache import is_cache_set, open_cache
+from penstock.loaders.data.cache.shards import shard_range
+from penstock.loaders.data.fields.packed_fields import PackedField, pack_fields
+from penstock.loaders.data.files.contract import Source, has_fields, sample_name
 from penstock.loaders.system.file_read import read_error
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.real_path import real_place

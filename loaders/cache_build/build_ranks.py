@@ -11,9 +11,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from penstock.loaders.stream.ranks import distributed_place, is_joined
-from penstock.pipelines.checked import checked_int, set_checked
+from penstock.loaders.order.ranks import distributed_place, is_joined
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.checked import checked_int, set_checked
 
 _JOIN = timedelta(minutes=30)  # until all ranks have started
 _BUILD = timedelta(days=14)  # until the slowest has built its shards

@@ -13,9 +13,9 @@ from typing import Any
 import simplejpeg
 import torch
 
-from penstock.loaders.cache.format import SCHEMA, About, Encoding, digest_of
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
-from penstock.loaders.sources.contract import Source, has_fields
+from penstock.loaders.data.cache.format import SCHEMA, About, Encoding, digest_of
+from penstock.loaders.data.files.contract import Source, has_fields
 from penstock.pipelines.jpeg.recode import MISSING, jpegtran_path, jpegtran_version
 from penstock.pipelines.native.library import native_library
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.cache.format import About, digest_of
-from penstock.loaders.cache.hdf5_layout import import_h5py
+from penstock.loaders.data.cache.format import About, digest_of
+from penstock.loaders.data.cache.hdf5_layout import import_h5py
 from penstock.loaders.system.durable_file import write_all
 from penstock.pipelines.errors import LoaderError
 

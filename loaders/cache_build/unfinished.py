@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.cache.format import RECORD, About, crc32
+from penstock.loaders.cache_build.chunks import Chunk
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET, Tables, write_frame
-from penstock.loaders.cache_encode.chunks import Chunk
+from penstock.loaders.data.cache.format import RECORD, About, crc32
 from penstock.loaders.system.durable_file import open_private, random_name, sync_folder, write_all
 from penstock.loaders.system.file_read import open_regular
 from penstock.loaders.system.json_file import Count, decode_json

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.loaders.cache.format import FILE, PIXELS, STRIP, STRIPS, Record, crc32
-from penstock.loaders.cache.hdf5_cache import Hdf5Cache, find_header_fault, geometry_of
+from penstock.loaders.cache_build.encode import SampleEncoder, Stored
 from penstock.loaders.cache_build.freshness import refresh_source, source_identity
-from penstock.loaders.cache_encode.encode import SampleEncoder, Stored
-from penstock.loaders.sources.contract import Source, sample_name
-from penstock.loaders.sources.source_faults import call_source
+from penstock.loaders.data.cache.format import FILE, PIXELS, STRIP, STRIPS, Record, crc32
+from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, find_header_fault, geometry_of
+from penstock.loaders.data.files.contract import Source, sample_name
+from penstock.loaders.data.files.source_faults import call_source
 from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.image_types import Pixels

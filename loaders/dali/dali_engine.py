@@ -14,28 +14,28 @@ from typing import Any
 
 import torch
 
-from penstock.loaders.cache.format import Encoding
-from penstock.loaders.cache_build import for_source
+from penstock.loaders.cache_build import open_or_build as for_source
 from penstock.loaders.dali.dali_probe import OURS, REGIONS, WHOLE, chosen_way, warn_of_edges
 from penstock.loaders.dali.dali_stage import DaliStage, Finished
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.dali.dali_verify import Verifier, mark_unwritten
-from penstock.loaders.engine.batch_queue import BatchQueue
-from penstock.loaders.engine.choose import open_engine as open_own_engine
-from penstock.loaders.engine.options import WorkerOptions
-from penstock.loaders.engine.process_engine import ProcessOptions
-from penstock.loaders.engine.slot_needs import thread_needs
-from penstock.loaders.engine.thread_engine import ThreadEngine
-from penstock.loaders.feed.copies import numbered
-from penstock.loaders.rows.layout import BatchLayout
-from penstock.loaders.rows.native_rows import suits_native_library
-from penstock.loaders.rows.producer_settings import ProducerSettings
-from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.engine_contract import Cursor, Engine, HostBatch
-from penstock.loaders.workers.launch import deferred_signals
-from penstock.loaders.workers.needs import Needs
-from penstock.pipelines.checked import checked_choice, checked_int, checked_number, checked_tuple, set_checked
+from penstock.loaders.data.cache.format import Encoding
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.layout import BatchLayout
+from penstock.loaders.make.native_rows import suits_native_library
+from penstock.loaders.order.engine_contract import Cursor, Engine, HostBatch
+from penstock.loaders.run.engine.batch_queue import BatchQueue
+from penstock.loaders.run.engine.choose import open_engine as open_own_engine
+from penstock.loaders.run.engine.options import WorkerOptions
+from penstock.loaders.run.engine.process_engine import ProcessOptions
+from penstock.loaders.run.engine.slot_needs import thread_needs
+from penstock.loaders.run.engine.thread_engine import ThreadEngine
+from penstock.loaders.run.feed.copies import numbered
+from penstock.loaders.run.workers.launch import deferred_signals
+from penstock.loaders.run.workers.needs import Needs
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.checked import checked_choice, checked_int, checked_number, checked_tuple, set_checked
 from penstock.pipelines.sample.dali_graph import GraphSettings, import_dali
 
 _CPUS_A_READER = 4  # reading and planning an image takes a quarter of the time of decoding it on a CPU

@@ -20,10 +20,10 @@ from penstock.loaders.dali.dali_versions import codec_version, driver_version, h
 from penstock.loaders.system.json_file import decode_json, write_json
 from penstock.loaders.system.saved_columns import cache_folder
 from penstock.pipelines.errors import EXIT_DATA, EXIT_OK, EXIT_RESOURCE, LoaderError
+from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSettings
 from penstock.pipelines.sample.dali_reference import DaliReference, Distance, distance
 from penstock.pipelines.spec import ImagePipeline
-from penstock.pipelines.user_warnings import warn_user
 
 # What an image is decoded by: DALI decodes the window alone, or all of the image; or Penstock does, on the CPU.
 REGIONS, WHOLE, OURS = "regions", "whole", "ours"

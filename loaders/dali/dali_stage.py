@@ -12,15 +12,15 @@ import torch
 
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.dali.dali_verify import Verifier
-from penstock.loaders.engine.batch_maker import BatchMaker
-from penstock.loaders.engine.batch_queue import stopped_by
-from penstock.loaders.engine.slots import BatchSlots
-from penstock.loaders.engine.work import Produced, WorkItem
-from penstock.loaders.feed.copies import CopyEngine, CudaCopyEngine
-from penstock.loaders.rows.layout import BatchLayout
-from penstock.loaders.rows.producer import Producer
-from penstock.loaders.rows.producer_settings import ProducerSettings
-from penstock.loaders.stream.engine_contract import Cursor
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.layout import BatchLayout
+from penstock.loaders.make.producer import Producer
+from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.run.engine.batch_maker import BatchMaker
+from penstock.loaders.run.engine.batch_queue import stopped_by
+from penstock.loaders.run.engine.slots import BatchSlots
+from penstock.loaders.run.engine.work_items import Produced, WorkItem
+from penstock.loaders.run.feed.copies import CopyEngine, CudaCopyEngine
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels

@@ -7,12 +7,12 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.rows.layout import Slot
-from penstock.loaders.rows.native_rows import Keys, NativeRows, Plan, note_rows
-from penstock.loaders.rows.producer import Producer
-from penstock.loaders.rows.producer_settings import ProducerSettings
-from penstock.loaders.rows.python_rows import PythonRows
-from penstock.loaders.rows.sample_reader import Loaded
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.layout import Slot
+from penstock.loaders.make.native_rows import Keys, NativeRows, Plan, note_rows
+from penstock.loaders.make.producer import Producer
+from penstock.loaders.make.python_rows import PythonRows
+from penstock.loaders.make.sample_reader import Loaded
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.native.rows import Progress

@@ -12,17 +12,17 @@ import numpy.typing as npt
 import torch
 
 from penstock.loaders.dali.dali_versions import versions
-from penstock.loaders.engine.batch_queue import BatchQueue
-from penstock.loaders.engine.work import Produced
-from penstock.loaders.feed.copies import CopyEngine
-from penstock.loaders.rows.producer_settings import ProducerSettings
-from penstock.loaders.stream.engine_contract import BadSample
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.order.engine_contract import BadSample
+from penstock.loaders.run.engine.batch_queue import BatchQueue
+from penstock.loaders.run.engine.work_items import Produced
+from penstock.loaders.run.feed.copies import CopyEngine
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.image_types import Pixels
+from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.sample.dali_graph import CropTask
 from penstock.pipelines.sample.dali_reference import ON_CPU, ON_GPU, DaliReference, distance
-from penstock.pipelines.user_warnings import warn_user
 
 _WAITING = 64  # samples that may wait to be compared; a batch that comes later is not looked at closely
 _UNWRITTEN = 8  # rows of a batch that are looked at because they seem never to have been written

@@ -18,17 +18,17 @@ import torch
 
 from penstock.loaders.drop_in.fetcher import Ended, Fetched, ProcessState
 from penstock.loaders.drop_in.iterators import CountingIterator, alive
-from penstock.loaders.drop_in.place import Mark, Place
 from penstock.loaders.drop_in.stateful import is_stateful
+from penstock.loaders.drop_in.stream_position import Mark, Place
 from penstock.loaders.drop_in.worker_start import MAIN_GUARD, WorkerStart
-from penstock.loaders.workers.failures import death_error, silence_error
-from penstock.loaders.workers.launch import start_fork_server
-from penstock.loaders.workers.messages import watched_get
-from penstock.loaders.workers.watch import WatchedIterator
-from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S, Watchdog
-from penstock.loaders.workers.worker_progress import BUSY, PID, SAMPLE, WorkerProgress
+from penstock.loaders.run.workers.failures import death_error, silence_error
+from penstock.loaders.run.workers.launch import start_fork_server
+from penstock.loaders.run.workers.messages import watched_get
+from penstock.loaders.run.workers.watch import WatchedIterator
+from penstock.loaders.run.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S, Watchdog
+from penstock.loaders.run.workers.worker_progress import BUSY, PID, SAMPLE, WorkerProgress
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.user_warnings import warn_user
+from penstock.pipelines.messages.user_warnings import warn_user
 
 _EXIT_S = 5.0  # at most; a process closes its sockets some time before its exit is visible
 _BACKEND = "torch"

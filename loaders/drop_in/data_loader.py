@@ -24,24 +24,24 @@ from penstock.loaders.drop_in.iterators import (
     reads_from_generators,
     seeds_workers,
 )
-from penstock.loaders.drop_in.place import Place
 from penstock.loaders.drop_in.random_state import TORCH, capture, find_generators, peek_base_seed
 from penstock.loaders.drop_in.recommended_settings import AUTO, recommend_settings
 from penstock.loaders.drop_in.resumable_sampler import ResumableSampler
 from penstock.loaders.drop_in.sampler_epochs import find_counting, pass_epochs_on, read_epochs
 from penstock.loaders.drop_in.shuffled_sampler import ShuffledSampler
 from penstock.loaders.drop_in.stateful import is_stateful, save_starts
+from penstock.loaders.drop_in.stream_position import Place
 from penstock.loaders.drop_in.worker_start import refuse_without_main_guard
-from penstock.loaders.feed.copies import checked_device
-from penstock.loaders.metrics.stats import LoaderStats
-from penstock.loaders.stream.order import SAMPLER
-from penstock.loaders.stream.state import NUM_EPOCHS, DataLoaderState
-from penstock.loaders.workers.needs import Needs, ensure
-from penstock.loaders.workers.watchdog import DEFAULT_WATCHDOG_S, check_watchdog
-from penstock.pipelines.checked import checked_bool, checked_int, shown
+from penstock.loaders.order.order import SAMPLER
+from penstock.loaders.order.state import NUM_EPOCHS, DataLoaderState
+from penstock.loaders.run.feed.copies import checked_device
+from penstock.loaders.run.metrics.stats import LoaderStats
+from penstock.loaders.run.workers.needs import Needs, ensure
+from penstock.loaders.run.workers.watchdog import DEFAULT_WATCHDOG_S, check_watchdog
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.foreign_names import refuse_unknown
-from penstock.pipelines.user_warnings import warn_user
+from penstock.pipelines.messages.checked import checked_bool, checked_int, shown
+from penstock.pipelines.messages.foreign_names import refuse_unknown
+from penstock.pipelines.messages.user_warnings import warn_user
 
 T_co = TypeVar("T_co", covariant=True)
 Given = ParamSpec("Given")

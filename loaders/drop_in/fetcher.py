@@ -11,8 +11,8 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
 from penstock.loaders.drop_in.stateful import keep_stateful, load_state, save_starts, save_states
-from penstock.loaders.feed.copies import pinned_like
-from penstock.loaders.feed.tensor_feed import lock_tensors
+from penstock.loaders.run.feed.copies import pinned_like
+from penstock.loaders.run.feed.tensor_feed import lock_tensors
 
 BATCHES, ENDED, RANDOM, DATASET, ITERATOR = "batches", "ended", "random", "dataset", "iterator"
 # What one process has served: number of batches, whether its iterable data set is exhausted, the generators that it was

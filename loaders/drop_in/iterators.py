@@ -15,11 +15,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _Sing
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.fetcher import Fetcher, ProcessState, begin_dataset
-from penstock.loaders.drop_in.place import Mark, Place
 from penstock.loaders.drop_in.resumable_sampler import IndexIterator
 from penstock.loaders.drop_in.stateful import is_stateful
-from penstock.loaders.feed.tensor_feed import TensorFeed, tensors_in
-from penstock.loaders.metrics.stats import LoaderStats
+from penstock.loaders.drop_in.stream_position import Mark, Place
+from penstock.loaders.run.feed.tensor_feed import TensorFeed, tensors_in
+from penstock.loaders.run.metrics.stats import LoaderStats
 from penstock.pipelines.errors import LoaderError
 
 Waiting = TypeVar("Waiting", bound="CountingIterator")

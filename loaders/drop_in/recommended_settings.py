@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.user_warnings import warn_user
+from penstock.pipelines.messages.user_warnings import warn_user
 
 AUTO = "auto"
 # Simulated with 32 workers, a fifth of them to spare, and batch times that vary by half: with torch's 2 the consumer

@@ -21,10 +21,10 @@ from torch.utils.data import (
 )
 
 from penstock.loaders.drop_in import random_state
-from penstock.loaders.drop_in.place import Place
 from penstock.loaders.drop_in.sampler_epochs import read_epochs
 from penstock.loaders.drop_in.stateful import keep_stateful, load_state, save_starts, save_states
-from penstock.loaders.stream.ranks import distributed_place
+from penstock.loaders.drop_in.stream_position import Place
+from penstock.loaders.order.ranks import distributed_place
 from penstock.pipelines.errors import LoaderError
 
 SAMPLER, INNER, ITERATOR = "sampler", "sampler's sampler", "sampler's iterator"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sized
 import numpy as np
 from torch.utils.data import RandomSampler
 
-from penstock.loaders.stream.permutation import Permutation
+from penstock.loaders.order.permutation import Permutation
 
 _CHUNK = 4096  # positions computed at once: 32 KiB, whatever the size of the dataset
 

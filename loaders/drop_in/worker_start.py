@@ -19,8 +19,8 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.fetcher import RANDOM, Ended, Fetched, Fetcher, ProcessState, begin_dataset
-from penstock.loaders.workers.settle import start_worker
-from penstock.loaders.workers.worker_progress import BUSY, PID, SAMPLE, SINCE_NS, WorkerProgress
+from penstock.loaders.run.workers.worker_progress import BUSY, PID, SAMPLE, SINCE_NS, WorkerProgress
+from penstock.loaders.run.workers.worker_setup import start_worker
 from penstock.pipelines.errors import LoaderError
 
 MAIN_GUARD = 'if __name__ == "__main__":'

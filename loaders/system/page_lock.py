@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from penstock.pipelines.user_warnings import warn_user
+from penstock.pipelines.messages.user_warnings import warn_user
 
 _PORTABLE = 1  # cudaHostRegisterPortable: every device of this process may read it
 

@@ -14,8 +14,8 @@ from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.batch.erase_and_mix import erase, mix
 from penstock.pipelines.batch.fused import DTYPES, OPS, FusedStage
 from penstock.pipelines.errors import one_line
+from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Mixing, Op
-from penstock.pipelines.user_warnings import warn_user
 
 SWITCH = "PENSTOCK_TRITON"  # 0 switches the kernels off
 _SIZE = (71, 90)  # several programs per image, and two blocks of a histogram; a multiple of neither

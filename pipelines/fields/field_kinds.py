@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.pipelines.checked import checked_choice
+from penstock.pipelines.messages.checked import checked_choice
 
 KINDS = ("mask", "boxes", "keypoints", "integer", "text", "bytes", "json")
 MOVING = ("mask", "boxes", "keypoints")  # what has to follow the image's crop, turn and flip

@@ -238,7 +238,8 @@ int pn_plan(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
   return PN_OK;
 }
 
-/* Note how the views of an image were made, as loaders/engine/work.py describes a row of a slot; it is not aligned. */
+/* Note how the views of an image were made; loaders/run/engine/work_items.py describes this row of a slot. It is not
+   aligned. */
 static void write_note(const pn_task *task, const pn_row *rows) {
   size_t views = (size_t)task->views;
   uint8_t *note = task->notes + (size_t)rows->row * (size_t)task->note_bytes;

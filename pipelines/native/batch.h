@@ -128,5 +128,5 @@ PN_EXPORT int pn_plan(pn_worker *worker, pn_task *task, pn_row *rows, int32_t co
 /* All of it in one call: load, plan, fill, and note what was made. */
 PN_EXPORT int pn_make(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count);
 
-/* Prepare each row whose result is PN_OK for another decoder; see cut.c. */
+/* Prepare each row whose result is PN_OK for another decoder; see prepare.c. */
 PN_EXPORT int pn_cut(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count);

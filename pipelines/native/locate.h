@@ -10,7 +10,7 @@ typedef struct {
   int64_t bytes; /* of one */
 } pn_column;
 
-/* The tables of a folder's index, as loaders/sources/folder_index.py describes them. */
+/* The tables of a folder's index, as loaders/data/files/folder_index.py describes them. */
 typedef struct {
   pn_column folder_offsets, file_offsets; /* where names begin, and at last where they end */
   pn_column file_folders, file_sizes, file_mtimes;
@@ -22,7 +22,7 @@ typedef struct {
 PN_EXPORT int pn_locate_files(const pn_files *files, int64_t max_bytes, const int64_t *samples, pn_row *rows,
                               int32_t count);
 
-/* The same for `records` of one cache file, RECORD of loaders/cache/format.py; its payload begins at `start` of `fd`.
+/* The same for `records` of one cache file, RECORD of loaders/data/cache/format.py; its payload begins at `start` of `fd`.
  */
 PN_EXPORT int pn_locate_stored(const uint8_t *records, int64_t num_records, int32_t fd, int64_t start,
                                const int64_t *samples, pn_row *rows, int32_t count);

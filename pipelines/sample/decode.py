@@ -21,16 +21,16 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from penstock.pipelines.checked import checked_choice
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import ImagePart, Levels, Pixels, StoredSize, Window
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg.strips import end_at_restart
+from penstock.pipelines.messages.checked import checked_choice
+from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.native.library import CURE, native_library
 from penstock.pipelines.sample.formats import bytes_per_pixel, check_end, has_16_bits, read_format
 from penstock.pipelines.sample.orientation import stored_window, swaps_sides, upright
 from penstock.pipelines.spec import ImagePipeline
-from penstock.pipelines.user_warnings import warn_user
 
 
 class JpegDecoder(Protocol):

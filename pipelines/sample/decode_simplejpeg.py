@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
-from penstock.pipelines.sample.pixel_memory import PixelMemory
+from penstock.pipelines.sample.pixel_buffer import PixelMemory
 
 try:
     import simplejpeg

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
-from penstock.pipelines.sample.pixel_memory import PixelMemory
+from penstock.pipelines.sample.pixel_buffer import PixelMemory
 
 _FIX = (
     "apt-get install libturbojpeg0 and pip install 'PyTurboJPEG>=1.8.2,<2' (libjpeg-turbo 2: Debian 12, Ubuntu 22.04) "

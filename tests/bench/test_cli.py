@@ -17,7 +17,7 @@ from photo_folder import write_folder
 from processes import CONTRACT_S, eventually, in_time
 
 from penstock.bench.commands import iterate as command_iterate
-from penstock.bench.exits.stop_signals import SignalExit, exit_on_signals
+from penstock.bench.train.stop_signals import SignalExit, exit_on_signals
 from penstock.loaders import __version__
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.library import native_library

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.bench.data.demo_set import synthesise
+from penstock.bench.probe.data.demo_set import synthesise
 
 
 @pytest.fixture(scope="session")

@@ -14,13 +14,13 @@ import torch
 from torch.utils.data import TensorDataset
 
 from penstock.loaders import DataLoader, LoaderError, create_loader, open_source
-from penstock.loaders.backends import OF_EVERY_BACKEND
-from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.build_ranks import Ranks
 from penstock.loaders.dali.dali_engine import DaliOptions
-from penstock.loaders.loader import Loader
-from penstock.loaders.metrics.prometheus import serve_prometheus
+from penstock.loaders.data.cache.format import Encoding
+from penstock.loaders.front.backends import OF_EVERY_BACKEND
+from penstock.loaders.front.loader import Loader
+from penstock.loaders.run.metrics.prometheus import serve_prometheus
 from penstock.pipelines import Augmentations, ImagePipeline, imagenet_eval, imagenet_train
 
 NAN, INF = float("nan"), float("inf")

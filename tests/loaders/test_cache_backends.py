@@ -21,21 +21,21 @@ from photo_folder import photo, write_folder
 from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.backends import BACKENDS
-from penstock.loaders.cache import hdf5_cache
-from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIPS, Encoding
-from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.cache.hdf5_file import CacheFile
 from penstock.loaders.cache_build.build import build_cache
+from penstock.loaders.cache_build.encode import SampleEncoder
 from penstock.loaders.cache_build.verify import verify_against
-from penstock.loaders.cache_encode.encode import SampleEncoder
-from penstock.loaders.engine.choose import suits_threads
-from penstock.loaders.engine.process_engine import ProcessEngine, ProcessOptions
-from penstock.loaders.engine.thread_engine import ThreadEngine
-from penstock.loaders.open_source import open_source
-from penstock.loaders.profile import Profile, save_profile
-from penstock.loaders.rows import native_rows
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.cache import hdf5_cache
+from penstock.loaders.data.cache.format import FILE, PIXELS, RECORD, STRIPS, Encoding
+from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.loaders.data.cache.hdf5_file import CacheFile
+from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.front.backends import BACKENDS
+from penstock.loaders.front.open_source import open_source
+from penstock.loaders.front.profile import Profile, save_profile
+from penstock.loaders.make import native_rows
+from penstock.loaders.run.engine.choose import suits_threads
+from penstock.loaders.run.engine.process_engine import ProcessEngine, ProcessOptions
+from penstock.loaders.run.engine.thread_engine import ThreadEngine
 from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.jpeg.recode import jpegtran_path

@@ -15,8 +15,8 @@ from PIL import Image
 from served_steps import as_step, join, serve_steps
 
 from penstock.loaders import ByUpdate, LoaderError, PatchBudget, create_loader, mix
-from penstock.loaders.choose_order import Blocks
-from penstock.loaders.loader import Loader
+from penstock.loaders.front.choose_order import Blocks
+from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_eval, imagenet_train
 
 NUM_PHOTOS = 48

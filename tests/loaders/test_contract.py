@@ -19,8 +19,8 @@ from photo_folder import photo, write_folder
 from served_steps import Pixels, Row, Step, as_step, join, serve_steps
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.batch import Batch
-from penstock.loaders.loader import Loader
+from penstock.loaders.front.batch import Batch
+from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.native.library import native_library
 

@@ -15,7 +15,7 @@ from photo_folder import photo, write_folder
 from tar_files import write_tar
 
 from penstock.loaders import concat, create_loader
-from penstock.loaders.loader import Loader
+from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_eval
 
 NUM_PHOTOS = 7

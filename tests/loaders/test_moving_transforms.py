@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from penstock.loaders import Boxes, Coco, Keypoints, LoaderError, Masks, create_loader, with_fields
-from penstock.loaders.loader import Loader
+from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.spec import ImagePipeline
 

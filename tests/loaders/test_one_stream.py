@@ -14,7 +14,7 @@ from served_steps import Step, as_steps, join, serve_steps
 from transform_functions import ByName, Module, from_global_state, jitter, mean, roll
 
 from penstock.loaders import Blocks, ByUpdate, LoaderError, PatchBudget, create_loader
-from penstock.loaders.loader import Batch, Loader
+from penstock.loaders.front.loader import Batch, Loader
 from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train
 
 NUM_PHOTOS, BATCH = 40, 8

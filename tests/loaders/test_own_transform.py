@@ -16,9 +16,9 @@ from PIL import Image
 from transform_functions import Faulty, from_global_state, from_own_state, mean
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.loader import Loader
-from penstock.loaders.rows.layout import Part
-from penstock.loaders.rows.own_transform import OwnTransform
+from penstock.loaders.front.loader import Loader
+from penstock.loaders.make.layout import Part
+from penstock.loaders.make.own_transform import OwnTransform
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.spec import ImagePipeline
 

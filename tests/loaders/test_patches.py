@@ -14,8 +14,8 @@ from photo_folder import photo, write_folder
 from PIL import Image
 
 from penstock.loaders import ByUpdate, LoaderError, PatchBudget, create_loader
-from penstock.loaders.loader import Batch, Loader
-from penstock.loaders.rows.python_rows import PythonRows
+from penstock.loaders.front.loader import Batch, Loader
+from penstock.loaders.make.python_rows import PythonRows
 from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train, timm_a2
 from penstock.pipelines.native.library import native_library
 

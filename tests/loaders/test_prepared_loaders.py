@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import DistributedSampler, IterableDataset, SequentialSampler, TensorDataset
 
 from penstock.loaders import DataLoader, create_loader
-from penstock.loaders.loader import Loader
+from penstock.loaders.front.loader import Loader
 from penstock.pipelines import ImagePipeline, imagenet_eval
 
 COUNT, BATCH = 20, 4

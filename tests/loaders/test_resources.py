@@ -17,7 +17,7 @@ from mounts import needs_mounts
 from processes import child_pids, eventually, worker_pids
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.loader import Loader
+from penstock.loaders.front.loader import Loader
 from penstock.loaders.system import machine
 from penstock.pipelines import imagenet_train
 

@@ -16,7 +16,7 @@ import torch
 from transform_functions import jitter, mean, roll
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.loader import Loader
+from penstock.loaders.front.loader import Loader
 from penstock.pipelines.spec import ImagePipeline
 
 DATA = (np.zeros((12, 8, 8, 3), np.uint8), np.arange(12))

@@ -23,8 +23,8 @@ from served_rows import Row, serve
 from tar_files import write_tar
 
 from penstock.loaders import create_loader, open_source
-from penstock.loaders.loader import Loader
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_train
 
 NUM_PHOTOS, SHARDS = 41, 3

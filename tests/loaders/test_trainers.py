@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import IterableDataset, TensorDataset, get_worker_info
 
 from penstock.loaders import DataLoader, create_loader
-from penstock.loaders.loader import Loader
+from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_eval, imagenet_train
 
 # Both packages' own: of torch's pytree, of worker counts that they look for in torch's DataLoader alone, of folders.

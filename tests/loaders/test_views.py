@@ -14,7 +14,7 @@ from odd_images import jpeg, textured
 from PIL import Image
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.loader import Loader
+from penstock.loaders.front.loader import Loader
 from penstock.pipelines import Augmentations, ImagePipeline, imagenet_eval, imagenet_train
 from penstock.pipelines.plan.crops import plan_batch
 

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.remote.fetcher import Range, join_neighbours
-from penstock.loaders.remote.read_ahead import ReadAhead
-from penstock.loaders.sources.range_index import COLUMNS, RangeHeader, RangeIndex
-from penstock.loaders.stream.block_order import BlockShuffled
-from penstock.loaders.stream.engine_contract import Cursor
-from penstock.loaders.stream.order import Order, Shuffled
-from penstock.loaders.stream.schedule import Schedule
+from penstock.loaders.data.files.range_index import COLUMNS, RangeHeader, RangeIndex
+from penstock.loaders.data.remote.fetcher import Range, join_neighbours
+from penstock.loaders.make.read_ahead import ReadAhead
+from penstock.loaders.order.block_order import BlockShuffled
+from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.order import Order, Shuffled
+from penstock.loaders.order.schedule import Schedule
 from penstock.loaders.system.column_file import write_columns
 
 N, SHARDS, BATCH, RANKS_PER_NODE = 10**9, 100_000, 256, 8

@@ -29,11 +29,11 @@ from photo_folder import photo
 from producer_settings import producer_settings
 from stub_cuda import StubCudart
 
-from penstock.loaders.engine.choose import open_engine
-from penstock.loaders.engine.process_engine import ProcessOptions
-from penstock.loaders.feed.batch_feed import DeviceFeed
-from penstock.loaders.feed.tensor_feed import TensorFeed
-from penstock.loaders.stream.engine_contract import Cursor, HostBatch
+from penstock.loaders.order.engine_contract import Cursor, HostBatch
+from penstock.loaders.run.engine.choose import open_engine
+from penstock.loaders.run.engine.process_engine import ProcessOptions
+from penstock.loaders.run.feed.batch_feed import DeviceFeed
+from penstock.loaders.run.feed.tensor_feed import TensorFeed
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.batch import fused, stage
 from penstock.pipelines.spec import Augmentations, ImagePipeline

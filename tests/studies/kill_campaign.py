@@ -56,7 +56,7 @@ if __name__ == "__main__":
             for batch in loader:
                 pass
 """
-_SWEEP = "from penstock.loaders.workers.leftovers import sweep\nsweep()\n"
+_SWEEP = "from penstock.loaders.run.workers.leftovers import sweep\nsweep()\n"
 
 
 @dataclass(frozen=True)

@@ -23,17 +23,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.bench.ceilings.decode import all_decoders, usable_decoders
-from penstock.bench.data.demo_photo import photo_pixels, texture_bank
-from penstock.bench.data.demo_set import synthesise
+from penstock.bench.probe.ceilings.decode import all_decoders, usable_decoders
+from penstock.bench.probe.data.demo_photo import photo_pixels, texture_bank
+from penstock.bench.probe.data.demo_set import synthesise
+from penstock.bench.probe.search.candidate import BenchData
 from penstock.bench.record.advice import Verdict
 from penstock.bench.record.bench_record import BenchRecord, BenchSettings, TriedAdvice
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.rounds import Display
-from penstock.bench.search.candidate import BenchData
-from penstock.loaders.open_source import open_source
-from penstock.loaders.sources.contract import Source
-from penstock.loaders.sources.view import View
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.view import View
+from penstock.loaders.front.open_source import open_source
 from penstock.loaders.system.json_file import write_json
 from penstock.loaders.system.machine import available_cpus
 

@@ -12,8 +12,8 @@ from statistics import fmean
 import numpy as np
 import torch
 
-from penstock.loaders.stream.block_order import BlockShuffled
-from penstock.loaders.stream.order import InOrder, Order, Shuffled
+from penstock.loaders.order.block_order import BlockShuffled
+from penstock.loaders.order.order import InOrder, Order, Shuffled
 
 CLASSES, PER_CLASS, FEATURES = 100, 640, 64
 N, BATCH, EPOCHS, SEEDS = CLASSES * PER_CLASS, 128, 3, 3

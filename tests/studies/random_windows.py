@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from penstock.loaders.cache.format import Encoding
-from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.rows.sample_reader import SampleReader
-from penstock.loaders.sources.contract import LocatedSource
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.cache.format import Encoding
+from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.loaders.data.files.contract import LocatedSource
+from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.make.sample_reader import SampleReader
 from penstock.pipelines.native.library import native_library
 from penstock.pipelines.native.rows import ROW, NativeStage
 from penstock.pipelines.sample.decode import ImageDecoder

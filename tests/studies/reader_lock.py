@@ -22,13 +22,13 @@ import numpy as np
 import torch
 
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
-from penstock.loaders.engine.work import BATCH_ROW
-from penstock.loaders.open_source import open_source
-from penstock.loaders.rows.producer import Producer
-from penstock.loaders.rows.producer_settings import ProducerSettings
-from penstock.loaders.sources.contract import Source
-from penstock.loaders.stream.engine_contract import Cursor
-from penstock.loaders.stream.schedule import Schedule
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.front.open_source import open_source
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.producer import Producer
+from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.schedule import Schedule
+from penstock.loaders.run.engine.work_items import BATCH_ROW
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines import imagenet_train
 

@@ -27,7 +27,7 @@ from sample_kinds import BATCH, SIZE, VIEWS, WORKERS, count_rate, shift_colors
 from samples_by_dali import check_masks, make_dali
 from torch.utils.data import DataLoader, Dataset
 
-from penstock.bench.measure.environment import describe_environment
+from penstock.bench.record.environment import describe_environment
 from penstock.bench.run.pillow_loader import PillowDataset
 from penstock.loaders import create_loader, open_source, with_fields
 from penstock.loaders.system.json_file import write_json

@@ -12,17 +12,17 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
 from penstock.bench.commands import shared_options as common
-from penstock.bench.data.training_folder import training_folder
-from penstock.bench.measure.clock import Stopwatch
-from penstock.bench.measure.environment import describe_environment
+from penstock.bench.probe.ceilings.decode import DecodeCeilings, all_decoders
+from penstock.bench.probe.data.training_folder import training_folder
+from penstock.bench.probe.search.backends import PREFETCH, available_backends, start_workers, values_to_try
+from penstock.bench.probe.search.candidate import BenchData, Candidate
+from penstock.bench.probe.search.settings_search import search_settings
+from penstock.bench.probe.search.settings_sweep import SearchResult
+from penstock.bench.probe.search.trials import TrialMeter
 from penstock.bench.record.bench_record import BenchSettings
-from penstock.bench.search.backends import PREFETCH, available_backends, start_workers, values_to_try
-from penstock.bench.search.candidate import BenchData, Candidate
-from penstock.bench.search.settings_search import search_settings
-from penstock.bench.search.settings_sweep import SearchResult
-from penstock.bench.search.trials import TrialMeter
+from penstock.bench.record.clock import Stopwatch
+from penstock.bench.record.environment import describe_environment
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import LoaderError
 

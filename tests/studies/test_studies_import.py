@@ -29,8 +29,8 @@ def test_studies_import_what_is_there(tmp_path: Path) -> None:
     studies = sorted(Path(__file__).parent.rglob("*.py"))
     assert [missing for study in studies for missing in missing_imports(study)] == []
     stale = tmp_path / "stale.py"
-    stale.write_text("from penstock.loaders.remote.fetcher import Range, _no_such\nfrom penstock.gone import it\n")
+    stale.write_text("from penstock.loaders.data.remote.fetcher import Range, _no_such\nfrom penstock.gone import it\n")
     assert missing_imports(stale) == [
-        "stale.py: penstock.loaders.remote.fetcher._no_such",
+        "stale.py: penstock.loaders.data.remote.fetcher._no_such",
         "stale.py: penstock.gone.it",
     ]

@@ -21,8 +21,8 @@ import typer
 from torch import nn
 from torch.nn import functional
 
-from penstock.bench.data.demo_set import synthesise
-from penstock.bench.measure.environment import describe_environment
+from penstock.bench.probe.data.demo_set import synthesise
+from penstock.bench.record.environment import describe_environment
 from penstock.bench.run.pillow_loader import baseline_loader
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.system.json_file import write_json

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.system.json_file import write_json
 
 WAYS = ("nvimgcodec", "gpu", "cpu")  # values of `decode`, in the order in which its documentation calls them fast

@@ -28,8 +28,8 @@ SELECTION = (  # decoders, pixels, cache, the contract of all backends, the drop
     "tests/pipelines/native/test_strip_window.py",
     "tests/pipelines/native/test_resize.py",
     "tests/pipelines/native/test_window.py",
-    "tests/loaders/rows/test_native_rows.py",
-    "tests/loaders/cache/test_hdf5_cache.py",
+    "tests/loaders/make/test_native_rows.py",
+    "tests/loaders/data/cache/test_hdf5_cache.py",
     "tests/loaders/test_contract.py",
     "tests/loaders/drop_in/test_data_loader.py",
 )

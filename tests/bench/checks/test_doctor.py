@@ -30,11 +30,11 @@ from penstock.bench.checks.doctor_software import decoders
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.commands.doctor import doctor
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.foreign_data import cure_of_missing
-from penstock.loaders.open_source import open_source
-from penstock.loaders.remote import object_store
+from penstock.loaders.data.foreign_data import cure_of_missing
+from penstock.loaders.data.remote import object_store
+from penstock.loaders.front.open_source import open_source
+from penstock.loaders.run.workers import needs as preflight
 from penstock.loaders.system import machine
-from penstock.loaders.workers import needs as preflight
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch import fused_check
 from penstock.pipelines.native import library as native

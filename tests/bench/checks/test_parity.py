@@ -16,13 +16,13 @@ from command_line import penstock_here
 from odd_images import encoded, scene
 from photo_folder import photo, write_folder
 
-from penstock.bench.ceilings.decode import all_decoders, usable_decoders
 from penstock.bench.checks import parity as parity_run
 from penstock.bench.checks.parity import ParityEngine, tolerance_between
 from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, EnginePair, ServedBatch
+from penstock.bench.probe.ceilings.decode import all_decoders, usable_decoders
 from penstock.loaders import Loader, LoaderError, create_loader, open_source
-from penstock.loaders.cache.format import Encoding
 from penstock.loaders.cache_build.build import build_cache
+from penstock.loaders.data.cache.format import Encoding
 from penstock.pipelines import imagenet_eval
 
 COUNT, BAD = 21, 4

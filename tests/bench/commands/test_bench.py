@@ -12,11 +12,11 @@ from forked_commands import Commands
 from photo_folder import write_folder
 from processes import eventually
 
+from penstock.bench.probe.search.candidate import BenchData
 from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.run import benchmark as module
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.time_budget import TimeBudget
-from penstock.bench.search.candidate import BenchData
 
 QUICK = ("--device", "cpu", "--model", "none", "--batch-size", "8", "--size", "32", "--workers", "1")
 

@@ -14,16 +14,16 @@ from command_line import lines_of, penstock_here
 from photo_folder import write_folder
 
 from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.probe.search.candidate import BenchData
 from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.report.text import repeat_command
-from penstock.bench.search.candidate import BenchData
-from penstock.bench.step.settings import TrainSettings
 from penstock.bench.train.job import TrainingJob
-from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.open_source import Kind, open_source, select_options
-from penstock.loaders.views.subset import Subset
+from penstock.bench.train.step.settings import TrainSettings
+from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.loaders.data.views.subset import Subset
+from penstock.loaders.front.open_source import Kind, open_source, select_options
 
-OPENING = sys.modules["penstock.loaders.open_source"]
+OPENING = sys.modules["penstock.loaders.front.open_source"]
 OF_TABLES = ("image", "label", "root", "classes")
 
 

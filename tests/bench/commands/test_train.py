@@ -12,7 +12,7 @@ from command_line import penstock_here
 from photo_folder import write_folder
 from repaired_jpegs import cut
 
-from penstock.loaders import create
+from penstock.loaders.front import create
 from penstock.pipelines.spec import Augmentations, ImagePipeline
 
 OPTIONS = (

@@ -8,7 +8,7 @@ import pytest
 from bench_documents import document, restored
 
 from penstock.bench.report.console import plain_console, print_table
-from penstock.bench.report.sections import Table
+from penstock.bench.report.section_types import Table
 from penstock.bench.report.terminal import print_record
 
 WORDS = (

@@ -19,10 +19,12 @@ from one_thread import one_thread  # noqa: F401  (an autouse fixture)
 from photo_folder import write_folder
 from torch import nn
 
-from penstock.bench.ceilings.decode import DecodeCeilings, all_decoders
-from penstock.bench.ceilings.replay import NUM_BATCHES
 from penstock.bench.commands.bench import _save_choice
-from penstock.bench.measure.clock import Rate
+from penstock.bench.probe.ceilings.decode import DecodeCeilings, all_decoders
+from penstock.bench.probe.ceilings.replay import NUM_BATCHES
+from penstock.bench.probe.search import trials
+from penstock.bench.probe.search.candidate import BenchData
+from penstock.bench.probe.search.settings_search import given_settings
 from penstock.bench.record.bench_record import (
     DECODE,
     LOSSLESS_CACHE,
@@ -38,22 +40,20 @@ from penstock.bench.record.bench_record import (
     decode_name,
     replayed_model_name,
 )
+from penstock.bench.record.clock import Rate
 from penstock.bench.run import run_probes
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.dali_pipeline import DALI_PIPELINE
-from penstock.bench.run.loader_turns import LoaderTurns
+from penstock.bench.run.measured_loader import LoaderTurns
 from penstock.bench.run.pillow_loader import PillowDataset, baseline_loader
 from penstock.bench.run.rounds import Display, OnBegin
 from penstock.bench.run.run_probes import RunProbes, Subject
 from penstock.bench.run.time_budget import TimeBudget
-from penstock.bench.search import trials
-from penstock.bench.search.candidate import BenchData
-from penstock.bench.search.settings_search import given_settings
-from penstock.bench.step.settings import TrainSettings
+from penstock.bench.train.step.settings import TrainSettings
 from penstock.bench.verdict.judge import without_paths
 from penstock.loaders import create_loader, open_source
-from penstock.loaders.loader import Loader
-from penstock.loaders.profile import load_profile
+from penstock.loaders.front.loader import Loader
+from penstock.loaders.front.profile import load_profile
 from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines import LoaderError, imagenet_train
 

@@ -13,16 +13,16 @@ from photo_folder import write_folder
 from range_server import RangeServer
 from remote_photos import open_remote, serve_photos, write_row_groups
 
+from penstock.bench.probe.search import settings_sweep
+from penstock.bench.probe.search.candidate import BenchData, Candidate
 from penstock.bench.record.advice import Change
 from penstock.bench.record.bench_record import READ_WARM, BenchSettings, fetch_name
 from penstock.bench.run.benchmark import run_benchmark
-from penstock.bench.run.loader_turns import LoaderTurns
+from penstock.bench.run.measured_loader import LoaderTurns
 from penstock.bench.run.take_advice import apply_change
-from penstock.bench.search import settings_sweep
-from penstock.bench.search.candidate import BenchData, Candidate
 from penstock.bench.verdict.judge import without_paths
 from penstock.loaders import mix, open_source
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.files.image_folder import ImageFolder
 
 
 @pytest.fixture(scope="module")

@@ -14,17 +14,17 @@ from command_line import penstock_here
 from one_thread import one_thread  # noqa: F401  (an autouse fixture)
 from torch import nn
 
-from penstock.bench.measure.clock import StepTimes
+from penstock.bench.probe.search.candidate import BenchData, Candidate, LoaderOpener
 from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.bench_record import BenchRecord, BenchSettings, Measured, TriedAdvice
+from penstock.bench.record.clock import StepTimes
 from penstock.bench.run import benchmark
 from penstock.bench.run import take_advice as applied
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.take_advice import AdviceMeter, apply_change, take_advice
 from penstock.bench.run.time_budget import TimeBudget
-from penstock.bench.search.candidate import BenchData, Candidate, LoaderOpener
-from penstock.bench.step.settings import TrainSettings
-from penstock.loaders import open_source
+from penstock.bench.train.step.settings import TrainSettings
+from penstock.loaders.front import open_source
 from penstock.pipelines import LoaderError, imagenet_train
 
 PRESENT = Candidate(backend="torch", options={"workers": 2, "prefetch": 3})

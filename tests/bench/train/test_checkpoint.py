@@ -12,12 +12,12 @@ from one_thread import one_thread  # noqa: F401
 from photo_folder import write_folder
 from torch import nn
 
-from penstock.bench.exits.stop_signals import SignalExit
-from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.train_step import TrainStep
 from penstock.bench.train.checkpoint import RunProgress, load_checkpoint, save_checkpoint
 from penstock.bench.train.checkpoint_keeper import CheckpointPlan
 from penstock.bench.train.loop import train
+from penstock.bench.train.step.settings import TrainSettings
+from penstock.bench.train.step.train_step import TrainStep
+from penstock.bench.train.stop_signals import SignalExit
 from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.errors import LoaderError
@@ -395,10 +395,10 @@ from pathlib import Path
 import torch, torch.distributed as dist
 from torch import nn
 from penstock.bench.train.checkpoint_keeper import CheckpointPlan
-from penstock.bench.exits.stop_signals import SignalExit
+from penstock.bench.train.stop_signals import SignalExit
 from penstock.bench.train.loop import train
-from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.train_step import TrainStep
+from penstock.bench.train.step.settings import TrainSettings
+from penstock.bench.train.step.train_step import TrainStep
 from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError

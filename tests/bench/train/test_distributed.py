@@ -10,8 +10,8 @@ import torch, torch.distributed as dist
 from torch import nn
 from penstock.bench.train.evaluate import evaluate
 from penstock.bench.train.loop import train
-from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.train_step import TrainStep
+from penstock.bench.train.step.settings import TrainSettings
+from penstock.bench.train.step.train_step import TrainStep
 from penstock.loaders import create_loader
 from penstock.pipelines.errors import LoaderError
 

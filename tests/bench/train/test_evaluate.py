@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from penstock.bench.step.settings import TrainSettings
 from penstock.bench.train.evaluate import evaluate
+from penstock.bench.train.step.settings import TrainSettings
 
 
 class FirstPixelClass(nn.Module):

@@ -13,15 +13,15 @@ from one_thread import one_thread  # noqa: F401
 from photo_folder import write_folder
 from torch import nn
 
-from penstock.bench.step.models import build_model
-from penstock.bench.step.settings import TrainSettings
-from penstock.bench.step.train_step import TrainStep
 from penstock.bench.train import batch_finder, resident_run
 from penstock.bench.train.ablation import TECHNIQUES, ablate
 from penstock.bench.train.batch_finder import find_batch_size, probe_of
 from penstock.bench.train.loop import train
 from penstock.bench.train.lr_finder import find_lr, steepest
 from penstock.bench.train.resident_run import CannotRun, ResidentResult, ResidentRun, measure_here, measure_in_child
+from penstock.bench.train.step.models import build_model
+from penstock.bench.train.step.settings import TrainSettings
+from penstock.bench.train.step.train_step import TrainStep
 
 SETTINGS = TrainSettings(lr=0.05, schedule="constant")
 

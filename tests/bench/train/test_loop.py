@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from penstock.bench.step.models import build_model
-from penstock.bench.step.settings import TrainSettings
 from penstock.bench.train.loop import train
+from penstock.bench.train.step.models import build_model
+from penstock.bench.train.step.settings import TrainSettings
 
 
 class PatternLoader:

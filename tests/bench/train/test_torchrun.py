@@ -18,9 +18,9 @@ from pathlib import Path
 import torch, torch.distributed as dist
 from torch import nn
 from penstock.bench.train.checkpoint_keeper import CheckpointPlan
-from penstock.bench.exits.stop_signals import SignalExit, exit_on_signals
+from penstock.bench.train.stop_signals import SignalExit, exit_on_signals
 from penstock.bench.train.loop import train
-from penstock.bench.step.settings import TrainSettings
+from penstock.bench.train.step.settings import TrainSettings
 from penstock.loaders import create_loader
 from penstock.pipelines import imagenet_train
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from bench_records import of_cpu, record, tried
 
-from penstock.bench.measure.resources import Resources
 from penstock.bench.record.advice import Change
 from penstock.bench.record.bench_record import BenchRecord, read_record
+from penstock.bench.record.resources import Resources
 from penstock.bench.verdict.figures import Figures
 from penstock.bench.verdict.judge import judge, without_paths
 from penstock.loaders.system.json_file import decode_json, write_json

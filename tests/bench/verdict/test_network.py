@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from bench_records import of_cpu, record, tried
 
-from penstock.bench.measure.loader_time import StoreTime, WorkerTime
 from penstock.bench.record.advice import Advice, Change, Verdict
 from penstock.bench.record.bench_record import BenchRecord, read_record
+from penstock.bench.record.loader_time import StoreTime, WorkerTime
 from penstock.bench.report.sections_measured import step_lanes
 from penstock.bench.report.text import repeat_command
 from penstock.bench.verdict.judge import judge

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from bench_records import of_cpu, record
 
-from penstock.bench.measure.loader_time import WorkerTime
 from penstock.bench.record.advice import BOTH, LOADER, Advice, Change, Verdict
+from penstock.bench.record.loader_time import WorkerTime
 from penstock.bench.verdict.judge import judge
 
 SLOW = {"loader": 180.0, "decode": 1000.0, "many": 700.0, "normalise": 20_000.0}

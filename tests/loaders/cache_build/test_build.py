@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from photo_folder import photo, write_folder
 
-from penstock.loaders.cache.format import Encoding
-from penstock.loaders.cache.hdf5_cache import open_cache
-from penstock.loaders.cache.shards import MANIFEST, ShardSet, read_manifest, write_manifest
 from penstock.loaders.cache_build.build import BuiltCache, build_cache
 from penstock.loaders.cache_build.build_ranks import Ranks, array_place, build_ranks
 from penstock.loaders.cache_build.verify import verify_against, verify_cache
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.cache.format import Encoding
+from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.loaders.data.cache.shards import MANIFEST, ShardSet, read_manifest, write_manifest
+from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
 
 COUNT = 11

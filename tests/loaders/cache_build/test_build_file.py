@@ -22,21 +22,21 @@ from photo_folder import photo, write_folder
 from PIL import Image
 
 import penstock.loaders.cache_build.build_file as cache_build
-from penstock.loaders.cache.format import FILE, RECORD, STRIPS, Encoding
-from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build import disk_space as build_space
+from penstock.loaders.cache_build import encode as cache_encode
 from penstock.loaders.cache_build import freshness as cache_key
 from penstock.loaders.cache_build import unfinished as build_folder
 from penstock.loaders.cache_build.build import BuiltCache, build_cache
 from penstock.loaders.cache_build.build_progress import BuildProgress
+from penstock.loaders.cache_build.chunks import Chunk, Task
+from penstock.loaders.cache_build.encode import SampleEncoder
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
 from penstock.loaders.cache_build.lock import BuildLock
 from penstock.loaders.cache_build.unfinished import BuildFolder
 from penstock.loaders.cache_build.verify import verify_against, verify_cache
-from penstock.loaders.cache_encode import encode as cache_encode
-from penstock.loaders.cache_encode.chunks import Chunk, Task
-from penstock.loaders.cache_encode.encode import SampleEncoder
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.cache.format import FILE, RECORD, STRIPS, Encoding
+from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg import recode as jpeg_recode
 from penstock.pipelines.native import library as native_library
@@ -65,8 +65,8 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of two images, each waited for on the disk."""
-    monkeypatch.setattr("penstock.loaders.cache_encode.chunks.MAX_CHUNK_SAMPLES", 2)
-    monkeypatch.setattr("penstock.loaders.cache_encode.chunks.FIRST_CHUNK_SAMPLES", 2)
+    monkeypatch.setattr("penstock.loaders.cache_build.chunks.MAX_CHUNK_SAMPLES", 2)
+    monkeypatch.setattr("penstock.loaders.cache_build.chunks.FIRST_CHUNK_SAMPLES", 2)
     for module in (build_folder, cache_build):
         monkeypatch.setattr(module, "SYNC_BYTES", 1)
 

@@ -13,11 +13,11 @@ import torch
 from photo_fields import PhotoFields
 
 from penstock.loaders import LoaderError, Masks, concat, create_loader, open_source, split, with_fields
-from penstock.loaders.cache.format import Encoding
-from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.unfinished import BuildFolder
 from penstock.loaders.cache_build.verify import verify_against, verify_cache
+from penstock.loaders.data.cache.format import Encoding
+from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.pipelines import imagenet_eval, imagenet_train
 
 NUM_PHOTOS = 13

@@ -12,10 +12,10 @@ import h5py
 import numpy as np
 import pytest
 
-from penstock.loaders.cache.format import About
-from penstock.loaders.cache.hdf5_layout import SIGNATURE
 from penstock.loaders.cache_build import hdf5_frame as hdf5_write
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET, frame_bytes, is_cache_file, write_frame
+from penstock.loaders.data.cache.format import About
+from penstock.loaders.data.cache.hdf5_layout import SIGNATURE
 from penstock.pipelines.errors import LoaderError
 
 

@@ -19,13 +19,13 @@ from photo_folder import write_folder
 from power_cut import cut_builds
 from processes import eventually
 
-from penstock.loaders.cache import hdf5_file
-from penstock.loaders.cache.format import Encoding
-from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.lock import BuildLock
 from penstock.loaders.cache_build.verify import verify_cache
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.cache import hdf5_file
+from penstock.loaders.data.cache.format import Encoding
+from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.loaders.data.files.image_folder import ImageFolder
 
 NUM_PHOTOS, TRIALS = 8, 16
 # (workers, room for this share of the file, whether the disk looks empty to the build): the last has room for all

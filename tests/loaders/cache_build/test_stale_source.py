@@ -13,12 +13,12 @@ from folder_trees import exchange, flip_a_bit, rewrite_unseen
 from photo_folder import photo, write_folder
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.cache.format import Encoding
-from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build import freshness
 from penstock.loaders.cache_build.build import BuiltCache, build_cache
 from penstock.loaders.cache_build.verify import verify_against
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.cache.format import Encoding
+from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.pipelines import imagenet_eval
 
 COUNT = 12

@@ -15,14 +15,14 @@ from odd_images import corpus, encoded, exif_segment, scene
 from photo_folder import photo, write_folder
 
 from penstock.loaders import LoaderError
-from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, Encoding, Record
-from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
+from penstock.loaders.cache_build import encode as cache_encode
 from penstock.loaders.cache_build.build_file import BuildRequest, build_file
 from penstock.loaders.cache_build.verify import BadImage, CacheReport, find_damage, verify_against, verify_cache
-from penstock.loaders.cache_encode import encode as cache_encode
-from penstock.loaders.sources.arrays import ArraySource
-from penstock.loaders.sources.contract import Source
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, Encoding, Record
+from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, open_cache
+from penstock.loaders.data.files.arrays import ArraySource
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.image_folder import ImageFolder
 
 ENCODINGS = {
     "lossless": Encoding(),

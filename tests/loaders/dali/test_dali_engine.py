@@ -29,7 +29,7 @@ from producer_settings import producer_settings
 from penstock.loaders import LoaderError
 from penstock.loaders.dali import dali_stage
 from penstock.loaders.dali.dali_engine import DaliEngine, DaliOptions, default_readers
-from penstock.loaders.stream.engine_contract import Cursor
+from penstock.loaders.order.engine_contract import Cursor
 from penstock.pipelines import imagenet_eval
 from penstock.pipelines.sample.dali_graph import DaliGraph
 

@@ -15,10 +15,10 @@ from native_tests import native
 from odd_images import jpeg, scene, textured
 from photo_folder import photo
 
-from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
-from penstock.loaders.rows import native_rows
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.make import native_rows
 from penstock.pipelines.jpeg.header import parse_header
 from penstock.pipelines.jpeg.strips import segment_ends
 from penstock.pipelines.spec import ImagePipeline

@@ -12,11 +12,11 @@ from strict_copies import META, StrictCopies
 
 from penstock.loaders.dali import dali_stage
 from penstock.loaders.dali.dali_stage import DaliStage, Finished
-from penstock.loaders.engine.slots import BatchSlots
-from penstock.loaders.engine.work import Produced, WorkItem
-from penstock.loaders.feed.batch_feed import DeviceFeed
-from penstock.loaders.rows.layout import image_layout
-from penstock.loaders.stream.engine_contract import Cursor
+from penstock.loaders.make.layout import image_layout
+from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.run.engine.slots import BatchSlots
+from penstock.loaders.run.engine.work_items import Produced, WorkItem
+from penstock.loaders.run.feed.batch_feed import DeviceFeed
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch.stage import BatchStage

@@ -14,7 +14,7 @@ from memory_source import MemorySource
 from odd_images import corpus, encoded, jpeg, scene, textured
 from photo_folder import photo
 
-from penstock.loaders.cache.format import Encoding
+from penstock.loaders.data.cache.format import Encoding
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.jpeg.header import parse_header
 from penstock.pipelines.sample.dali_graph import DaliGraph, dali_can_decode

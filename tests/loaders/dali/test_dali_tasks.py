@@ -18,11 +18,11 @@ from odd_images import jpeg, textured
 from photo_folder import photo
 from producer_settings import producer_settings
 
-from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
-from penstock.loaders.engine.work import BATCH_ROW
-from penstock.loaders.rows.producer import Producer
-from penstock.loaders.stream.engine_contract import BadSample, Cursor
+from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.loaders.make.producer import Producer
+from penstock.loaders.order.engine_contract import BadSample, Cursor
+from penstock.loaders.run.engine.work_items import BATCH_ROW
 from penstock.pipelines import ImagePipeline, imagenet_train
 from penstock.pipelines.sample.dali_graph import CropTask
 

@@ -23,8 +23,8 @@ from producer_settings import producer_settings
 from penstock.loaders import LoaderError
 from penstock.loaders.dali import dali_verify
 from penstock.loaders.dali.dali_verify import CANARY, Verifier, unwritten_rows
-from penstock.loaders.engine.work import Produced, WorkItem
-from penstock.loaders.stream.engine_contract import Cursor
+from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.run.engine.work_items import Produced, WorkItem
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph
 from penstock.pipelines.sample.dali_reference import ON_GPU, Distance, distance

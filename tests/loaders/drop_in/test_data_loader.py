@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from penstock.loaders.drop_in.data_loader import DataLoader
-from penstock.loaders.stream.permutation import Permutation
+from penstock.loaders.order.permutation import Permutation
 from penstock.pipelines.errors import LoaderError
 
 LENGTH, BATCH = 11, 2

@@ -24,8 +24,8 @@ from torch.utils.data import IterableDataset
 
 from penstock.loaders.drop_in import batch_iterator, fetcher, iterators
 from penstock.loaders.drop_in.data_loader import DataLoader
-from penstock.loaders.feed.tensor_feed import TensorFeed, lock_tensors
-from penstock.loaders.workers.worker_progress import SAMPLE
+from penstock.loaders.run.feed.tensor_feed import TensorFeed, lock_tensors
+from penstock.loaders.run.workers.worker_progress import SAMPLE
 from penstock.pipelines.errors import LoaderError
 
 LENGTH, BATCH = 11, 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock.loaders.engine.options import WorkerOptions
+from penstock.loaders.run.engine.options import WorkerOptions
 from penstock.loaders.system import machine
 from penstock.loaders.system.machine import ControlGroup, control_groups
 

@@ -13,8 +13,8 @@ import pytest
 import simplejpeg
 from jpeg_samples import stoppable, unstoppable
 
-from penstock.loaders.cache.format import Encoding
-from penstock.loaders.cache_encode.encode import SampleEncoder
+from penstock.loaders.cache_build.encode import SampleEncoder
+from penstock.loaders.data.cache.format import Encoding
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg import recode as jpeg_recode
 from penstock.pipelines.jpeg.header import EOI, parse_header

@@ -14,7 +14,7 @@ from PIL import Image
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.header import check_scans, parse_header
-from penstock.pipelines.sample import decode_pillow, pixel_memory
+from penstock.pipelines.sample import decode_pillow, pixel_buffer
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.formats import check_end, read_format
 from penstock.pipelines.spec import ImagePipeline
@@ -172,7 +172,7 @@ def test_no_memory_of_a_large_image_is_kept(name: str, monkeypatch: pytest.Monke
     expected = decoder.full(large).copy()
     memory = decoder._jpeg._memory._kept  # type: ignore[attr-defined]
     assert memory.nbytes >= expected.nbytes
-    monkeypatch.setattr(pixel_memory, "_KEPT_BYTES", expected.nbytes - 1)
+    monkeypatch.setattr(pixel_buffer, "_KEPT_BYTES", expected.nbytes - 1)
     decoder = ImageDecoder(ImagePipeline(), name)
     assert np.array_equal(decoder.full(large), expected)
     decoder.full(small)

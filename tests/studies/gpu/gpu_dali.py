@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from gpu_notes import Notes
 
-from penstock.bench.data.wrapped_sources import RepeatedSource
-from penstock.bench.measure.loader_rate import loader_rate
+from penstock.bench.probe.data.wrapped_sources import RepeatedSource
+from penstock.bench.record.loader_rate import loader_rate
 from penstock.loaders import create_loader
 from penstock.loaders.dali import dali_probe, dali_versions
-from penstock.loaders.open_source import open_source
+from penstock.loaders.front.open_source import open_source
 from penstock.pipelines.jpeg.header import parse_header
 from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSettings, dali_can_decode
 from penstock.pipelines.sample.dali_reference import DaliReference, distance

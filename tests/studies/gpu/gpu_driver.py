@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from penstock.loaders.system.json_file import write_json
 
 HERE = Path(__file__).resolve().parent
-TESTS = ("tests/pipelines/batch", "tests/loaders/feed", "tests/bench/step", "tests/bench/train")
+TESTS = ("tests/pipelines/batch", "tests/loaders/run/feed", "tests/bench/train/step", "tests/bench/train")
 SELFTEST_TESTS = "tests/bench/checks/test_selftest_device.py"
 DALI_TESTS = ("tests/pipelines/sample/test_dali_graph.py", "tests/loaders/dali")
 DALI, JPEG = "nvidia.dali", "simplejpeg"

@@ -15,14 +15,14 @@ import torch
 from gpu_kernels import FULL
 from gpu_notes import Notes
 
-from penstock.bench.data.wrapped_sources import RepeatedSource
-from penstock.bench.measure.loader_rate import loader_rate
-from penstock.bench.step.models import build_model
-from penstock.bench.step.rates import resident_batch_rate, training_times
-from penstock.bench.step.settings import TrainSettings
+from penstock.bench.probe.data.wrapped_sources import RepeatedSource
+from penstock.bench.record.loader_rate import loader_rate
+from penstock.bench.train.step.models import build_model
+from penstock.bench.train.step.rates import resident_batch_rate, training_times
+from penstock.bench.train.step.settings import TrainSettings
 from penstock.loaders import create_loader
-from penstock.loaders.cache_build.for_source import prepare_source
-from penstock.loaders.open_source import open_source
+from penstock.loaders.cache_build.open_or_build import prepare_source
+from penstock.loaders.front.open_source import open_source
 from penstock.pipelines.spec import Augmentations, imagenet_train
 
 KINDS = ("torch", "hdf5", "dali", "dali-cache")

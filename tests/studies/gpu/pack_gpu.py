@@ -23,7 +23,7 @@ from pathlib import Path
 
 from fat_binaries import PTX, find_codes
 
-from penstock.bench.measure.commit import ROOT, export_commit
+from penstock.bench.record.commit import ROOT, export_commit
 from penstock.pipelines.native.library import LIBRARY
 
 # What a machine for training has not, next to torch, numpy, h5py, psutil, rich, typer, jinja2 and pytest.

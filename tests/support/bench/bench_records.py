@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.bench.measure.loader_time import StoreTime, Traffic, WorkerTime
-from penstock.bench.measure.resources import Resources
 from penstock.bench.record.bench_record import (
     COPY,
     DECODE,
@@ -20,6 +18,8 @@ from penstock.bench.record.bench_record import (
     fetch_name,
     replayed_model_name,
 )
+from penstock.bench.record.loader_time import StoreTime, Traffic, WorkerTime
+from penstock.bench.record.resources import Resources
 
 
 def record(

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 
 from penstock.loaders import create_loader
-from penstock.loaders.batch import Batch
-from penstock.loaders.loader import Loader
-from penstock.loaders.stream.ledger import EpochLedger
+from penstock.loaders.front.batch import Batch
+from penstock.loaders.front.loader import Loader
+from penstock.loaders.order.ledger import EpochLedger
 from penstock.pipelines import imagenet_train
 
 WORKERS = [{"workers": 0}, {"workers": 2, "readers": 2, "prefetch": 3}]

@@ -15,12 +15,12 @@ from jpeg_samples import stoppable, unstoppable
 from odd_images import corpus, encoded, scene
 from photo_folder import photo, write_folder
 
-from penstock.loaders.cache.format import PIXELS, STRIPS, Encoding, Record
-from penstock.loaders.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.hdf5_frame import PAYLOAD_OFFSET
 from penstock.loaders.cache_build.verify import find_damage
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.cache.format import PIXELS, STRIPS, Encoding, Record
+from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, open_cache
+from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.sample.decode import ImageDecoder

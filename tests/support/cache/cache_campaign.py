@@ -21,7 +21,7 @@ from folder_trees import settle
 from photo_folder import write_folder
 from power_cut import cut_builds
 
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.files.image_folder import ImageFolder
 
 
 def cuts(folder: Path, count: int = 1000) -> Iterable[str]:

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.cache.format import FILE, PIXELS, RECORD, STRIPS, About, Encoding
+from penstock.loaders.data.cache.format import FILE, PIXELS, RECORD, STRIPS, About, Encoding
 from penstock.pipelines.jpeg.header import parse_header
 from penstock.pipelines.jpeg.strips import StripGeometry, mcu_size, restart_interval, segment_ends
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from forked_commands import Command, Commands
 
-from penstock.loaders.cache.hdf5_cache import open_cache
 from penstock.loaders.cache_build.unfinished import Block, read_journal
 from penstock.loaders.cache_build.verify import verify_cache
+from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.pipelines.errors import LoaderError
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from penstock.loaders.cache_build import chunks as build_chunks
 from penstock.loaders.cache_build import unfinished as build_folder
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.cache_encode import chunks as build_chunks
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.files.image_folder import ImageFolder
 
 SHARDS = 3
 CALLS = ("pwrite", "truncate", "fsync", "fdatasync", "replace", "rename", "unlink", "mkdir", "rmdir", "fchmod")

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from cache_kills import state_of
 
-from penstock.loaders.cache_build import unfinished
+from penstock.loaders.cache_build import chunks, unfinished
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.cache_encode import chunks
-from penstock.loaders.sources.image_folder import ImageFolder
+from penstock.loaders.data.files.image_folder import ImageFolder
 
 _SECTOR = 512
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import simplejpeg
 
-from penstock.loaders.cache.format import FILE, STRIP, STRIPS
-from penstock.loaders.cache_encode.encode import Stored
+from penstock.loaders.cache_build.encode import Stored
+from penstock.loaders.data.cache.format import FILE, STRIP, STRIPS
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from penstock.loaders.feed import copies
+from penstock.loaders.run.feed import copies
 
 _empty_like = torch.empty_like
 

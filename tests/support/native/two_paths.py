@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from producer_settings import producer_settings
 
-from penstock.loaders.engine.work import BATCH_ROW
-from penstock.loaders.rows.producer import Producer
-from penstock.loaders.rows.producer_settings import ProducerSettings
-from penstock.loaders.stream.engine_contract import BadSample, Cursor
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.producer import Producer
+from penstock.loaders.order.engine_contract import BadSample, Cursor
+from penstock.loaders.run.engine.work_items import BATCH_ROW
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.sample.dali_graph import CropTask
 

@@ -251,7 +251,7 @@ def _serve() -> None:
     import penstock.bench.report.cache_text
     import penstock.loaders.cache_build.build
     import penstock.loaders.cache_build.build_ranks
-    import penstock.loaders.sources.contract
+    import penstock.loaders.data.files.contract
 
     gc.freeze()  # what a command collects at its end is its own
     print("ready", flush=True)
@@ -317,9 +317,9 @@ def _impose(
 
     file_bytes: limit on the size of files. stop_after: SIGSTOP to itself once it has stored so many images.
     """
+    from penstock.loaders.cache_build import chunks as build_chunks
     from penstock.loaders.cache_build import disk_space as build_space
     from penstock.loaders.cache_build import unfinished as build_folder
-    from penstock.loaders.cache_encode import chunks as build_chunks
 
     if small_steps:
         build_chunks.FIRST_CHUNK_SAMPLES = build_chunks.MAX_CHUNK_SAMPLES = 2

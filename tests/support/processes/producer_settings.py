@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.loaders.rows.producer_settings import ProducerSettings
-from penstock.loaders.stream.schedule import Schedule
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.order.schedule import Schedule
 from penstock.pipelines import imagenet_train
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from penstock.loaders.loader import Loader
+from penstock.loaders.front.loader import Loader
 
 Row = tuple[int, int, int]  # index, label, CRC of the pixels
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from penstock.loaders.batch import Batch
-from penstock.loaders.loader import Loader
+from penstock.loaders.front.batch import Batch
+from penstock.loaders.front.loader import Loader
 
 
 class Pixels:

@@ -1,1 +1,0 @@
-"""How a command ends: signals become exits."""

@@ -1,1 +1,0 @@
-"""Clocks, rates, resources and the environment of a measurement."""

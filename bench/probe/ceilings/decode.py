@@ -1,0 +1,319 @@
+"""Decode ceilings: how many images one thread decodes, resizes, or hands to the device if it does nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import chain, count, cycle, islice
+
+import numpy as np
+import torch
+
+from penstock.bench.probe.ceilings.remote_data import fetched_apart, has_remote_samples
+from penstock.bench.probe.ceilings.store import StoreCeiling
+from penstock.bench.probe.data.wrapped_sources import FetchedSource
+from penstock.bench.record.clock import Rate, Stopwatch, measure_rate
+from penstock.loaders.data.files.contract import Source, is_fetching
+from penstock.loaders.make.layout import Slot, image_layout
+from penstock.loaders.make.native_rows import native_rows, plan_images, suits_native_library
+from penstock.loaders.make.sample_reader import Loaded, SampleReader
+from penstock.loaders.run.engine.work_items import BATCH_ROW
+from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import Pixels, Window
+from penstock.pipelines.native.library import native_library
+from penstock.pipelines.plan.crops import plan_batch
+from penstock.pipelines.sample.decode import JPEG_DECODERS, NATIVE, ImageDecoder, choose_jpeg_decoder
+from penstock.pipelines.sample.resize import RESIZERS, write_sample
+from penstock.pipelines.spec import ImagePipeline
+
+MAX_SAMPLES = 256  # enough for stable statistics, few enough to hold in memory
+_MIN_SAMPLES, _LOAD_S = 64, 1.0  # of slow storage so few are read, once that took so many seconds
+STEP = 8  # images between two looks at the clock: a measurement is five steps at least
+MAX_CROPS = 32  # decoded ones: a loader's are in the processor's caches still
+
+
+class DecodeCeiling:
+    """Measures decoding and resizing on one thread, of up to 256 files in memory, with the crops of the real stream.
+
+    A loader cannot be faster than this times its CPUs. Bad samples are left out. Of a cache it is the crop's part that
+    is decoded, and reading it (from the page cache, CRC and all) is part of the work.
+
+    samples: what another decoder's ceiling has loaded; None loads them.
+
+    Attributes:
+        name: of the decoder.
+        loaded: the samples, in an order by chance: a short measurement sees all parts of the data.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        pipeline: ImagePipeline,
+        decoder: str,
+        seed: int,
+        samples: Sequence[Loaded] | None = None,
+    ) -> None:
+        self._decoder = ImageDecoder(pipeline, decoder)
+        self._reader = SampleReader(source, self._decoder)
+        self.name = self._decoder.name
+        self._pipeline, self._seed = pipeline, seed
+        stride = max(1, len(source) // MAX_SAMPLES)
+        spread = np.arange(0, len(source), stride)[:MAX_SAMPLES]
+        chance = np.random.default_rng(seed)
+        self.loaded = (
+            samples if samples is not None else list(self._readable(source, chance.permutation(spread).tolist()))
+        )
+        self._samples = list(self.loaded)
+        self._ensure_samples()
+        height, width = pipeline.size
+        self._slot = torch.empty(1, height, width, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        self._resize = RESIZERS[pipeline.resample]
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Return width and height of the image with the most pixels, of those tried."""
+        return max(((item.width, item.height) for item in self._samples), key=lambda size: size[0] * size[1])
+
+    def measure(self, seconds: float, *, resize: bool = True) -> Rate:
+        """Measure images/s on one thread; without `resize`, of decoding alone (the same windows)."""
+        crops = chain.from_iterable(map(self._crops, count()))
+        images = min(STEP, len(self._samples))
+
+        def step() -> int:
+            for pixels, flip in islice(crops, images):
+                if resize:
+                    self._write(pixels, flip)
+            return images
+
+        return on_one_thread(step, seconds)
+
+    @property
+    def decodes(self) -> bool:
+        """Return whether there is anything to decode: not of arrays."""
+        return any(item.probe is not None for item in self._samples)
+
+    def decode(self, seconds: float) -> Rate:
+        """Measure images/s of decoding alone on one thread: of a cache, of parts that are in memory already."""
+        if all(item.data is not None for item in self._samples):
+            return self.measure(seconds, resize=False)
+        epochs = -(-MAX_SAMPLES // len(self._samples))  # of a small sample several, as its crops differ much
+        endless = cycle([task for epoch in range(epochs) for task in self._decodings(epoch)])
+
+        def decode() -> int:
+            for task in islice(endless, STEP):
+                task()
+            return STEP
+
+        return on_one_thread(decode, seconds)
+
+    def resize(self, seconds: float) -> Rate:
+        """Measure images/s of resizing and mirroring alone on one thread: of crops that are decoded already."""
+        endless = cycle([(pixels.copy(), flip) for pixels, flip in islice(self._crops(0), MAX_CROPS)])
+
+        def resize() -> int:
+            self._write(*next(endless))
+            return 1
+
+        return on_one_thread(resize, seconds)
+
+    def _write(self, pixels: Pixels, flip: bool) -> None:
+        write_sample(pixels, self._slot, flip, self._resize)
+
+    def _crops(self, epoch: int) -> Iterator[tuple[Pixels, bool]]:
+        """Yield (decoded crop, valid until the next one, mirror flag) of each sample of an epoch."""
+        for item, window, flip in self._plan(epoch):
+            try:
+                pixels = self._reader.crop(item, window)
+            except LoaderError:
+                self._samples = [sample for sample in self._samples if sample is not item]
+                self._ensure_samples()
+                continue
+            yield pixels, flip
+
+    def _decodings(self, epoch: int) -> Iterator[Callable[[], Pixels]]:
+        """Yield what decodes each sample's crop, from bytes in memory."""
+        for item, window, _ in self._plan(epoch):
+            if item.probe is not None and item.data is None:
+                part, stored = self._reader.part(item, window)
+                yield partial(self._decoder.part, part, item.probe, stored)
+            elif item.probe is not None:
+                yield partial(self._reader.crop, item, window)
+
+    def _plan(self, epoch: int) -> Iterator[tuple[Loaded, Window, bool]]:
+        numbers = np.array([(item.sample, item.width, item.height) for item in self._samples], np.int64)
+        plan = plan_batch(self._pipeline, self._seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
+        return zip(self._samples, map(tuple, plan.windows.tolist()), plan.flips.tolist(), strict=True)
+
+    def _readable(self, source: Source, samples: Sequence[int]) -> Iterator[Loaded]:
+        watch = Stopwatch()
+        if is_fetching(source):
+            source.announce(np.array(samples, np.int64))
+        for number, sample in enumerate(samples):
+            if number >= _MIN_SAMPLES and watch.seconds > _LOAD_S:
+                break
+            with suppress(LoaderError):
+                yield self._reader.load(sample)
+        if is_fetching(source):
+            source.forget()
+
+    def _ensure_samples(self) -> None:
+        if not self._samples:
+            raise LoaderError("E-NODATA", "none of the samples tried can be decoded")
+
+
+class NativeCeiling(DecodeCeiling):
+    """Measures the native library, and the Python path for the images that the library leaves to it, as a loader does.
+
+    Both read the images from the page cache: that is part of the work. Bad samples are left out. Raises LoaderError
+    E-DEPENDENCY where the library is not built, E-MISUSE for data or settings that are not its own.
+    """
+
+    def __init__(
+        self, source: Source, pipeline: ImagePipeline, seed: int, samples: Sequence[Loaded] | None = None
+    ) -> None:
+        super().__init__(source, pipeline, NATIVE, seed, samples)
+        rows = native_rows(source, pipeline, NATIVE)
+        if rows is None:
+            cause = "the native library reads plain files, records and caches, and resizes as resample='torch' does"
+            raise LoaderError("E-MISUSE", cause, fix="name another decoder, or 'auto'")
+        self.name, self._rows = NATIVE, rows
+        layout = image_layout((pipeline,), STEP)
+        memory = np.empty(layout.num_bytes, np.uint8)
+        self._output = Slot(layout, memory, np.zeros(STEP, BATCH_ROW))
+        self._epoch = self._first = 0
+
+    def measure(self, seconds: float, *, resize: bool = True) -> Rate:
+        """Measure images/s on one thread; without `resize`, of reading and decoding alone (the same windows)."""
+
+        def step() -> int:
+            batch = self._samples[self._first : self._first + STEP]
+            self._first = self._first + STEP if self._first + STEP < len(self._samples) else 0
+            self._epoch += 1
+            plan = plan_images((self._pipeline,), self._seed, self._epoch, self._output.layout)
+            samples = np.array([item.sample for item in batch], np.int64)
+            rows = self._rows.fill(samples, np.arange(len(batch)), plan, self._output, draws=resize)
+            filled = set() if rows is None else set(samples[rows].tolist())
+            left = [item for item in batch if item.sample not in filled]
+            return len(filled) + sum([self._make_in_python(item, resize) for item in left])
+
+        return on_one_thread(step, seconds)
+
+    def _make_in_python(self, item: Loaded, resize: bool) -> bool:
+        """Make one image as a loader does where the library does not; False for a bad one, which is then left out."""
+        try:
+            loaded = self._reader.load(item.sample)
+            sides = [np.array([side], np.int64) for side in (loaded.sample, loaded.width, loaded.height)]
+            plan = plan_batch(self._pipeline, self._seed, self._epoch, *sides)
+            pixels = self._reader.crop(loaded, tuple(plan.windows[0].tolist()))
+        except LoaderError:
+            self._samples = [sample for sample in self._samples if sample is not item]
+            self._ensure_samples()
+            return False
+        if resize:
+            super()._write(pixels, bool(plan.flips[0]))
+        return True
+
+    def decode(self, seconds: float) -> Rate:
+        """Measure images/s of reading and decoding alone on one thread."""
+        return self.measure(seconds, resize=False)
+
+    def _write(self, pixels: Pixels, flip: bool) -> None:
+        self._rows.stage.resize(pixels, flip, self._output.images[0][0])
+
+
+class DecodeCeilings:
+    """Holds the ceilings of one benchmark run, whose samples are read once for its search and its rounds.
+
+    source(cached=...): the data, as files or as a cache. Remote samples are fetched once and held in memory.
+    """
+
+    def __init__(self, source: Callable[..., Source], pipeline: ImagePipeline, seed: int) -> None:
+        self._source, self._pipeline, self._seed = source, pipeline, seed
+        self._made: dict[tuple[str, bool], DecodeCeiling] = {}
+        self._store: StoreCeiling | None = None
+        self._fetched: FetchedSource | None = None
+
+    def store(self, batch_size: int, *, cached: bool) -> StoreCeiling | None:
+        """Return the ceiling of the remote storage that the data come from; None for data on this machine."""
+        if self._store is None and not cached and has_remote_samples(self._source(cached=False)):
+            self._store = StoreCeiling(self._source(cached=False), batch_size, self._seed)
+        return None if cached else self._store
+
+    def _in_memory(self, source: Source) -> Source:
+        """Return a source that holds what it has fetched once, if that is remote."""
+        if not has_remote_samples(source):
+            return source
+        if self._fetched is None:
+            self._fetched = FetchedSource(fetched_apart(source))
+        return self._fetched
+
+    def of(self, decoder: str, *, cached: bool) -> DecodeCeiling:
+        """Return the ceiling of a decoder. Raises LoaderError where it cannot decode any of the samples."""
+        key = decoder, cached
+        if key not in self._made:
+            loaded = next((made.loaded for (_, of), made in self._made.items() if of == cached), None)
+            source = self._in_memory(self._source(cached=cached))
+            self._made[key] = ceiling_of(source, self._pipeline, decoder, self._seed, loaded)
+        return self._made[key]
+
+    def decoders(self, *, cached: bool) -> list[str]:
+        """Return the decoders that work here and on these data, the best first."""
+        native = suits_native_library(self._source(cached=cached), self._pipeline, NATIVE)
+        return all_decoders() if native else usable_decoders()
+
+
+def ceiling_of(
+    source: Source, pipeline: ImagePipeline, decoder: str, seed: int, samples: Sequence[Loaded] | None = None
+) -> DecodeCeiling:
+    """Return the ceiling of a decoder, the native library among them; arguments as of DecodeCeiling."""
+    if decoder != NATIVE:
+        return DecodeCeiling(source, pipeline, decoder, seed, samples)
+    return NativeCeiling(source, pipeline, seed, samples)
+
+
+def on_one_thread(step: Callable[[], int], seconds: float) -> Rate:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return measure_rate(step, seconds=seconds)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def all_decoders() -> list[str]:
+    """Return the decoders that work here, the native library among them, the best first."""
+    return [NATIVE] * (native_library() is not None) + usable_decoders()
+
+
+def usable_decoders() -> list[str]:
+    """Return the decoders of single images that work here, the best first."""
+    usable = []
+    for name in JPEG_DECODERS:
+        try:
+            choose_jpeg_decoder(name)
+        except LoaderError:
+            continue
+        usable.append(name)
+    return usable
+
+
+def transfer_rate(pipeline: ImagePipeline, batch_size: int, dtype: torch.dtype, device: str, seconds: float) -> Rate:
+    """Measure images/s of copying one uint8 host batch to `device` and normalising it there: the feed alone.
+
+    On a CPU there is no copy, only the normalising pass. With dtype uint8 it is the copy alone.
+    """
+    height, width = pipeline.size
+    batch = torch.randint(0, 256, (batch_size, height, width, 3), dtype=torch.uint8)
+    target = torch.device(device)
+    stage = BatchStage(pipeline, dtype, target)
+    if target.type == "cuda":
+        batch = batch.pin_memory()
+    out = torch.empty(batch.shape, dtype=dtype) if target.type == "cpu" else None
+
+    def send() -> int:
+        stage(batch.to(target, non_blocking=True), out)
+        return batch_size
+
+    return measure_rate(send, seconds=seconds, device=device)

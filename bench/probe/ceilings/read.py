@@ -1,0 +1,228 @@
+"""Reading alone: a sample of the data read by one thread, from the page cache and from storage, and by many at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count, cycle, starmap
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.bench.probe.ceilings.decode import MAX_SAMPLES
+from penstock.bench.probe.data.wrapped_sources import RepeatedSource
+from penstock.bench.record.clock import Rate, Stopwatch, measure_rate
+from penstock.bench.record.resources import storage_bytes
+from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
+from penstock.loaders.data.cache.hdf5_layout import read_layout
+from penstock.loaders.data.files.contract import Source, WindowSource
+from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.files.range_source import RangeSource
+from penstock.loaders.data.views.subset import Subset
+from penstock.loaders.system.machine import available_cpus, many_workers
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.plan.crops import plan_batch
+from penstock.pipelines.sample.orientation import stored_window
+from penstock.pipelines.spec import ImagePipeline
+
+_CHUNK = 32  # images read at once, as a batch
+_MIN_CHUNKS = 3
+_FEW = 16  # images whose sizes stand for all if no index has them
+_ENOUGH = 0.9  # least share of the bytes read that storage must have served for the rate to be that of storage
+
+
+class FileRange(NamedTuple):
+    """A range of bytes of a file: `num_bytes` from `offset`."""
+
+    path: bytes
+    offset: int
+    num_bytes: int
+
+
+class ReadCeiling:
+    """Measures how fast up to 256 images, spread over the data, are read.
+
+    Of a folder whole files are read, of a cache only the part of an image that its crop needs. Bad images are left out.
+    """
+
+    def __init__(self, source: Source, pipeline: ImagePipeline, seed: int) -> None:
+        source = source.source if isinstance(source, RepeatedSource) else source
+        self._source, self._pipeline, self._seed = source, pipeline, seed
+        stride = max(1, len(source) // MAX_SAMPLES)
+        tried = ((index, self._read_of(index)) for index in range(0, len(source), stride)[:MAX_SAMPLES])
+        readable = [(index, read) for index, read in tried if _try_read(read)]
+        self._indices, self._reads = [index for index, _ in readable], [read for _, read in readable]
+
+    @property
+    def possible(self) -> bool:
+        """Return whether there is anything to read: not for arrays, which are in memory, nor if all images are bad."""
+        return bool(self._reads) and not isinstance(self._reads[0](), np.ndarray)
+
+    def warm(self, seconds: float) -> Rate:
+        """Measure images/s from the page cache."""
+        numbers = count()
+
+        def read() -> int:
+            self._reads[next(numbers) % len(self._reads)]()
+            return 1
+
+        return measure_rate(read, seconds=seconds)
+
+    def cold(self, seconds: float) -> Rate:
+        """Measure images/s from storage: images are dropped from the page cache, outside the time that counts.
+
+        Raises ValueError, saying why, if the bytes did not come from storage (the file system is in memory, or another
+        process keeps the pages cached), if the kernel does not count them, or if the images' files are not known.
+        """
+        ranges = list(file_ranges(self._source, self._indices))
+        if not ranges:
+            raise ValueError("the places of the images in their files are unknown")
+        images: list[int] = []
+        times: list[float] = []
+        expected, came, spent = 0, storage_bytes(), Stopwatch()
+        parts = [slice(first, first + _CHUNK) for first in range(0, len(ranges), _CHUNK)]
+        for part in cycle(parts):
+            if part.start == 0:
+                drop_cached(ranges)
+            expected += sum(found.num_bytes for found in ranges[part])
+            watch = Stopwatch()
+            if isinstance(self._source, WindowSource):
+                self._source.will_need(np.asarray(self._indices[part], np.int64))
+            images.append(sum(map(_try_read, self._reads[part])))
+            times.append(watch.seconds)
+            if spent.seconds >= seconds and len(times) >= len(parts[:_MIN_CHUNKS]):
+                break
+        now = storage_bytes()
+        self._back_into_the_page_cache()
+        if came is None or now is None:
+            raise ValueError("this kernel does not report what is read from storage")
+        if now - came < _ENOUGH * expected or not expected:
+            raise ValueError(
+                f"of {expected / 1e6:,.1f} MB that were dropped from the page cache {(now - came) / 1e6:,.1f} MB were "
+                "read from storage again"
+            )
+        return Rate.from_steps(images, times)
+
+    def many(self, seconds: float) -> Rate:
+        """Measure images/s with many reader threads.
+
+        Storage that keeps each read waiting scales with the threads; storage whose bandwidth is used up does not. What
+        lies in files is dropped from the page cache before each pass, outside the time that counts.
+        """
+        ranges = list(file_ranges(self._source, self._indices))
+        times: list[float] = []
+        spent = Stopwatch()
+        with ThreadPoolExecutor(many_workers(available_cpus())) as pool:
+            while not times or spent.seconds < seconds:
+                drop_cached(ranges)
+                watch = Stopwatch()
+                list(pool.map(_try_read, self._reads))
+                times.append(watch.seconds)
+        if ranges:
+            self._back_into_the_page_cache()
+        return Rate.from_steps([len(self._reads)] * len(times), times)
+
+    def _back_into_the_page_cache(self) -> None:
+        """Read everything again, since the loader is measured next."""
+        for index in self._indices:
+            _try_read(partial(self._source.read, index))
+
+    def _read_of(self, index: int) -> Callable[[], object]:
+        """Return what reads image `index` as a loader does; the crop is planned as if the image needed no turning."""
+        source = self._source
+        size = source.stored_size(index) if isinstance(source, WindowSource) else None
+        if size is None:
+            return lambda: source.read(index)
+        assert isinstance(source, WindowSource)
+        numbers = np.array([[index], [size.width], [size.height]], np.int64)
+        plan = plan_batch(self._pipeline, self._seed, 0, *numbers)
+        x, y, w, h = plan.windows[0].tolist()
+        window = stored_window((x, y, w, h), size.width, size.height, 1)
+        return lambda: source.read_window(index, window)
+
+
+def _try_read(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except LoaderError:
+        return False
+    return True
+
+
+def file_ranges(source: Source, indices: list[int]) -> Iterator[FileRange]:
+    """Yield where the bytes of images `indices` lie; nothing for a source of which this is unknown."""
+    if isinstance(source, ImageFolder):
+        for path in map(source.path, indices):
+            yield FileRange(path, 0, os.path.getsize(path) if os.path.exists(path) else 0)
+    elif isinstance(source, RangeSource):
+        yield from starmap(FileRange, source.ranges(indices))
+    elif isinstance(source, Hdf5Cache):
+        payloads: dict[bytes, int] = {}
+        for index in indices:
+            path = source.path(index).rpartition(b":" + source.name(index))[0]
+            if path not in payloads:
+                payloads[path] = _payload_offset(path)
+            record = source.records[index]
+            yield FileRange(path, payloads[path] + int(record["offset"]), int(record["length"]))
+    elif isinstance(source, Subset):
+        yield from file_ranges(source.source, source.indices[indices].tolist())
+
+
+def _payload_offset(path: bytes) -> int:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return read_layout(fd)["payload"].offset
+    finally:
+        os.close(fd)
+
+
+def bytes_an_image(source: Source) -> int | None:
+    """Return the mean stored size of an image in bytes; None for arrays. Reads a few images of other sources."""
+    source = source.source if isinstance(source, RepeatedSource) else source
+    if isinstance(source, (ImageFolder, RangeSource)):
+        return source.num_bytes // len(source)
+    if isinstance(source, Hdf5Cache):
+        return sum(about.payload_bytes for about in source.about) // len(source)
+    read: list[int] = []
+    for index in range(0, len(source), max(1, len(source) // _FEW)):
+        try:
+            data = source.read(index)
+        except LoaderError:
+            continue
+        if not isinstance(data, bytes):
+            return None
+        read.append(len(data))
+    return sum(read) // len(read) if read else None
+
+
+def drop_cached(ranges: list[FileRange]) -> None:
+    """Have the kernel forget the pages of these bytes, as far as it can.
+
+    Neighbours are dropped together: the page cache of some file systems is in blocks of up to a few MB, which are
+    dropped as a whole.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    for path, offset, num_bytes in _join_ranges(ranges):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            first, end = offset // page * page, -(-(offset + num_bytes) // page) * page
+            os.posix_fadvise(fd, first, end - first, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+def _join_ranges(ranges: list[FileRange]) -> list[FileRange]:
+    joined: list[FileRange] = []
+    for found in sorted(set(ranges)):
+        last = joined[-1] if joined else None
+        if last is not None and last.path == found.path and found.offset <= last.offset + last.num_bytes:
+            end = max(last.offset + last.num_bytes, found.offset + found.num_bytes)
+            joined[-1] = last._replace(num_bytes=end - last.offset)
+        else:
+            joined.append(found)
+    return joined

@@ -1,0 +1,82 @@
+"""Which samples of a source come from remote storage, and with which requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.view import OverSources, View
+from penstock.loaders.data.remote.remote_source import RemoteOptions, Request
+from penstock.loaders.data.views.concat import Concat
+
+_LOOKED_AT = 1024  # samples
+
+
+@runtime_checkable
+class RemoteData(Protocol):
+    """Fetch samples with requests that can be planned: tars, Arrow and Parquet files, and images by URL."""
+
+    @property
+    def options(self) -> RemoteOptions:
+        """How the data is fetched."""
+        ...
+
+    def with_options(self, **changes: Any) -> Source:
+        """Return a source of the same data that fetches by itself; `changes` are fields of RemoteOptions."""
+        ...
+
+    def plan_requests(self, indices: npt.NDArray[np.int64]) -> list[Request]:
+        """Return the requests that fetch images `indices` (int64 [n]) if all are announced at once."""
+        ...
+
+    def requests_under_way(self, requests: int) -> int:
+        """Return how many requests are under way at a time if `requests` may be."""
+        ...
+
+
+def find_remote(source: Source) -> list[RemoteData]:
+    """Return the remote sources that `source` is made of, each once; none for data on this machine."""
+    if isinstance(source, RemoteData):
+        return [source]
+    parts = source.sources if isinstance(source, OverSources) else ()
+    return list({id(found): found for part in parts for found in find_remote(part)}.values())
+
+
+def has_remote_samples(source: Source) -> bool:
+    """Return whether samples of `source` come from remote storage, judged by some of them."""
+    some = np.linspace(0, len(source), min(len(source), _LOOKED_AT), endpoint=False).astype(np.int64)
+    return bool(find_remote(source)) and count_remote(source, some) > 0
+
+
+def fetched_apart(source: Source, **changes: Any) -> Source:
+    """Return the same data; what is remote has a fetcher of its own, and other options of RemoteOptions."""
+    apart = {id(remote): remote.with_options(**changes) for remote in find_remote(source)}
+    return _replace_remote(source, apart) if apart else source
+
+
+def _replace_remote(source: Source, apart: dict[int, Source]) -> Source:
+    if isinstance(source, View):
+        return source.over(_replace_remote(source.source, apart))
+    if isinstance(source, Concat):
+        return source.over([_replace_remote(part, apart) for part in source.sources])
+    return apart.get(id(source), source)
+
+
+def plan_requests(source: Source, indices: npt.NDArray[np.int64]) -> Iterator[Request]:
+    """Yield the requests for images `indices` (int64 [n]), none for those on this machine."""
+    if isinstance(source, RemoteData):
+        yield from source.plan_requests(indices)
+    elif isinstance(source, OverSources):
+        for part, inner in source.parts(indices):
+            yield from plan_requests(part, inner)
+
+
+def count_remote(source: Source, indices: npt.NDArray[np.int64]) -> int:
+    """Return how many of images `indices` (int64 [n]) are remote."""
+    if isinstance(source, OverSources):
+        return sum(count_remote(part, inner) for part, inner in source.parts(indices))
+    return len(indices) if isinstance(source, RemoteData) else 0

@@ -1,0 +1,88 @@
+"""The loader removed: a few of its batches, held in host memory, fed to the device again and again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import cycle, islice
+
+import torch
+
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.front.create import create_loader
+from penstock.loaders.order.engine_contract import Cursor, HostBatch
+from penstock.loaders.run.feed.batch_feed import DeviceFeed
+from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.spec import ImagePipeline
+
+NUM_BATCHES = 4  # more than a processor's caches hold
+
+
+def host_batches(source: Source, pipeline: ImagePipeline, batch_size: int, seed: int) -> list[HostBatch]:
+    """Make the first batches of the stream in this process, as an engine hands them over; bad samples are replaced."""
+    settings = {"pipeline": pipeline, "batch_size": batch_size, "seed": seed, "on_bad_sample": "replace"}
+    with (
+        create_loader(source, backend="torch", workers=0, device="cpu", dtype=torch.uint8, **settings) as loader,  # type: ignore[arg-type]
+        closing(loader.batches()) as batches,  # type: ignore[type-var]
+    ):
+        return [
+            HostBatch(
+                cursor=Cursor(batch.epoch, batch.step * batch_size),
+                images=batch.images.permute(0, 2, 3, 1),
+                index=batch.index,
+                labels=batch.labels.numpy(),
+                windows=batch.windows,
+                flips=batch.flips,
+                places=batch.places,
+                turns=batch.turns,
+                bad=(),
+                produce_s=0.0,
+            )
+            for batch in islice(batches, NUM_BATCHES)
+        ]
+
+
+class ReplayedBatches:
+    """Iterates forever over (images, labels) as the loader hands them out, by its feed and batch stage.
+
+    make_batches(): called once, by `prepare()` or the first iteration. resident: the batches lie on the device
+    already, as those of an engine that decodes there.
+    """
+
+    def __init__(
+        self,
+        make_batches: Callable[[], list[HostBatch]],
+        pipeline: ImagePipeline,
+        dtype: torch.dtype,
+        device: str,
+        *,
+        resident: bool,
+    ) -> None:
+        self._make, self._resident, self._target = make_batches, resident, torch.device(device)
+        self._stage = BatchStage(pipeline, dtype, self._target)
+        self._feed: DeviceFeed | None = None
+
+    def prepare(self) -> DeviceFeed:
+        """Make the batches, unless that is done; return what feeds them."""
+        if self._feed is None:
+            batches = self._make()
+            if self._resident:
+                batches = [dataclasses.replace(b, images=b.images.to(self._target), resident=True) for b in batches]
+            elif self._target.type != "cpu":  # as the slots of an engine are
+                batches = [dataclasses.replace(b, images=b.images.pin_memory(), pinned=True) for b in batches]
+            endless = cycle(batches)
+            self._feed = DeviceFeed(lambda: next(endless), lambda: 1, self._stage)
+        return self._feed
+
+    def one(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return one of the batches, as the model takes it."""
+        return next(iter(self))
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        feed = self.prepare()
+        while True:
+            batch = feed.next()
+            images, labels = batch.images, batch.labels
+            del batch
+            yield images, labels

@@ -1,0 +1,67 @@
+"""Describes what a measurement was made on: machine, versions, commit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from pathlib import Path
+
+import psutil
+import torch
+
+from penstock.bench.record.commit import find_commit
+from penstock.bench.record.gpu_state import cudnn_version, describe_gpu
+from penstock.loaders.system.machine import available_cpus
+
+_PACKAGES = (
+    *("penstock-loader", "torch", "triton", "timm", "numpy", "simplejpeg", "PyTurboJPEG"),
+    *("pillow", "pillow-simd", "h5py"),
+    *("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12"),
+)
+
+
+def describe_environment(device: str = "cuda") -> dict[str, object]:
+    """Return a JSON-serialisable description; it holds no host name, user, path or environment variable.
+
+    device: the one that was used; of another kind than a GPU, the GPU that torch would take is named.
+    """
+    on_gpu = device if torch.device(device).type == "cuda" else None
+    versions = {name: package_version(name) for name in _PACKAGES} | {"cuDNN": cudnn_version()}
+    return {
+        "cpu": _cpu_name(),
+        "cpus": available_cpus(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "gpu": _gpu_name(on_gpu),
+        **describe_gpu(on_gpu),
+        "system": f"{platform.system()} {platform.release().split('-')[0]} {platform.machine()}",
+        "python": platform.python_version(),
+        "packages": {name: version for name, version in versions.items() if version},
+        "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "commit": find_commit(),
+    }
+
+
+def package_version(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not there."""
+    if package == "torch":
+        return torch.__version__
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _gpu_name(device: str | None) -> str | None:
+    if not torch.cuda.is_available():
+        return None
+    return f"{torch.cuda.get_device_name(device)} x{torch.cuda.device_count()}, CUDA {torch.version.cuda}"

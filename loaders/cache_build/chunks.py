@@ -1,0 +1,132 @@
+"""Encodes runs of samples as a cache stores them, in worker processes, and yields them in the order of the source."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.cache_build.encode import SampleEncoder, Stored, mask_as_file
+from penstock.loaders.data.cache.format import RECORD, Encoding
+from penstock.loaders.data.files.contract import Source, has_fields, is_fetching
+from penstock.loaders.data.files.source_faults import call_source, name_sample
+from penstock.loaders.run.workers.pool import map_in_workers
+from penstock.loaders.system.machine import oom_kills
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.masks import encode_mask
+
+MAX_CHUNK_SAMPLES = 64
+CHUNK_BYTES = 4 << 20  # size of a chunk to aim at, once the mean size of the images is known
+FIRST_CHUNK_SAMPLES = 4  # samples of a chunk until then
+
+
+class Task(NamedTuple):
+    """Name samples to encode: the first, and the one after the last."""
+
+    first: int
+    end: int
+
+
+@dataclass
+class Chunk:
+    """Hold encoded samples.
+
+    Attributes:
+        task: which samples.
+        records: RECORD [n] with offset 0, each sample's followed by those of its masks.
+        payload: their bytes, one after another.
+        source_bytes: what was read for them.
+        kept: reason -> how many JPEGs are stored as they were.
+        bad: error code -> number of images that no decoder can decode; they are stored as they are.
+    """
+
+    task: Task
+    records: npt.NDArray[np.void]
+    payload: bytes
+    source_bytes: int
+    kept: dict[str, int]
+    bad: dict[str, int]
+
+
+class ChunkEncoder:
+    """Encodes tasks one after another, in the process that it is sent to."""
+
+    def __init__(self, source: Source, encoding: Encoding) -> None:
+        self._source, self._encoding = source, encoding
+        self._encoder: SampleEncoder | None = None  # made at the first task, since decoders do not pickle
+
+    def __call__(self, task: Task, working_on: Callable[[int], None]) -> Chunk:
+        """Encode a task's samples; calls `working_on(sample)` before each.
+
+        Raises what source and encoder do, or LoaderError E-OOM.
+        """
+        source, encoder = self._source, self._encoder or SampleEncoder(self._encoding)
+        self._encoder = encoder
+        indices, masks = np.arange(*task, dtype=np.int64), mask_names(source)
+        parts: list[Stored] = []
+        kept: Counter[str] = Counter()
+        bad: Counter[str] = Counter()
+        source_bytes, kills = 0, oom_kills()
+        if is_fetching(source):
+            source.announce(indices)
+        for sample, label in zip(indices.tolist(), source.labels(indices).tolist(), strict=True):
+            working_on(sample)
+            try:
+                data = call_source(source.read, sample)
+                stored = encoder.encode(data, label)
+                files = [_encode_mask(source, name, sample) for name in masks]
+            except LoaderError as error:
+                if error.code == "E-WORKER" and oom_kills() > kills:
+                    raise LoaderError("E-OOM", f"{error.cause}: out of memory", sample=sample) from error
+                raise error.locate(sample=sample, path=name_sample(source, sample)) from error
+            source_bytes += len(data) if isinstance(data, bytes) else data.nbytes
+            source_bytes += sum(len(file.data) for file in files)
+            parts += [stored, *files]
+            kept.update([stored.kept] if stored.kept else [])
+            bad.update([stored.bad] if stored.bad else [])
+        records = np.array([part.record for part in parts], RECORD)
+        return Chunk(task, records, b"".join(part.data for part in parts), source_bytes, dict(kept), dict(bad))
+
+
+def mask_names(source: Source) -> list[str]:
+    """Return the names of the fields of `source` that are masks."""
+    return [name for name, kind in source.field_kinds.items() if kind.kind == "mask"] if has_fields(source) else []
+
+
+def _encode_mask(source: Source, name: str, sample: int) -> Stored:
+    """Return a mask as a cache stores it: a file as it is, an array as a file. Raises LoaderError."""
+    assert has_fields(source)
+    mask = call_source(source.mask, name, sample)
+    return mask_as_file(mask if isinstance(mask, bytes) else encode_mask(mask))
+
+
+def encode_in_order(
+    source: Source, encoding: Encoding, first: int, end: int, workers: int
+) -> Generator[Chunk, None, None]:
+    """Encode samples `first` to `end` (excluded) in chunks, in order, by `workers` processes or, if 0, in this one.
+
+    How they are cut into chunks, of about CHUNK_BYTES by the mean size of those that are done, differs from run to run;
+    their bytes do not. Close the iterator to end the workers. Raises what the source raises (LoaderError, with
+    `sample`); LoaderError E-WORKER, E-OOM, E-TIMEOUT for a worker that died or hangs.
+    """
+    num_samples = num_bytes = 0
+
+    def cut() -> Iterator[Task]:
+        start = first
+        while start < end:
+            most = CHUNK_BYTES * num_samples // max(1, num_bytes) if num_samples else FIRST_CHUNK_SAMPLES
+            task = Task(start, min(start + max(1, min(MAX_CHUNK_SAMPLES, most)), end))
+            start = task.end
+            yield task
+
+    workers = min(workers, -(-(end - first) // FIRST_CHUNK_SAMPLES))
+    with contextlib.closing(map_in_workers(ChunkEncoder(source, encoding), cut(), workers, source=source)) as chunks:
+        for chunk in chunks:
+            num_samples += chunk.task.end - chunk.task.first
+            num_bytes += max(len(chunk.payload), chunk.source_bytes)
+            yield chunk

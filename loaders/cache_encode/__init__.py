@@ -1,1 +1,0 @@
-"""From one image to what the cache stores of it."""

@@ -1,0 +1,174 @@
+"""Chooses the columns of a table that hold images and labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from penstock.loaders.data.arrow.arrow_package import import_pyarrow
+from penstock.loaders.data.labels.label_rows import name_columns, refuse_twins, split_floats
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.checked import shown
+
+AUTO = "auto"  # value of the option `label`: the column is found by its name
+IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "picture", "photo")
+LABEL_NAMES = ("label", "labels", "fine_label", "class", "target", "cls", "label_id", "class_id", "category")
+_LISTS = ("Sequence", "List", "LargeList")  # how Hugging Face calls lists, in several versions
+Features = Mapping[str, Any]  # name of a column -> how Hugging Face describes it
+Label = str | Sequence[str] | Mapping[str, str] | None  # the option `label`: a column, or several
+
+
+class Chosen(NamedTuple):
+    """Hold the chosen columns.
+
+    Attributes:
+        image: name of the column of images.
+        labels: names of the columns of labels by the labels' names, "" for one alone; none for images of one class.
+        classes: names of the classes of those labels for which the table declares them.
+        floats: names of the labels that are asked for as floats.
+    """
+
+    image: str
+    labels: dict[str, str]
+    classes: dict[str, tuple[str, ...]]
+    floats: frozenset[str] = frozenset()
+
+
+def holds_bytes(kind: Any) -> bool:
+    """Return whether a column of the pyarrow type `kind` can hold encoded images: binary, or Hugging Face's struct."""
+    types = import_pyarrow().types
+    kind = getattr(kind, "storage_type", kind)
+    if types.is_struct(kind):
+        return any(kind.field(i).name == "bytes" and holds_bytes(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def holds_paths(kind: Any) -> bool:
+    """Return whether a column of the pyarrow type `kind` can hold the names of image files."""
+    types = import_pyarrow().types
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def read_features(schema: Any, info: bytes = b"") -> Features:
+    """Return the columns' descriptions from `info` (a dataset_info.json), or from the metadata of a schema."""
+    noted = (schema.metadata or {}).get(b"huggingface", b"")
+    for text, keys in ((info, ("features",)), (noted, ("info", "features"))):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def choose_columns(schema: Any, features: Features, image: str | None, label: Label, *, paths: bool = True) -> Chosen:
+    """Choose the columns of a pyarrow schema; `image` and `label` are the options of that name.
+
+    A column of labels may have ":float" behind its name. paths: whether a column of file names will do for the images.
+    Raises ValueError that lists the columns.
+    """
+    column = _choose_image(schema, features, image, paths)
+    if column is None:
+        wanted = "encoded images (binary, or struct with bytes)" + " or paths of image files" * paths
+        given = f"got {shown(image)}" if image is not None else "and no single column could be meant"
+        raise ValueError(f"image must be a column of {wanted}, {given}; {_list_columns(schema)}")
+    refuse_twins([column], schema.names)
+    label, floats = split_floats(label, schema.names)
+    named = {} if label is None else name_columns(label) or {"": label}
+    labels = {name: _choose_label(schema, features, wanted) for name, wanted in named.items()}
+    if None in labels.values():
+        wanted = "a column of class numbers, names, floats or lists of these, or None for images of one class"
+        missing = next(named[name] for name, found in labels.items() if found is None)
+        given = f"got {shown(missing)}" if missing != AUTO else "and no column has a usual name of one"
+        raise ValueError(f"label must be {wanted}, {given}; {_list_columns(schema)}")
+    found = {name: column for name, column in labels.items() if column is not None}
+    declared = {name: _class_names(features.get(column)) for name, column in found.items()}
+    return Chosen(column, found, {name: names for name, names in declared.items() if names is not None}, floats)
+
+
+def refuse_other_columns(chosen: Chosen, schema: Any, path: bytes) -> None:
+    """Raise LoaderError E-FORMAT if a further file lacks a chosen column, or numbers the classes otherwise."""
+    names = (chosen.image, *chosen.labels.values())
+    lacking = next((name for name in names if schema.names.count(name) != 1), None)
+    if lacking is not None:
+        cause = f"it has no column {lacking!r}, or more than one, unlike the file before it"
+        raise LoaderError("E-FORMAT", cause, fix="pass files of one data set", path=path)
+    features = read_features(schema)
+    for name, column in chosen.labels.items():
+        own, first = _class_names(features.get(column)), chosen.classes.get(name)
+        if own is not None and first is not None and own != first and name not in chosen.floats:
+            cause = (
+                f"its column {column!r} has the classes {shown(list(own))}, the first file's has {shown(list(first))}"
+            )
+            raise LoaderError("E-FORMAT", cause, fix="join the files by concat: it finds classes by name", path=path)
+
+
+def _choose_image(schema: Any, features: Features, image: str | None, paths: bool) -> str | None:
+    suitable = [
+        field.name
+        for field in schema
+        if holds_bytes(field.type) or (paths and holds_paths(field.type) and field.name in (image, *IMAGE_NAMES))
+    ]
+    if image is not None:
+        return image if image in suitable else None
+    candidates = [name for name in suitable if _type_of(features.get(name)) == "Image"] or suitable
+    named = [name for name in IMAGE_NAMES if name in candidates]
+    if named or len(candidates) == 1:
+        return named[0] if named else str(candidates[0])
+    images = [field.name for field in schema if holds_bytes(field.type) or (paths and holds_paths(field.type))]
+    return _in_any_case(IMAGE_NAMES, images)
+
+
+def _choose_label(schema: Any, features: Features, label: str) -> str | None:
+    suitable = [field.name for field in schema if _is_label(field.type)]
+    refuse_twins([label] if label != AUTO else [name for name in LABEL_NAMES if name in suitable], schema.names)
+    if label != AUTO:
+        return label if label in suitable else None
+    named = [name for name in LABEL_NAMES if name in suitable]
+    named.sort(key=lambda name: not _is_class(schema.field(name).type))  # classes before numbers and lists
+    declared = [name for name in suitable if _type_of(features.get(name)) == "ClassLabel"]
+    return named[0] if named else declared[0] if len(declared) == 1 else _in_any_case(LABEL_NAMES, suitable)
+
+
+def _in_any_case(known: Sequence[str], columns: Sequence[str]) -> str | None:
+    """Return the column that has the first of the `known` names in whatever case, as those of tables; None for none."""
+    by_name = {name.lower(): name for name in reversed(columns)}
+    return next((by_name[name] for name in known if name in by_name), None)
+
+
+def _is_label(kind: Any) -> bool:
+    types = import_pyarrow().types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+        if types.is_null(kind):  # all lists are empty
+            return True
+    return _is_class(kind) or bool(types.is_floating(kind) or types.is_decimal(kind))
+
+
+def _is_class(kind: Any) -> bool:
+    types = import_pyarrow().types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(types.is_integer(kind) or types.is_boolean(kind) or holds_paths(kind))
+
+
+def _type_of(feature: Any) -> str | None:
+    return feature.get("_type") if isinstance(feature, dict) else None
+
+
+def _class_names(feature: Any) -> tuple[str, ...] | None:
+    if isinstance(feature, list):  # as older versions describe a list
+        feature = feature[0] if len(feature) == 1 else None
+    elif _type_of(feature) in _LISTS:
+        feature = feature.get("feature")
+    names = feature.get("names") if isinstance(feature, dict) and _type_of(feature) == "ClassLabel" else None
+    return tuple(map(str, names)) if isinstance(names, list) and names else None
+
+
+def _list_columns(schema: Any) -> str:
+    listed = ", ".join(f"{field.name} ({field.type})" for field in schema)
+    return f"the columns are {listed}" if listed else "the table has no columns"

@@ -1,0 +1,273 @@
+"""Serves Arrow files as a source: the bytes of each image are read from their place in the file."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_columns, read_features, refuse_other_columns
+from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
+from penstock.loaders.data.arrow.arrow_package import arrow_errors, import_pyarrow
+from penstock.loaders.data.arrow.arrow_url import MAGIC, UNCOMPRESSED, SparseArrow
+from penstock.loaders.data.arrow.arrow_values import locate_values
+from penstock.loaders.data.arrow.image_rows import ImageRows, check_order, no_rows_error
+from penstock.loaders.data.files.contract import Source, images_of
+from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
+from penstock.loaders.data.files.left_out import warn_of_left_out
+from penstock.loaders.data.files.range_index import Container, RangeIndex, RangeTable
+from penstock.loaders.data.files.range_source import RangeSource
+from penstock.loaders.data.files.reopen_source import Reopening
+from penstock.loaders.data.labels.label_index import load_with_labels, save_with_labels
+from penstock.loaders.data.labels.label_rows import RAISE
+from penstock.loaders.data.labels.labelled import serve_labels
+from penstock.loaders.data.labels.stored_labels import Labels
+from penstock.loaders.data.remote.object_store import ObjectStore, is_url
+from penstock.loaders.data.remote.path_or_url import absolute, folder_of
+from penstock.loaders.data.remote.remote_source import RemoteSource, are_unchanged, check_remote
+from penstock.loaders.system.file_read import mtime_ns, open_regular, read_error
+from penstock.pipelines.errors import LoaderError, printable
+
+FORMAT = 4  # the rules by which rows are ordered, skipped and labelled
+_REMOTE_FILES = 64  # by URL that are looked at side by side
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+class ArrowFile:
+    """Map a file of Arrow's IPC format, file or stream, and read its record batches without copying.
+
+    Of a file by URL (`store` reads it) only what chunks() needs is fetched: the bytes of images are zeros.
+
+    Attributes:
+        container: name, size and time of the file.
+        schema: its pyarrow schema.
+        address: address of the mapping.
+    """
+
+    def __init__(self, path: bytes, store: ObjectStore | None = None) -> None:
+        self._sparse = None if store is None else SparseArrow(path, store)
+        if self._sparse is not None:
+            self.container = self._sparse.container
+            self._map(self._sparse.fd)
+        else:
+            try:
+                fd = open_regular(path)
+            except OSError as error:
+                raise read_error(error, path) from error
+            try:
+                status = os.fstat(fd)
+                self.container = Container(path, status.st_size, mtime_ns(status))
+                self._map(fd)
+            finally:
+                os.close(fd)
+        with arrow_errors(path, "E-FORMAT", "neither an Arrow file nor an Arrow stream"):
+            self.schema = self._open(import_pyarrow().BufferReader(self._memory)).schema
+
+    def _map(self, fd: int) -> None:
+        if not self.container.size:
+            raise LoaderError("E-EMPTY", "an Arrow file without any bytes", path=self.container.name)
+        self._memory = import_pyarrow().py_buffer(mmap.mmap(fd, self.container.size, prot=mmap.PROT_READ))
+        self.address = self._memory.address
+        self._is_stream = self._memory[: len(MAGIC)].to_pybytes() != MAGIC
+
+    def chunks(self, names: list[str]) -> Iterator[list[Any]]:
+        """Yield the columns `names` of each record batch. Raises LoaderError E-FORMAT, E-CORRUPT, E-TRUNC."""
+        pyarrow, path = import_pyarrow(), self.container.name
+        fields = [self.schema.get_field_index(name) for name in names]
+        if -1 in fields:
+            cause = f"it has no column {names[fields.index(-1)]!r}, or more than one, unlike the file before it"
+            raise LoaderError("E-FORMAT", cause, fix="pass files of one data set", path=path)
+        self.fetch(names)
+        file = pyarrow.BufferReader(self._memory)
+        with arrow_errors(path):
+            # Not included_fields of IpcReadOptions: with it the reader of files copies what it reads.
+            reader = self._open(file)
+            count = None if self._is_stream else reader.num_record_batches
+            for batch in reader if count is None else map(reader.get_batch, range(count)):
+                yield [batch.column(field) for field in fields]
+        if not self._is_stream:
+            return
+        # Arrow takes the end of the file for the end of the stream, which writers mark when they are done.
+        end = file.tell()
+        if self._memory[max(end - len(_END_OF_STREAM), 0) : end].to_pybytes() != _END_OF_STREAM:
+            cause = "the stream has no end mark: it was cut off, or its writer was not closed"
+            raise LoaderError("E-TRUNC", cause, fix="write or download the file again", path=path)
+
+    def fetch(self, names: list[str]) -> None:
+        """Fetch what chunks(names) needs of a file by URL."""
+        if self._sparse is not None:
+            with arrow_errors(self.container.name):
+                self._sparse.fetch_columns(self.schema, names)
+
+    def _open(self, file: Any) -> Any:
+        ipc = import_pyarrow().ipc
+        return (ipc.open_stream if self._is_stream else ipc.open_file)(file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrowFiles:
+    """Describe Arrow files that are one data set.
+
+    Attributes:
+        paths: absolute, in the order of the rows.
+        image, label: the options of that name.
+        info: text of the data set's dataset_info.json, if it has one.
+        classes, missing_labels: the options of that name.
+        indices: paths of Arrow files with the numbers of the rows that are served, in their order; () for all rows.
+    """
+
+    paths: tuple[bytes, ...]
+    image: str | None = None
+    label: Label = AUTO
+    info: bytes = b""
+    classes: Any = None
+    missing_labels: str = RAISE
+    indices: tuple[bytes, ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """Hex digest of all this."""
+        options = (self.image, self.label, self.info, self.classes, self.missing_labels)
+        parts = (FORMAT, *options, *map(_real, (*self.paths, b"", *self.indices)))
+        return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+    def locate(self) -> tuple[RangeTable, Labels]:
+        """Locate all images; return them, and their labels that are no class numbers.
+
+        Raises LoaderError for files that are damaged, missing or compressed; ValueError.
+        """
+        store = ObjectStore() if is_url(self.paths[0]) else None
+        rows, first = ImageRows(store), ArrowFile(self.paths[0], store)
+        chunks: list[_Chunks] = []
+        columns = choose_columns(first.schema, read_features(first.schema, self.info), self.image, self.label)
+        labels = ArrowLabels(columns, self.classes, self.missing_labels)
+        names = list(dict.fromkeys([columns.image, *labels.columns]))
+
+        def fetch(path: bytes) -> ArrowFile:
+            file = first if path == self.paths[0] else ArrowFile(path, store)
+            file.fetch(names)
+            return file
+
+        with ThreadPoolExecutor(_REMOTE_FILES) as pool:
+            for begin in range(0, len(self.paths), _REMOTE_FILES):  # so many are open at a time
+                some = self.paths[begin : begin + _REMOTE_FILES]
+                for file in map(fetch, some) if store is None else pool.map(fetch, some):
+                    if not self.info:  # which describes all files
+                        refuse_other_columns(columns, file.schema, file.container.name)
+                    with arrow_errors(file.container.name):
+                        found = _locate_rows(file, columns.image, rows, labels)
+                        if self.indices:
+                            chunks.append(found)
+                        else:
+                            _add_labels(labels, *found, file.container.name)
+                    if not found[0] and not self.info:  # save_to_disk writes such files, where shards are many
+                        raise no_rows_error(file.container.name)
+        order = self._read_indices(rows) if self.indices else None
+        if order is not None:
+            _add_in_order(labels, chunks, order)
+        return rows.finish("Arrow files", labels.finish(), order, self.identity)
+
+    def _read_indices(self, rows: ImageRows) -> npt.NDArray[np.int64]:
+        parts = [np.zeros(0, np.int64)]
+        for path in self.indices:
+            file = ArrowFile(path, ObjectStore() if is_url(path) else None)
+            rows.add_container(file.container)  # so that a change of it is noticed
+            with arrow_errors(path):
+                parts += [column.to_numpy().astype(np.int64) for (column,) in file.chunks(file.schema.names[:1])]
+        return np.concatenate(parts)
+
+
+_Chunks = tuple[int, list[Any]]  # number of rows, a chunked array for each column of labels
+
+
+def _locate_rows(file: ArrowFile, image: str, rows: ImageRows, labels: ArrowLabels) -> _Chunks:
+    """Add the images of a file; return its labels."""
+    pyarrow, path = import_pyarrow(), file.container.name
+    container, first_row = rows.add_container(file.container), 0
+    label_chunks: list[list[Any]] = [[] for _ in labels.columns]
+    for column, *labelled in file.chunks([image, *labels.columns]):
+        values = locate_values(column)
+        offset = 0 if values.buffer is None else values.buffer.address - file.address
+        if values.sizes.any() and not 0 <= offset <= file.container.size - values.buffer.size:
+            raise LoaderError("E-UNSUPPORTED", "its record batches are compressed", fix=UNCOMPRESSED, path=path)
+        rows.add(values, container, offset, first_row, folder_of(path))
+        first_row += len(values.sizes)
+        for chunks, chunk in zip(label_chunks, labelled, strict=True):
+            chunks.append(chunk)
+    kinds = [file.schema.field(name).type for name in labels.columns]
+    return first_row, list(map(pyarrow.chunked_array, label_chunks, kinds))
+
+
+def _add_labels(labels: ArrowLabels, num_rows: int, columns: list[Any], path: bytes) -> None:
+    if columns:
+        labels.add(columns, path)
+    else:
+        labels.add_unlabelled(num_rows)
+
+
+def _add_in_order(labels: ArrowLabels, files: list[_Chunks], order: npt.NDArray[np.int64]) -> None:
+    """Add the labels of the rows that are served, of all files."""
+    if not labels.columns:
+        labels.add_unlabelled(len(order))
+        return
+    num_rows = sum(count for count, _ in files)
+    check_order(order, num_rows)
+    pyarrow = import_pyarrow()
+    columns = [[chunk for _, own in files for chunk in own[number].chunks] for number in range(len(labels.columns))]
+    labels.add([pyarrow.chunked_array(chunks).take(pyarrow.array(order)) for chunks in columns], rows=order)
+
+
+def open_arrow_files(
+    paths: list[bytes],
+    *,
+    image: str | None = None,
+    label: Label = AUTO,
+    classes: Any = None,
+    missing_labels: str = RAISE,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    **remote_options: Any,
+) -> Source:
+    """Open Arrow files as one source, in the order of `paths`; samples are the rows, file by file.
+
+    paths: of files, or URLs. image: the column of images: bytes, Hugging Face's struct of bytes and path, or paths of
+    files (relative ones to the folder of the Arrow file). label: the column of class numbers or names, of floats, or of
+    lists of numbers or classes, which are served as float32; text as open_tables reads it; a list, or a dict by name,
+    of several columns; None for images of one class. classes, missing_labels: as of open_tables. remote_options:
+    REMOTE_OPTIONS, as RemoteOptions holds them. Rows without an image are left out with a warning. Raises ValueError
+    for columns, LoaderError.
+    """
+    chosen = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
+    files = ArrowFiles(paths=tuple(map(absolute, paths)), **chosen)
+    options = {**chosen, "max_file_bytes": max_file_bytes, **remote_options}
+    reopen = functools.partial(open_arrow_files, paths, **options)
+    return open_described(files, reopen, max_file_bytes, **remote_options)
+
+
+def open_described(
+    files: ArrowFiles, reopen: Callable[[], Source], max_file_bytes: int, **remote_options: Any
+) -> Source:
+    """Open `files` by their saved index, if there is one and they are unchanged, or else by a new one."""
+    remote = check_remote(files.paths, max_file_bytes, **remote_options)
+    identity = files.identity
+    name = identity.encode() + b".index"
+    index, labels = load_with_labels(name, RangeIndex)
+    if index is None or index.header.made_by != identity or not are_unchanged(index):
+        table, others = files.locate()
+        index, labels = save_with_labels(name, table.write, RangeIndex, others)
+    where = printable(files.paths[0]) + (f" and {len(files.paths) - 1:,} more" if len(files.paths) > 1 else "")
+    warn_of_left_out(index.header.skipped, index.header.examples, where)
+    again = Reopening(lambda: images_of(reopen()))
+    images = RangeSource(index, again, max_file_bytes) if remote is None else RemoteSource(index, again, remote)
+    return serve_labels(images, labels, has_list=files.classes is not None or bool(files.info))
+
+
+def _real(path: bytes) -> bytes:
+    return path if is_url(path) else os.path.realpath(path)

@@ -1,0 +1,173 @@
+"""Collects the labels in columns of Arrow and Parquet files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.arrow.arrow_columns import Chosen, holds_paths
+from penstock.loaders.data.arrow.arrow_package import import_pyarrow
+from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
+from penstock.loaders.data.labels.collect_labels import LabelColumn
+from penstock.loaders.data.labels.label_rows import RAISE, LabelRows
+from penstock.loaders.data.labels.row_errors import Fail, blame_rows
+from penstock.loaders.data.labels.stored_labels import ALONE, Labels, split_classes
+
+UNLABELLED = -1
+
+
+class RowLabels(NamedTuple):
+    """Hold the labels of all rows.
+
+    Attributes:
+        numbers: class numbers, int64; UNLABELLED for a row without a label.
+        classes: names of the classes.
+        others: labels that are no class numbers, of the labelled rows.
+    """
+
+    numbers: npt.NDArray[np.int64]
+    classes: Sequence[bytes]
+    others: Labels
+
+    def others_of(self, rows: npt.NDArray[np.int64]) -> Labels:
+        """Return the labels that are no class numbers of `rows`, all of them labelled."""
+        places = np.cumsum(self.numbers >= 0) - 1
+        return {name: found.take(places[rows]) for name, found in self.others.items()}
+
+
+class ArrowLabels:
+    """Collect the chosen columns of labels, one file after another.
+
+    Args:
+        chosen: the columns.
+        classes: the option `classes`; classes that the data declares are found in it by name.
+        missing_labels: as of LabelRows.
+    """
+
+    def __init__(self, chosen: Chosen, classes: Any = None, missing_labels: str = RAISE) -> None:
+        self.columns = list(chosen.labels.values())
+        if classes is not None and not chosen.labels:
+            raise ValueError("classes must come with labels, and there are none: pass label=, or no classes")
+        given = checked_classes_by_label(classes)
+        wanted = given if isinstance(given, dict) else {} if given is None else {ALONE: given}
+        declared = {name: tuple(map(os.fsencode, names)) for name, names in chosen.classes.items()}
+        declared = {name: names for name, names in declared.items() if name not in chosen.floats}
+        # By whose names the numbers are looked up in those that the user lists.
+        self._renamed = {name: names for name, names in declared.items() if wanted.get(name) not in (None, names)}
+        self._rows = LabelRows({**declared, **wanted}, floats=chosen.floats, missing_labels=missing_labels)
+        self._declared = {name: wanted.get(name) or names for name, names in declared.items()}
+        self._to = [(name, self._rows.column(name)) for name in chosen.labels]
+        for name, column in self._to:
+            column.keeps_numbers = name in declared
+        self._num_unlabelled = 0
+
+    def add(self, columns: Sequence[Any], path: bytes | None = None, rows: Any = None) -> None:
+        """Add the labels of a file, pyarrow chunked arrays. Raises pyarrow.ArrowInvalid, LoaderError E-FORMAT.
+
+        rows: the numbers of the rows for errors, unless they count from 0.
+        """
+        fail = blame_rows(path)
+        for (name, to), column in zip(self._to, columns, strict=True):
+            column.validate(full=True)
+            for chunk in column.chunks:
+                if hasattr(chunk, "dictionary") and name not in self._declared:
+                    to.declare(chunk.dictionary.to_pylist())
+            plain = _decode(column)
+            numbers = np.arange(len(plain)) if rows is None else np.asarray(rows)
+            there = _find_labels(plain)
+            places = to.begin(there, fail, numbers.tolist() if not there.all() else range(0))
+            present = plain.filter(import_pyarrow().array(there)).combine_chunks()
+            names = self._renamed.get(name)
+            _add_column(to, present, (self._declared.get(name), names), fail, numbers[there], places)
+
+    def add_unlabelled(self, count: int) -> None:
+        """Add `count` images of the one class."""
+        self._num_unlabelled += count
+
+    def finish(self) -> RowLabels:
+        """Return the labels of all rows. Raises LoaderError E-FORMAT for one that is not declared, or missing."""
+        if not self._to:
+            found, classes, others = split_classes({}, self._num_unlabelled)
+            return RowLabels(found.astype(np.int64), classes, others)
+        labels = self._rows.finish()
+        there = ~self._rows.left_out
+        found, classes, others = split_classes(labels, int(there.sum()))
+        numbers = np.full(len(there), UNLABELLED, np.int64)
+        numbers[there] = found
+        return RowLabels(numbers, classes, others)
+
+
+def _decode(column: Any) -> Any:
+    """Return a chunked array without dictionaries, booleans and decimals."""
+    pyarrow = import_pyarrow()
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pyarrow.types.is_boolean(column.type):
+        return pyarrow.compute.if_else(column, "True", "False")
+    return column.cast(pyarrow.float64()) if pyarrow.types.is_decimal(column.type) else column
+
+
+def _find_labels(column: Any) -> npt.NDArray[np.bool_]:
+    """Return which values of a chunked array are neither null nor NaN."""
+    there: npt.NDArray[np.bool_] = column.is_valid().to_numpy()
+    if import_pyarrow().types.is_floating(column.type):
+        there = there & ~np.isnan(column.to_numpy().astype(np.float64))
+    return there
+
+
+def _add_column(
+    to: LabelColumn, column: Any, declared: tuple[Any, Any], fail: Fail, rows: npt.NDArray[np.int64], places: Any
+) -> None:
+    """Add the labels of `rows`. declared: names of the classes as they are numbered in the end, and as here."""
+    pyarrow, (classes, names) = import_pyarrow(), declared
+    types = pyarrow.types
+    if types.is_null(column.type):  # of a file in which no row has a label
+        return
+    if types.is_floating(column.type):
+        to.add_numbers(column.to_numpy(zero_copy_only=False), fail, rows.tolist(), places)
+    elif types.is_integer(column.type) or holds_paths(column.type):
+        labels, codes = _encode(column)
+        found = [None if names is not None and label == -1 else label for label in _rename(labels, names)]
+        to.add_coded(found, codes, fail, rows.tolist(), places)
+    else:
+        members, counts = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False)
+        if types.is_dictionary(members.type):
+            members = members.dictionary_decode()
+        if members.null_count:
+            row = np.repeat(rows, counts)[members.is_null().to_numpy(zero_copy_only=False)][0]
+            raise fail(int(row), "a list of labels holds a null", "leave nulls out of the lists")
+        if (
+            holds_paths(members.type)
+            or types.is_null(members.type)
+            or (classes is not None and types.is_integer(members.type))
+        ):
+            labels, codes = _encode(members)
+            found = _rename(labels, names)
+            unnamed = next((label for label in found if names is not None and isinstance(label, int)), None)
+            if unnamed is not None:
+                row = np.repeat(rows, counts)[codes == found.index(unnamed)][0]
+                raise fail(int(row), f"label {unnamed} is the number of no class", "leave it out of the list")
+            to.add_sets(found, codes, counts, fail, rows.tolist())
+            return
+        wrong = np.flatnonzero(counts != counts[:1])
+        if len(wrong):
+            cause = f"a vector of {counts[wrong[0]]} numbers, the first one has {counts[0]}"
+            raise fail(int(rows[wrong[0]]), cause, "give all rows vectors of one length, or names")
+        values = members.to_numpy(zero_copy_only=False).astype(np.float64)
+        to.add_numbers(values.reshape(len(counts), -1) if len(counts) else values, fail, rows.tolist(), places)
+
+
+def _rename(labels: list[Any], names: tuple[bytes, ...] | None) -> list[Any]:
+    """Return declared names in place of class numbers; other numbers stay."""
+    known = list(map(os.fsdecode, names or ()))
+    return [known[label] if isinstance(label, int) and 0 <= label < len(known) else label for label in labels]
+
+
+def _encode(column: Any) -> tuple[list[Any], npt.NDArray[np.int64]]:
+    """Return the distinct values of an array, and which of them each element is."""
+    coded = column.dictionary_encode()
+    return coded.dictionary.to_pylist(), coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)

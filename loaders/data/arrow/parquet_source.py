@@ -1,0 +1,296 @@
+"""Serves the images in Parquet files as a source: row groups are decoded whole, and kept while memory allows."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_columns, read_features, refuse_other_columns
+from penstock.loaders.data.arrow.arrow_labels import ArrowLabels, RowLabels
+from penstock.loaders.data.arrow.arrow_package import arrow_errors
+from penstock.loaders.data.arrow.arrow_parquet import (
+    Footer,
+    ImageGroup,
+    ReadAt,
+    read_column,
+    read_footer,
+    read_group,
+)
+from penstock.loaders.data.arrow.group_cache import GroupCache
+from penstock.loaders.data.arrow.image_rows import no_rows_error
+from penstock.loaders.data.files.content_probe import probe_ranges, read_file
+from penstock.loaders.data.files.folder_scan import skipped_text
+from penstock.loaders.data.files.image_files import MAX_FILE_BYTES, IndexedImages, oversize_error
+from penstock.loaders.data.files.left_out import NO_ROW_LABEL, warn_of_left_out
+from penstock.loaders.data.files.range_source import are_unchanged
+from penstock.loaders.data.files.reopen_source import Reopening
+from penstock.loaders.data.labels.label_index import keep_labels
+from penstock.loaders.data.labels.label_rows import RAISE
+from penstock.loaders.data.remote.object_store import ObjectStore, is_url
+from penstock.loaders.data.remote.path_or_url import absolute, folder_of, join, read_whole
+from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged, with_retries
+from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.messages.checked import checked_int
+from penstock.pipelines.messages.user_warnings import warn_user
+from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
+
+CACHE_BYTES = 512 << 20
+_FEW_PER_GROUP = 4  # samples read per decoded group, below which the order counts as random
+_SEEN_GROUPS = 32  # decoded groups before that is judged
+
+
+class ParquetSource(IndexedImages):
+    """Read images from row groups; samples are the rows, file by file, without those that have no label.
+
+    Opening reads the footers and the column of labels. Reading a sample decodes its row group, unless that is one of
+    those kept: at most `cache_bytes` of them per process, and as much per thread for the batch at hand. Pickles only
+    while a process is being started, as SharedArray does.
+
+    paths: the files, in the order of the rows. image, label, classes, missing_labels: as open_arrow_files takes them.
+    Raises ValueError for columns, LoaderError E-FORMAT, E-CORRUPT, E-CHANGED, E-NODATA, E-MISSING, E-ACCESS, E-READ,
+    E-DEPENDENCY.
+
+    Attributes:
+        classes: class names, by class number.
+        fingerprint: hex digest of labels, classes, and rows and bytes of the groups.
+        content: hex digest that also covers the files' sizes and times.
+        skipped: reason -> number of rows that were skipped.
+        num_bytes: bytes of all row groups, uncompressed.
+        retries: reads that were repeated because of transient failures.
+        label_index: labels that are no class numbers, for serve_labels; None if there are none.
+    """
+
+    one_class = "rows without labels count as one class"
+
+    def __init__(
+        self,
+        paths: list[bytes],
+        *,
+        image: str | None = None,
+        label: Label = AUTO,
+        classes: Any = None,
+        missing_labels: str = RAISE,
+        cache_bytes: int = CACHE_BYTES,
+        max_file_bytes: int = MAX_FILE_BYTES,
+    ) -> None:
+        self._cache = GroupCache(checked_int("cache_bytes", cache_bytes, 1))
+        self._max_file_bytes = checked_int("max_file_bytes", max_file_bytes, 1)
+        paths = list(map(absolute, paths))
+        options: dict[str, Any] = {
+            "image": image,
+            "label": label,
+            "classes": classes,
+            "missing_labels": missing_labels,
+            "cache_bytes": cache_bytes,
+            "max_file_bytes": max_file_bytes,
+        }
+        self._reopen = Reopening(functools.partial(type(self), paths, **options))
+        footers = self._map(read_footer, paths)
+        for footer in footers:
+            if not footer.group_rows.sum():
+                raise no_rows_error(footer.container.name)
+        schema = footers[0].schema
+        columns = choose_columns(schema, read_features(schema), image, label, paths=False)
+        for footer in footers:
+            refuse_other_columns(columns, footer.schema, footer.container.name)
+        self._image = columns.image
+        found = self._read_labels(footers, ArrowLabels(columns, classes, missing_labels))
+        self.classes, self.retries = tuple(found.classes), 0
+        self.label_index = keep_labels(found.others) if found.others else None
+        self._take_rows(found.numbers, footers)
+        first = f"row {int(np.argmin(found.numbers))}{' of all files' * (len(paths) > 1)}"
+        warn_of_left_out(self.skipped, {NO_ROW_LABEL: first}, printable(paths[0]))
+        self.fingerprint, self.content = self._digest(footers)
+        self.num_bytes = int(sum(footer.group_bytes.sum() for footer in footers))
+        self._reads, self._has_warned = 0, False
+
+    def _map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """Call a function that reads a file for each of `items`."""
+        return list(map(function, items))
+
+    def _read_labels(self, footers: list[Footer], labels: ArrowLabels) -> RowLabels:
+        if not labels.columns:
+            labels.add_unlabelled(int(sum(footer.group_rows.sum() for footer in footers)))
+            return labels.finish()
+        of_files = self._map(lambda footer: [read_column(footer, name) for name in labels.columns], footers)
+        for footer, columns in zip(footers, of_files, strict=True):
+            with arrow_errors(footer.container.name):
+                labels.add(columns, footer.container.name)
+        return labels.finish()
+
+    def _take_rows(self, labels: npt.NDArray[np.int64], footers: list[Footer]) -> None:
+        """Share labels and places of the rows that have a label."""
+        kept = np.flatnonzero(labels >= 0)
+        self.skipped = {NO_ROW_LABEL: len(labels) - len(kept)} if len(kept) < len(labels) else {}
+        if not len(kept):
+            fix = "pass label=None if the images have no labels"
+            raise LoaderError("E-NODATA", f"no image with a label{skipped_text(self.skipped)}", fix=fix)
+        self._labels = SharedArray.create((len(kept),), np.int32, name="penstock-labels")
+        self._labels.array[:] = labels[kept]
+        self._rows = None
+        if self.skipped:
+            self._rows = SharedArray.create((len(kept),), np.int64, name="penstock-rows")
+            self._rows.array[:] = kept
+        self._containers = [footer.container for footer in footers]
+        self._file_groups = np.cumsum([0, *(len(footer.group_rows) for footer in footers)])  # first group of each file
+        self._group_starts = np.cumsum(np.concatenate([[0], *(footer.group_rows for footer in footers)]))
+        self._group_bytes = np.concatenate([footer.group_bytes for footer in footers])
+        self._block_starts = np.searchsorted(kept, self._group_starts)
+
+    def _digest(self, footers: list[Footer]) -> tuple[str, str]:
+        digest = hashlib.blake2b(b"penstock parquet 1", digest_size=32)
+        for part in (self._labels.array, *(f.group_rows for f in footers), *(f.group_bytes for f in footers)):
+            digest.update(np.ascontiguousarray(part).data)
+        digest.update(b"\0".join(self.classes))
+        if self._rows is not None:
+            digest.update(self._rows.array.data)
+        digest.update(self._probe())
+        fingerprint = digest.hexdigest()
+        digest.update(repr([(each.size, each.mtime_ns) for each in self._containers]).encode())  # data may move
+        return fingerprint, digest.hexdigest()
+
+    def _probe(self) -> bytes:
+        """Return a digest of some bytes of the files: rows have no names by which another order would be known."""
+
+        def read(name: bytes, start: int, count: int) -> bytes:
+            if is_url(name):
+                return bytes(ObjectStore().read(name.decode(), start, count).data)
+            return read_file(name, start, count)
+
+        names, sizes = [each.name for each in self._containers], [each.size for each in self._containers]
+        try:
+            return probe_ranges(names, np.zeros(len(names), np.int64), np.array(sizes, np.int64), read)
+        except OSError as error:
+            raise read_error(error, names[0]) from error
+
+    def __len__(self) -> int:
+        return len(self._labels.array)
+
+    def read(self, index: int) -> bytes:
+        """Read the encoded image `index`, decoding its row group if need be; b"" for a row without an image.
+
+        Raises LoaderError: E-CHANGED, E-MISSING, E-ACCESS, E-READ, E-CORRUPT, E-BOMB; IndexError.
+        """
+        file, group, row = self._find(index)
+        try:
+            decoded = self._decode(file, group)
+            self._judge_order(1)
+            values, row = decoded.find(row)
+            size = int(values.sizes[row])
+            if size > self._max_file_bytes:
+                raise oversize_error(size, self._max_file_bytes, index, self.path(index))
+            if values.present[row]:
+                return bytes(values.bytes_of(row))
+            name = values.path_of(row)
+            return b"" if name is None else self._read_file(file, name)
+        except LoaderError as error:
+            raise error.locate(sample=index) from error
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Fill `rows` with the addresses of images `indices` in decoded row groups, which the result keeps.
+
+        A row stays ELSEWHERE if its group cannot be decoded, or if the groups of the others take `cache_bytes` already.
+        """
+        held: list[ImageGroup] = []
+        places = [self._find(index) for index in indices.tolist()]
+        for file, group in sorted({place[:2] for place in places}):
+            if sum(decoded.num_bytes for decoded in held) >= self._cache.limit_bytes:
+                break
+            try:
+                decoded = self._decode(file, group)
+            except LoaderError:  # read() names the sample
+                continue
+            held.append(decoded)
+            for number, place in enumerate(places):
+                if place[:2] == (file, group):
+                    rows["offset"][number], rows["size"][number] = decoded.locate(place[2])
+        rows["kind"] = np.where((rows["size"] > 0) & (rows["size"] <= self._max_file_bytes), ENCODED, rows["kind"])
+        self._judge_order(int(np.count_nonzero(rows["size"])))
+        return NO_NAMES._replace(kept=held)
+
+    def _decode(self, file: int, group: int) -> ImageGroup:
+        container = self._containers[file]
+
+        def load() -> ImageGroup:
+            read_at = self._reader(file)
+            return with_retries(lambda: read_group(container, group, self._image, read_at), self._count_retry)
+
+        return self._cache.get((file, group), load)
+
+    def _reader(self, file: int) -> ReadAt | None:
+        """Return how row groups of a file are read; None for a file on a disk."""
+        return None
+
+    def _read_file(self, file: int, name: bytes) -> bytes:
+        """Read the file that a row names."""
+        path = join(folder_of(self._containers[file].name), name)
+        if is_url(path):
+            return read_whole(path)
+        try:
+            status = os.stat(path)
+            return with_retries(lambda: read_unchanged(path, status.st_size, mtime_ns(status)), self._count_retry)
+        except OSError as error:
+            raise read_error(error, path) from error
+
+    def _find(self, index: int) -> tuple[int, int, int]:
+        """Return file, group in the file, and row in the group."""
+        self._check_index(index)
+        row = index if self._rows is None else int(self._rows.array[index])
+        group = int(np.searchsorted(self._group_starts, row, "right")) - 1
+        file = int(np.searchsorted(self._file_groups, group, "right")) - 1
+        return file, group - int(self._file_groups[file]), row - int(self._group_starts[group])
+
+    def _judge_order(self, reads: int) -> None:
+        """Count samples that were read, and warn once if groups are decoded for a few samples each."""
+        self._reads += reads
+        cache, num_groups = self._cache, len(self._group_starts) - 1
+        if self._has_warned or cache.evictions == 0 or cache.loads < _SEEN_GROUPS:
+            return
+        if self._reads >= cache.loads * min(_FEW_PER_GROUP, len(self) / num_groups / 2):
+            return
+        self._has_warned = True
+        estimate = len(self) * cache.loads // self._reads
+        warn_user(
+            f"in this order an epoch decodes about {estimate:,} row groups, {num_groups:,} in the order of the files: "
+            "pass shuffle='blocks', with Blocks(group=...) or cache_bytes so that what is mixed is kept, or build a "
+            "cache (penstock cache build)",
+        )
+
+    def block_sizes(self) -> npt.NDArray[np.int64]:
+        """Return the number of samples in each row group, int64, in the order of the samples."""
+        return np.diff(self._block_starts).astype(np.int64)
+
+    @property
+    def num_kept_blocks(self) -> int:
+        """Row groups to mix at a time: half of what `cache_bytes` hold by the mean size, as the next ones need room."""
+        num_groups = len(self._group_starts) - 1
+        return max(1, self._cache.limit_bytes * num_groups // max(1, 2 * self.num_bytes))
+
+    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return self._labels.array[indices].astype(np.int64)
+
+    def name(self, index: int) -> bytes:
+        """Return the key of image `index`, the number of its row in its file: b"row 17"."""
+        file, group, row = self._find(index)
+        number = self._file_groups[file] + group
+        return b"row %d" % (row + self._group_starts[number] - self._group_starts[self._file_groups[file]])
+
+    def path(self, index: int) -> bytes:
+        """Return what error texts call image `index`: the file's path, a colon, the row."""
+        return self._containers[self._find(index)[0]].name + b":" + self.name(index)
+
+    def refreshed(self) -> ParquetSource:
+        """Return this source if its files are unchanged, otherwise one of their present content."""
+        return self if are_unchanged(self._containers) else self._reopen()
+
+    def describe(self, where: str = "") -> str:
+        """Return one line: images, classes, bytes, files, row groups, what was skipped."""
+        groups = f"{len(self._group_starts) - 1:,} row groups of {len(self._containers):,} Parquet files"
+        return super().describe(f" in {groups}")

@@ -1,0 +1,95 @@
+"""Opens a folder that Hugging Face's `save_to_disk` wrote."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from typing import Any
+
+from penstock.loaders.data.arrow.arrow_columns import AUTO, Label
+from penstock.loaders.data.arrow.arrow_files import ArrowFiles, open_described
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
+from penstock.loaders.data.labels.label_rows import RAISE
+from penstock.loaders.data.remote.path_or_url import absolute, is_file, read_whole
+from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.messages.checked import shown
+
+STATE, INFO, SPLITS = b"state.json", b"dataset_info.json", b"dataset_dict.json"
+_INDICES = ("_indices_files", "_indices_data_files")  # of older versions, which did not write the rows in their order
+
+
+def is_saved_dataset(path: bytes) -> bool:
+    """Return whether `path` is a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote."""
+    there = [is_file(os.path.join(path, name)) for name in (STATE, INFO, SPLITS)]
+    return (there[0] and there[1]) or there[2]
+
+
+def open_saved_dataset(
+    path: bytes,
+    *,
+    split: str | None = None,
+    image: str | None = None,
+    label: Label = AUTO,
+    classes: Any = None,
+    missing_labels: str = RAISE,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    **remote_options: Any,
+) -> Source:
+    """Open such a folder, or one below a URL; samples are numbered as `datasets.load_from_disk` numbers rows.
+
+    split: which one, of a folder with several. image, label, classes, missing_labels: as open_arrow_files takes them.
+    Raises ValueError for splits and columns, LoaderError.
+    """
+    path = absolute(path)
+    chosen = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
+    options = {**chosen, "max_file_bytes": max_file_bytes, **remote_options}
+    reopen = functools.partial(open_saved_dataset, path, split=split, **options)
+    folder = _find_split(path, split)
+    state, info = _read_object(os.path.join(folder, STATE)), read_whole(os.path.join(folder, INFO))
+    if split is not None and folder == path and state.get("_split") != split:
+        raise ValueError(f"split must be the one that was saved, {state.get('_split')!r}, got {split!r}")
+    indices: list[Any] = next((state[name] for name in _INDICES if state.get(name)), [])
+    files = ArrowFiles(
+        paths=_names(state.get("_data_files"), folder),
+        **chosen,
+        info=info,
+        indices=_names(indices, folder),
+    )
+    if not files.paths:
+        raise LoaderError("E-NODATA", "the saved data set has no files", path=folder)
+    return open_described(files, reopen, max_file_bytes, **remote_options)
+
+
+def _find_split(path: bytes, split: str | None) -> bytes:
+    if not is_file(os.path.join(path, SPLITS)):
+        return path
+    listed = _read_object(os.path.join(path, SPLITS)).get("splits")
+    splits = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    if split not in splits:
+        raise ValueError(f"split must be one of {', '.join(splits)} of {printable(path)}, got {shown(split)}")
+    return os.path.join(path, _checked_name(split, path))
+
+
+def _names(files: Any, folder: bytes) -> tuple[bytes, ...]:
+    """Return the paths of files as state.json lists them: [{"filename": ...}]."""
+    names = [file.get("filename") if isinstance(file, dict) else None for file in files or []]
+    return tuple(os.path.join(folder, _checked_name(name, folder)) for name in names)
+
+
+def _checked_name(name: Any, folder: bytes) -> bytes:
+    """Return a name of a file in `folder`, and not of one elsewhere."""
+    if not isinstance(name, str) or name != os.path.basename(name) or name in ("", ".", ".."):
+        raise LoaderError("E-CORRUPT", f"its files must be named without folders, got {shown(name)}", path=folder)
+    return os.fsencode(name)
+
+
+def _read_object(path: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(read_whole(path))
+    except (ValueError, RecursionError) as error:
+        raise LoaderError("E-CORRUPT", f"not JSON: {error}", fix="save the data set again", path=path) from error
+    if not isinstance(found, dict):
+        raise LoaderError("E-CORRUPT", "not a JSON object", fix="save the data set again", path=path)
+    return found

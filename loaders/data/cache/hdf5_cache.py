@@ -1,0 +1,294 @@
+"""Serves an HDF5 cache as a source: whole images, or only the bytes of a crop, each checked by its CRC."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, About, Record, crc32
+from penstock.loaders.data.cache.hdf5_file import CacheFile
+from penstock.loaders.data.cache.shards import MANIFEST, check_shards, is_shard_name, read_manifest
+from penstock.loaders.data.fields.columns import ArrayColumn, RaggedColumn, take_values
+from penstock.loaders.data.fields.packed_fields import join_fields
+from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.errors import LoaderError, count_text, size_text
+from penstock.pipelines.image_types import ImagePart, StoredSize, Window
+from penstock.pipelines.jpeg.header import EOI, parse_header
+from penstock.pipelines.jpeg.strips import StripGeometry, cut_jpeg, mcu_size, plan_cut, restart_interval
+from penstock.pipelines.native import rows as native
+from penstock.pipelines.native.locate import locate_stored
+from penstock.pipelines.native.rows import NO_NAMES, Names, Rows
+
+_STRIP = struct.Struct("<II")
+_CRC = struct.Struct("<I")
+_FEW = 64
+Data = TypeVar("Data", bytes, npt.NDArray[np.uint8])
+_NATIVE_KINDS = np.array([native.STORED, native.STRIPS, native.PIXELS], np.uint8)  # by FILE, STRIPS, PIXELS
+_LOCATED = tuple(name for name in RECORD.names or () if name not in ("length", "label", "kind"))
+
+
+class Hdf5Cache:
+    """Serve the images of one cache file, or of the shards of a set, in the order of their source.
+
+    Opening checks the files' structure and their tables; each read checks the CRC of what it reads. The tables, 42
+    bytes per image, are in shared memory. Pickles while a process is being started, as SharedArray does; no HDF5 handle
+    outlives the opening, and reads (pread) may come from any thread.
+    """
+
+    def __init__(self, files: Sequence[CacheFile]) -> None:
+        counts = [file.about.samples for file in files]
+        masks = files[0].about.masks
+        shared = SharedArray.create((1 + len(masks), sum(counts)), RECORD, name="penstock-cache")
+        stop = 0
+        for file, count in zip(files, counts, strict=True):
+            for number, records in enumerate(shared.array):
+                file.load_records(records[stop : stop + count], number * count)
+            stop += count
+        self._take(tuple(files), shared, join_fields(files[0].about.fields, [file.read_fields() for file in files]))
+
+    def _take(
+        self, files: tuple[CacheFile, ...], shared: SharedArray, columns: dict[str, RaggedColumn | ArrayColumn]
+    ) -> None:
+        self.files, self._shared, self._columns, self.records = files, shared, columns, shared.array[0]
+        self._masks = dict(zip(files[0].about.masks, shared.array[1:], strict=True))
+        self.field_kinds = {each.name: each.kind for each in files[0].about.fields}
+        self.has_fields = bool(self.field_kinds)
+        self._records_at = self.records.ctypes.data
+        self._known = np.zeros(len(self.records), bool)  # images whose JPEG header was compared with their record
+        self.about = [file.about for file in files]
+        self._starts = [0, *np.cumsum([about.samples for about in self.about]).tolist()]
+        self.fingerprint = self.about[0].fingerprint
+        self.classes = tuple(name.encode("utf-8", "surrogateescape") for name in self.about[0].classes)
+        self.skipped: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the class numbers (int64) of images `indices` (int64)."""
+        labels: npt.NDArray[np.int64] = self.records["label"][indices].astype(np.int64)
+        return labels
+
+    def will_need(self, indices: npt.NDArray[np.int64]) -> None:
+        """Have the kernel read ahead what is not in its cache, for all images of a batch at once."""
+        places, lengths = self.records["offset"][indices].tolist(), self.records["length"][indices].tolist()
+        for index, offset, length in zip(indices.tolist(), places, lengths, strict=True):
+            self._place(index)[0].will_need(offset, length)
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Say in `rows` where images `indices` are stored, and how."""
+        if len(self.files) == 1 and locate_stored(
+            self._records_at, len(self.records), self.files[0].payload, indices, rows
+        ):
+            return NO_NAMES
+        records = self.records[indices]
+        for name in _LOCATED:
+            rows[name] = records[name]
+        rows["size"], rows["kind"] = records["length"], _NATIVE_KINDS[records["kind"]]
+        shards = np.searchsorted(self._starts, indices, "right") - 1
+        for shard in np.unique(shards).tolist():
+            rows["fd"][shards == shard], start = self.files[shard].payload
+            rows["offset"][shards == shard] += start
+        return NO_NAMES
+
+    def stored_size(self, index: int) -> StoredSize | None:
+        """Return size and orientation of image `index`; None for one that is stored as it was."""
+        record = self._record(index)
+        return None if record.kind == FILE else StoredSize(record.width, record.height, record.orientation)
+
+    def read_window(self, index: int, window: Window) -> ImagePart:
+        """Read a part that holds `window`. Raises LoaderError E-CACHE where the bytes are not as stored."""
+        record = self._record(index)
+        with self._file_of(index) as file:
+            if record.kind == PIXELS:
+                return _read_pixel_rows(file, record, window[1], window[1] + window[3])
+            part = _read_cut(file, record, window, check_header=not self._known[index])
+        self._known[index] = True
+        return part
+
+    def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
+        """Read a whole image: the source's bytes, a JPEG with restart markers, or pixels [h, w, 3]. Raises E-CACHE."""
+        record = self._record(index)
+        with self._file_of(index) as file:
+            if record.kind == PIXELS:
+                return _read_pixel_rows(file, record, 0, record.height).data
+            if record.kind == STRIPS:
+                head, scan = _read_strips(file, record, 0, _count_strips(record))
+                return b"".join((head[STRIP.itemsize * _count_strips(record) :], scan, EOI))
+            return _check_crc(file.read(record.offset, record.length), 0, record.crc)
+
+    def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
+        """Return the fields of images `indices` that are no masks, by name."""
+        return {name: take_values(self.field_kinds[name], column, indices) for name, column in self._columns.items()}
+
+    def mask(self, name: str, index: int) -> bytes:
+        """Read mask `name` of image `index`, an encoded file. Raises E-CACHE."""
+        record = Record._make(self._masks[name][index].item())
+        with self._file_of(index) as file:
+            return _check_crc(file.read(record.offset, record.length), 0, record.crc)
+
+    def stored(self, index: int) -> bytes:
+        """Read all stored bytes of image `index`, unchecked."""
+        record, (file, _) = self._record(index), self._place(index)
+        return file.read(record.offset, record.length)
+
+    def name(self, index: int) -> bytes:
+        """Return the name of image `index` in the source."""
+        file, place = self._place(index)
+        return file.name(place)
+
+    def path(self, index: int) -> bytes:
+        """Return what error texts call image `index`: the cache file's path, a colon, the image's name."""
+        file, place = self._place(index)
+        return file.path + b":" + file.name(place)
+
+    def describe(self) -> str:
+        """Return one line: images, classes, bytes, how they are stored."""
+        images = count_text(len(self), "image")
+        classes = count_text(len(self.classes), "class")
+        num_bytes = sum(about.payload_bytes for about in self.about)
+        shards = f" in {len(self.files):,} shards" * (len(self.files) > 1)
+        stored = f"(HDF5 cache{shards}: {self.about[0].coded.describe()})"
+        fields = f", with {', '.join(self.field_kinds)}" * self.has_fields
+        return f"{images}, {classes}, {size_text(num_bytes)} {stored}{fields}"
+
+    def _record(self, index: int) -> Record:
+        if index < 0:
+            raise IndexError(f"image {index} of {len(self)}")
+        return Record._make(self.records[index].item())
+
+    def _place(self, index: int) -> tuple[CacheFile, int]:
+        """Return the file that holds image `index`, and its number there."""
+        shard = bisect_right(self._starts, index) - 1 if len(self.files) > 1 else 0
+        return self.files[shard], index - self._starts[shard]
+
+    @contextlib.contextmanager
+    def _file_of(self, index: int) -> Iterator[CacheFile]:
+        """Yield the file that holds image `index`, which errors of the block name."""
+        file, place = self._place(index)
+        try:
+            yield file
+        except LoaderError as error:
+            path = file.path + b":" + file.name(place)
+            raise LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path) from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach, (self.files, self._shared, self._columns)
+
+
+def open_cache(path: str | bytes | os.PathLike[Any], *, any_owner: bool = False) -> Hdf5Cache:
+    """Open the cache at `path`, one file or a folder of shards.
+
+    `any_owner` also takes files of other users. Raises LoaderError E-CACHE, E-MISSING, E-ACCESS, E-DEPENDENCY.
+    """
+    name = os.fsencode(path)
+    if not os.path.isdir(name):
+        return Hdf5Cache([CacheFile(name, any_owner=any_owner)])
+    shards = read_manifest(name)
+    files = [CacheFile(os.path.join(name, part), any_owner=any_owner) for part in shards.names]
+    check_shards(name, shards, [file.about for file in files])
+    return Hdf5Cache(files)
+
+
+def known_cache(path: str | bytes | os.PathLike[Any]) -> About | None:
+    """Read the metadata of the cache at `path` (of a set: of its first shard); None if there is no complete one."""
+    name = os.fsencode(path)
+    try:
+        part = os.path.join(name, read_manifest(name).names[0]) if os.path.isdir(name) else name
+        return CacheFile(part).about if os.path.exists(part) else None
+    except LoaderError:
+        return None  # whoever opens it reports what is wrong
+
+
+def is_cache_set(path: bytes) -> bool:
+    """Return whether `path` is a folder with shards, whether or not the set is complete."""
+    if not os.path.isdir(path):
+        return False
+    with os.scandir(path) as entries:  # of a folder of images only the first few are looked at
+        return any(entry.name == MANIFEST or is_shard_name(entry.name) for entry in islice(entries, _FEW))
+
+
+def _attach(
+    files: tuple[CacheFile, ...], shared: SharedArray, columns: dict[str, RaggedColumn | ArrayColumn]
+) -> Hdf5Cache:
+    cache = Hdf5Cache.__new__(Hdf5Cache)
+    cache._take(files, shared, columns)
+    return cache
+
+
+def _check_crc(data: Data, before: int, expected: int) -> Data:
+    if crc32(data, before) != expected:
+        raise LoaderError("E-CACHE", f"the CRC of {len(data):,} stored bytes differs: the file was damaged")
+    return data
+
+
+def _count_strips(record: Record) -> int:
+    rows = -(-record.height // record.mcu_height) if record.kind == STRIPS else record.height
+    return -(-rows // record.strip_rows)
+
+
+def _read_strips(file: CacheFile, record: Record, first: int, end: int) -> tuple[bytes, bytes]:
+    """Read (head, coded bytes of strips `first` to `end`, excluded) of a JPEG with restart markers, and check them."""
+    head = _check_crc(file.read(record.offset, record.head), 0, record.crc)
+    start, before = _STRIP.unpack_from(head, _STRIP.size * (first - 1)) if first else (0, 0)
+    stop, after = _STRIP.unpack_from(head, _STRIP.size * (end - 1))
+    if not start <= stop <= record.length - record.head:
+        raise LoaderError("E-CACHE", "a strip of this image ends before it begins")
+    return head, _check_crc(file.read(record.offset + record.head + start, stop - start), before, after)
+
+
+def _read_cut(file: CacheFile, record: Record, window: Window, *, check_header: bool) -> ImagePart:
+    """Cut the part of a JPEG with restart markers that holds `window`, as a JPEG."""
+    geometry = geometry_of(record)
+    cut = plan_cut(geometry, window)
+    first, end = cut.row // record.strip_rows, -(-cut.row_end // record.strip_rows)
+    head, coded = _read_strips(file, record, first, end)
+    header = head[STRIP.itemsize * _count_strips(record) :]
+    if check_header and find_header_fault(header, record):  # a decoder believes the header
+        raise LoaderError("E-CACHE", "the JPEG header of this image does not match its record")
+    scan = np.frombuffer(coded, np.uint8)
+    try:
+        jpeg = cut_jpeg(header, record.height_offset, scan, first * record.strip_rows, geometry, cut)
+    except LoaderError as error:
+        raise LoaderError("E-CACHE", error.cause) from error
+    return ImagePart(jpeg, cut.x, cut.y, cut.width, cut.height)
+
+
+def geometry_of(record: Record) -> StripGeometry:
+    """Return how a JPEG with restart markers is laid out, as its record says."""
+    return StripGeometry(record.width, record.height, record.mcu_width, record.mcu_height, record.segment_mcus)
+
+
+def find_header_fault(data: bytes, record: Record) -> str:
+    """Say how the header of a JPEG differs from what its record says of it; "" if it does not."""
+    try:
+        header = parse_header(data)
+    except LoaderError as error:
+        return f"its JPEG header: {error.cause}"
+    geometry, offsets = geometry_of(record), (header.height_offset, header.scan_offset)
+    found = (header.width, header.height, *mcu_size(header), restart_interval(data, header))
+    if found != geometry or offsets != (record.height_offset, len(data)):
+        return f"its JPEG header says {found}, its record {tuple(geometry)}"
+    return "" if header.ordinary and header.stoppable else "its JPEG is not baseline with a common chroma sampling"
+
+
+def _read_pixel_rows(file: CacheFile, record: Record, top: int, bottom: int) -> ImagePart:
+    """Read rows of stored pixels, `top` to `bottom` (excluded) and what else their strips hold."""
+    head = _check_crc(file.read(record.offset, record.head), 0, record.crc)
+    first, end = top // record.strip_rows, -(-bottom // record.strip_rows)
+    y, y_end = first * record.strip_rows, min(end * record.strip_rows, record.height)
+    before = _CRC.unpack_from(head, _CRC.size * (first - 1))[0] if first else 0
+    after = _CRC.unpack_from(head, _CRC.size * (end - 1))[0]
+    rows = np.empty((y_end - y, record.width, 3), np.uint8)
+    flat = rows.reshape(-1)
+    file.read_into(record.offset + record.head + 3 * record.width * y, flat)
+    _check_crc(flat, before, after)
+    return ImagePart(rows, 0, y, record.width, y_end - y)

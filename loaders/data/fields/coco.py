@@ -1,0 +1,149 @@
+"""Reads the boxes and keypoints of a JSON file of COCO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.fields.box_values import check_swaps, warn_of_shares
+from penstock.loaders.data.fields.coco_document import (
+    CocoDocument,
+    file_error,
+    find_images,
+    find_objects,
+    read_document,
+)
+from penstock.loaders.data.fields.keypoint_pairs import find_pairs, has_lonely
+from penstock.loaders.data.files.contract import Source
+from penstock.pipelines.errors import printable
+from penstock.pipelines.fields.ragged import Ragged, find_elements
+from penstock.pipelines.messages.checked import shown
+from penstock.pipelines.messages.user_warnings import warn_user
+
+_MOST_PIXELS = 3e38  # that float32 holds
+
+
+class CocoFields(NamedTuple):
+    """Hold what a JSON file of COCO says of the samples of a source.
+
+    Attributes:
+        boxes: of each box left, top, right, bottom, float32 [4]; its class number; width and height of its image.
+        classes: names of the class numbers.
+        category_ids: their ids in the file.
+        image_ids: of each sample, integers or text.
+        points: keypoints of each box, float32 [k, 3]; None where the file has none.
+        swaps: pairs of keypoints that change places in a mirror.
+        unpaired: whether none was given, nor found by the names for all points that have a side.
+    """
+
+    boxes: Ragged
+    classes: tuple[bytes, ...]
+    category_ids: tuple[int | str, ...]
+    image_ids: list[int | str]
+    points: Ragged | None
+    swaps: tuple[tuple[int, int], ...]
+    unpaired: bool = False
+
+
+def read_coco(source: Source, path: Any, swaps: Sequence[tuple[int | str, int | str]] | None = None) -> CocoFields:
+    """Read the annotations of the samples of a source; crowds are left out.
+
+    swaps: pairs of keypoints, by number or name; by default those whose names say left and right. Raises ValueError,
+    LoaderError.
+    """
+    document = read_document(path)
+    wanted = find_objects(document)
+    images = find_images(source, document)
+    image_of = document.image_of[wanted]
+    given = _read_boxes(document, wanted)
+    warn_of_shares(f"boxes of {printable(str(path))}", given)
+    order = np.argsort(image_of, kind="stable")
+    begins, ends = (np.searchsorted(image_of[order], images, side) for side in ("left", "right"))
+    lengths = ends - begins
+    chosen = order[find_elements(begins, lengths)]
+    corners = np.concatenate((given[:, :2], given[:, :2] + given[:, 2:]), 1).astype(np.float32)[chosen]
+    boxes = Ragged(lengths, (corners, document.class_of[wanted[chosen]], document.sizes[image_of[chosen]]))
+    fields = CocoFields(
+        boxes,
+        tuple(each["name"].encode() for each in document.categories),
+        tuple(each["id"] for each in document.categories),
+        [document.image_ids[number] for number in images.tolist()],
+        None,
+        (),
+    )
+    names = _keypoint_names(document)
+    if not names:
+        _warn_of_points(document)
+        if swaps is not None:
+            raise file_error(path, "swaps are pairs of keypoints, and its categories have no keypoints")
+        return fields
+    points = np.array([_read_keypoints(document, number, len(names)) for number in wanted[chosen].tolist()], np.float32)
+    pairs = find_pairs(names) if swaps is None else check_swaps(swaps, len(names), names)
+    return fields._replace(
+        points=Ragged(lengths, (points.reshape(-1, len(names), 3),)),
+        swaps=pairs,
+        unpaired=swaps is None and (not pairs or has_lonely(names, pairs)),
+    )
+
+
+def _read_boxes(document: CocoDocument, wanted: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+    """Return x, y, width and height of the annotations `wanted`, float64 [n, 4]. Raises ValueError."""
+    listed = [document.annotations[number].get("bbox") for number in wanted.tolist()]
+    given = None
+    with suppress(TypeError, ValueError, OverflowError):  # the first one is named below
+        are_fours = all(isinstance(each, list) and len(each) == 4 for each in listed)
+        given = np.array(listed, np.float64).reshape(-1, 4) if are_fours else None
+    if given is not None and (given[:, 2:] >= 0).all() and (abs(given) <= _MOST_PIXELS).all():
+        return given
+    wrong = next(number for number, each in enumerate(listed) if not _is_box(each))
+    which = document.which(int(wanted[wrong]))
+    raise file_error(document.path, f"{which} must have a bbox of x, y, width and height, got {shown(listed[wrong])}")
+
+
+def _is_box(value: Any) -> bool:
+    is_list = isinstance(value, list) and len(value) == 4 and all(type(each) in (int, float) for each in value)
+    return is_list and all(abs(each) <= _MOST_PIXELS for each in value) and min(value[2:]) >= 0
+
+
+def _keypoint_names(document: CocoDocument) -> list[str]:
+    """Return what the keypoints are called; none where no category has any. Raises ValueError for different ones."""
+    having = [each for each in document.categories if each.get("keypoints")]
+    for each in having:
+        if not isinstance(each["keypoints"], list):
+            what = f"category {shown(each['name'])} must have a list of names as its keypoints"
+            raise file_error(document.path, f"{what}, got {shown(each['keypoints'])}")
+    for each in having[1:]:
+        if each["keypoints"] != having[0]["keypoints"]:
+            both = f"categories {shown(having[0]['name'])} and {shown(each['name'])} have different keypoints"
+            raise file_error(document.path, f"{both}: all sets must be of one kind")
+    return [str(name) for name in having[0]["keypoints"]] if having else []
+
+
+def _warn_of_points(document: CocoDocument) -> None:
+    """Warn of keypoints of a file whose categories do not name any."""
+    given = [each.get("keypoints") for each in document.annotations]
+    count = sum(isinstance(points, list) and any(points) for points in given)
+    if count:
+        warn_user(
+            f"{printable(str(document.path))}: left out: the keypoints of {count:,} annotations, because no category "
+            "of the file names them: give the categories a list of names, keypoints"
+        )
+
+
+def _read_keypoints(document: CocoDocument, annotation: int, count: int) -> npt.NDArray[np.float64]:
+    given = document.annotations[annotation].get("keypoints")
+    try:
+        points = np.array(given or [0] * (3 * count), np.float64)
+    except (TypeError, ValueError):
+        points = np.full(1, np.nan)
+    if points.shape != (3 * count,) or not np.isfinite(points).all():
+        wanted = f"x, y and visibility of {count} keypoints"
+        got = f"{points.size} numbers" if points.ndim == 1 and points.size > 1 else shown(given)
+        raise file_error(document.path, f"{document.which(annotation)} must have {wanted}, got {got}")
+    points = points.reshape(count, 3)
+    points[:, :2] += 0.5  # COCO counts from the centre of the first pixel
+    return points

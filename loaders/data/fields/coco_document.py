@@ -1,0 +1,268 @@
+"""Reads a JSON file of COCO or LVIS, refuses what contradicts itself, and finds the image of each sample."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import itemgetter
+from typing import Any, NamedTuple, NoReturn
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.fields.mask_files import sample_names, whole_names
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.system.file_read import read_error
+from penstock.pipelines.errors import LoaderError, count_text, printable
+from penstock.pipelines.messages.checked import checked_path, shown
+from penstock.pipelines.messages.user_warnings import warn_user
+
+_MOST_SIDE = 2**31 - 1
+_MOST_ID = 2**63 - 1
+_MARKS = (0, 1, None)  # of crowds; LVIS has none
+
+
+class CocoDocument(NamedTuple):
+    """Hold the lists of a JSON file of COCO.
+
+    Attributes:
+        path: of the file, for messages.
+        names: of each image its file_name, or the path of its coco_url.
+        image_ids: of each image its id, an integer or text.
+        sizes: int32 [images, 2], width and height of each image; 0 where the file does not say.
+        categories: sorted by id.
+        annotations: one object each.
+        image_of: int64 [annotations], the number of the image of each.
+        class_of: int64 [annotations], the number of the category of each.
+        is_crowd: bool [annotations], whether each is of a crowd.
+    """
+
+    path: Any
+    names: list[str]
+    image_ids: list[int | str]
+    sizes: npt.NDArray[np.int32]
+    categories: list[dict[str, Any]]
+    annotations: list[dict[str, Any]]
+    image_of: npt.NDArray[np.int64]
+    class_of: npt.NDArray[np.int64]
+    is_crowd: npt.NDArray[np.bool_]
+
+    def which(self, annotation: int) -> str:
+        """Return what messages call an annotation."""
+        return f"annotation {self.annotations[annotation].get('id')} of image {self.image_id(annotation)}"
+
+    def image_id(self, annotation: int) -> int | str:
+        """Return the id of the image of an annotation."""
+        return self.image_ids[int(self.image_of[annotation])]
+
+
+def read_document(path: Any) -> CocoDocument:
+    """Read a JSON file of COCO or LVIS.
+
+    Raises ValueError for another file, for ids and names that are not unique, and for annotations of images or
+    categories that the file does not have; LoaderError E-MISSING, E-ACCESS, E-READ.
+    """
+    checked_path("coco", path)
+    images, categories, annotations = _read_lists(path)
+    image_ids = _read_ids(path, "image", images)
+    names = [_name_of(path, number, each) for number, each in enumerate(images)]
+    _refuse_repeated(path, image_ids, lambda a, b: f"images {shown(names[a])} and {shown(names[b])} have the id")
+    _refuse_repeated(path, names, lambda a, b: f"images {image_ids[a]} and {image_ids[b]} have the file_name")
+    category_ids = _read_ids(path, "category", categories)
+    called = [str(each.get("name", own)) for each, own in zip(categories, category_ids, strict=True)]
+    _refuse_repeated(
+        path, category_ids, lambda a, b: f"categories {shown(called[a])} and {shown(called[b])} have the id"
+    )
+    order = sorted(
+        range(len(categories)), key=lambda number: (isinstance(category_ids[number], str), category_ids[number])
+    )
+    image_of = _look_up(path, annotations, "image_id", image_ids)
+    number_of = np.argsort(np.array(order, np.int64))
+    class_of = number_of[_look_up(path, annotations, "category_id", category_ids)]
+    sizes = np.array([_size_of(path, each) for each in images], np.int32).reshape(-1, 2)
+    return CocoDocument(
+        path,
+        names,
+        image_ids,
+        sizes,
+        [{**categories[number], "id": category_ids[number], "name": called[number]} for number in order],
+        annotations,
+        image_of,
+        class_of,
+        _read_crowds(path, annotations),
+    )
+
+
+def file_error(path: Any, why: str) -> ValueError:
+    """Return the error of a file that cannot be taken."""
+    return ValueError(f"{printable(str(path))}: {why}")
+
+
+def _read_lists(path: Any) -> list[list[dict[str, Any]]]:
+    try:
+        with open(path, "rb") as file:
+            document = json.load(file)
+    except OSError as error:
+        found = read_error(error, os.fsencode(path))
+        raise LoaderError(found.code, found.cause, fix="pass a JSON file of COCO instances", path=found.path) from error
+    except (ValueError, RecursionError) as error:
+        raise file_error(path, f"not a JSON file of COCO instances ({error})") from None
+    lists = []
+    for name in ("images", "categories", "annotations"):
+        listed = document.get(name) if isinstance(document, dict) else None
+        if not isinstance(listed, list) or not set(map(type, listed)) <= {dict}:
+            raise file_error(path, f"not a JSON file of COCO instances (it has no list of objects called {name})")
+        lists.append(listed)
+    return lists
+
+
+def _read_ids(path: Any, what: str, listed: Sequence[dict[str, Any]]) -> list[int | str]:
+    found = []
+    for number, each in enumerate(listed):
+        own = _as_id(each.get("id"))
+        if own is None:
+            raise file_error(
+                path, f"{what} number {number} must have an id, an integer or text, got {shown(each.get('id'))}"
+            )
+        found.append(own)
+    return found
+
+
+def _as_id(value: Any) -> int | str | None:
+    """Return an id as an integer of 64 bits or text; None for what is neither."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST_ID
+    return value if is_number or isinstance(value, str) else None
+
+
+def _name_of(path: Any, number: int, image: dict[str, Any]) -> str:
+    """Return the file name of an image; LVIS has the address instead."""
+    name, url = image.get("file_name"), image.get("coco_url")
+    if isinstance(name, str) and name:
+        return name
+    if name is None and isinstance(url, str) and (found := unquote(urlsplit(url).path).lstrip("/")):
+        return found
+    raise file_error(
+        path, f"image {shown(image.get('id', number))} must have a file_name or a coco_url, got {shown(name)}"
+    )
+
+
+def _size_of(path: Any, image: dict[str, Any]) -> tuple[int, int]:
+    sides = image.get("width"), image.get("height")
+    if sides == (None, None):
+        return 0, 0
+    if not all(isinstance(side, (int, float)) and side % 1 == 0 and 0 < side <= _MOST_SIDE for side in sides):
+        wanted = "width and height in pixels, or neither"
+        raise file_error(
+            path, f"image {shown(image['id'])} must have {wanted}, got {shown(sides[0])} and {shown(sides[1])}"
+        )
+    return int(sides[0]), int(sides[1])  # type: ignore[arg-type]
+
+
+def _read_crowds(path: Any, annotations: Sequence[dict[str, Any]]) -> npt.NDArray[np.bool_]:
+    """Return which annotations are of crowds. Raises ValueError for a mark that is not 0 or 1: text would be true."""
+    marks = [each.get("iscrowd") for each in annotations]
+    for number, mark in enumerate(marks if any(mark not in _MARKS for mark in marks) else ()):
+        if mark not in _MARKS:
+            which = f"annotation {annotations[number].get('id')} of image {annotations[number]['image_id']}"
+            raise file_error(path, f"{which} must have iscrowd of 0 or 1, got {shown(mark)}")
+    return np.array(marks, bool)
+
+
+def find_objects(document: CocoDocument) -> npt.NDArray[np.intp]:
+    """Return the numbers of the annotations that are no crowds. Warns where all are, as some tools export masks."""
+    found = np.flatnonzero(~document.is_crowd)
+    if len(document.annotations) and not len(found):
+        warn_user(
+            f"{printable(str(document.path))}: all {len(document.annotations):,} annotations have iscrowd 1, and "
+            "crowds are left out: set iscrowd to 0 where each is one object"
+        )
+    return found
+
+
+def _refuse_repeated(path: Any, values: Sequence[Any], describe: Callable[[int, int], str]) -> None:
+    """Raise ValueError that describes the first two of equal values."""
+    if len(set(values)) == len(values):
+        return
+    first: dict[Any, int] = {}
+    for number, value in enumerate(values):
+        if value in first:
+            raise file_error(path, f"{describe(first[value], number)} {shown(value)}: give each its own")
+        first[value] = number
+
+
+def _look_up(
+    path: Any, annotations: Sequence[dict[str, Any]], key: str, ids: Sequence[int | str]
+) -> npt.NDArray[np.int64]:
+    """Return which of `ids` each annotation names by `key`. Raises ValueError for others, with their number."""
+    number_of: dict[Any, int] = {each: number for number, each in enumerate(ids)}
+    try:
+        given = map(itemgetter(key), annotations)
+        found = np.fromiter(map(number_of.get, given, repeat(-1)), np.int64, len(annotations))
+    except (KeyError, TypeError):  # none, a list or an object
+        found = np.array([number_of.get(_as_id(each.get(key)), -1) for each in annotations], np.int64)
+    wrong = np.flatnonzero(found < 0)
+    if not len(wrong):
+        return found
+    first = annotations[wrong[0]]
+    what = f"the {key} {shown(first[key])} is not an id of the file" if key in first else f"it has no {key}"
+    of_image = f" of image {shown(first.get('image_id'))}" if key != "image_id" else ""
+    more = f" (and {len(wrong) - 1:,} more annotations)" if len(wrong) > 1 else ""
+    listed = "images" if key == "image_id" else "categories"
+    why = f"annotation {first.get('id')}{of_image}: {what}{more}: add it to {listed}, or remove the annotation"
+    raise file_error(path, why)
+
+
+def find_images(source: Source, document: CocoDocument) -> npt.NDArray[np.int64]:
+    """Return the number of the image of each sample: that of its name, or else of its last part where only one has it.
+
+    No two samples have one image, those included that a part of the data leaves out. Raises ValueError for a sample
+    without an image; warns of images without a sample.
+    """
+    whole = {name: number for number, name in enumerate(document.names)}
+    last: dict[str, int] = {}
+    for name, number in whole.items():
+        base = os.path.basename(name.replace("\\", "/"))  # tools on Windows write folders so
+        last[base] = -1 if base in last else number
+
+    def find(name: str) -> int | None:
+        return whole.get(name, last.get(os.path.basename(name)))
+
+    sample_of: dict[int, int] = {}
+    names = list(sample_names(source))
+    for index, name in enumerate(names):
+        found = find(name)
+        if found is None or found < 0:
+            what = "is not in the file" if found is None else "has the last part of several names in the file"
+            has = f"which has {count_text(len(whole), 'image')}: give it a file_name that is the sample's name"
+            raise file_error(document.path, f"sample {index} ({printable(name)}) {what}, {has}")
+        if (other := sample_of.setdefault(found, index)) != index:
+            _refuse_two(document, found, " and ".join(_call_sample(source, number) for number in (other, index)))
+    by_last = {number: index for number, index in sample_of.items() if names[index] not in whole}
+    asks_whole = bool(by_last) or len(names) < len(whole)
+    claims = Counter(find(name) for name in whole_names(source) if asks_whole)
+    for number, index in by_last.items():
+        if claims[number] > 1:
+            _refuse_two(document, number, f"{_call_sample(source, index)} and one of the whole data")
+    others = [name for name, number in whole.items() if number not in claims] if len(names) < len(whole) else []
+    if others:
+        left = f"{len(others):,} of {count_text(len(whole), 'image')}"
+        warn_user(
+            f"{printable(str(document.path))}: {left} are not in this data and are left out, first {shown(others[0])}"
+        )
+    return np.fromiter(sample_of, np.int64, len(sample_of))
+
+
+def _call_sample(source: Source, index: int) -> str:
+    return f"{index} ({printable(source.path(index))})"
+
+
+def _refuse_two(document: CocoDocument, image: int, samples: str) -> NoReturn:
+    name = shown(document.names[image])
+    wanted = "give each an image whose file_name is the sample's whole name"
+    raise file_error(document.path, f"samples {samples} would both be image {name}: {wanted}")

@@ -1,0 +1,331 @@
+"""What users give for a field: Masks, Boxes, Keypoints, Coco, Yolo, or plain lists of text and objects."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from penstock.loaders.data.fields.box_values import check_boxes, check_keypoints
+from penstock.loaders.data.fields.coco import CocoFields, read_coco
+from penstock.loaders.data.fields.coco_masks import CocoMasks
+from penstock.loaders.data.fields.columns import ENCODED, ArrayColumn, BytesColumn, RaggedColumn, TextFiles
+from penstock.loaders.data.fields.fielded import Field, Fielded
+from penstock.loaders.data.fields.mask_files import call_by_name, find_masks, match_source
+from penstock.loaders.data.fields.mask_values import warn_of_ignored_foreground
+from penstock.loaders.data.fields.yolo import read_yolo
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.system.file_read import decode_text
+from penstock.pipelines.errors import count_text, printable
+from penstock.pipelines.fields.field_kinds import MIN_AREA, FieldKind
+from penstock.pipelines.messages.checked import (
+    checked_bool,
+    checked_choice,
+    checked_int,
+    checked_number,
+    set_checked,
+    shown,
+)
+from penstock.pipelines.messages.user_warnings import warn_user
+
+_MASK_TYPES = {"uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
+_MOST_CLASS = 2**31 - 1
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_TAKEN = ("images", "labels", "index", "patches", "patch_coord", "patch_valid")  # in a batch
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Say where the mask of each image is; it is cut, resized by nearest neighbour, turned and flipped with its image.
+
+    Served as [batch, height, width] of `dtype`. Raises ValueError for an unknown `dtype` or `of`, and for an
+    ignore_index that `dtype` cannot hold.
+
+    Attributes:
+        where: a folder, in which each mask has the name of its image, perhaps with another suffix; a pattern such as
+            "masks/{name}_seg.png", where {name} is the image's name without suffix; a function of the image's name that
+            returns a path; a list of paths; integers [n, height, width]; or open_source(...) of masks that are images,
+            such as open_source("train.tar", image="seg.png"); or a JSON file of COCO, "instances.json", whose
+            segmentations (polygons, run-length codes) are drawn by pycocotools (the extra `coco`).
+        of: of a JSON file, "classes" for class numbers plus 1 (0: nothing), with smaller objects over larger ones and
+            crowds included; "instances" for the number of each object in its image, from 1, without crowds.
+        ignore_index: value of pixels outside the image.
+        dtype: "uint8", or "int32" for more than 256 values, such as PNGs of 16 bits.
+    """
+
+    where: Any
+    ignore_index: int = 255
+    dtype: str = "uint8"
+    of: str = "classes"
+
+    def __post_init__(self) -> None:
+        checked_choice("dtype of masks", self.dtype, tuple(_MASK_TYPES))
+        checked_choice("of", self.of, ("classes", "instances"))
+        limits = _MASK_TYPES[self.dtype]
+        set_checked(self, ignore_index=checked_int(f"ignore_index of {self.dtype} masks", self.ignore_index, *limits))
+
+
+class _Served:
+    min_area: float
+    padded: bool
+    first_class: int
+
+    def __post_init__(self) -> None:
+        min_area, padded = checked_number("min_area", self.min_area, 0, 1), checked_bool("padded", self.padded)
+        first_class = checked_int("first_class", self.first_class, 0, _MOST_CLASS)
+        set_checked(self, min_area=min_area, padded=padded, first_class=first_class)
+
+
+@dataclass(frozen=True)
+class Boxes(_Served):
+    """Give the boxes of each image, left, top, right and bottom in pixels of the image, with their classes.
+
+    Served as float32 [k, 4], one tensor per image, with their classes, int64 [k]. Raises ValueError unless min_area is
+    from 0 to 1.
+
+    Attributes:
+        boxes: an array [k, 4] per image.
+        classes: a list of k class numbers or class names per image; None for class 0.
+        names: what class numbers are called, or which names have which numbers.
+        min_area: a box that keeps a smaller share of its area in the crop is dropped.
+        padded: serve tensors [batch, most, ...] and the number of boxes of each image, not a list of tensors.
+        first_class: what is added to class numbers as they are served: 1 for models in which 0 is the background, such
+            as torchvision's detectors. `Loader.categories` says what each number is called.
+        sizes: width and height of each image as it was annotated, integers [n, 2]; an image of another size is refused.
+    """
+
+    boxes: Sequence[Any]
+    classes: Sequence[Any] | None = None
+    names: Sequence[str] | None = None
+    min_area: float = MIN_AREA
+    padded: bool = False
+    first_class: int = 0
+    sizes: Any = None
+
+
+@dataclass(frozen=True)
+class Keypoints:
+    """Give the keypoints of each image: an array [n, k, 3] of x, y and visibility, or [n, k, 2].
+
+    Served as float32 [batch, k, 3], in pixels of the crop.
+
+    Attributes:
+        points: x and y in pixels of the image, from its edge: the centre of the first pixel is 0.5. Visibility 0 means
+            that a point is not known.
+        swaps: pairs of points that change places in a mirror image, such as left and right hand; () for none.
+    """
+
+    points: Any
+    swaps: Sequence[tuple[int, int]] | None = None
+
+
+@dataclass(frozen=True)
+class Coco(_Served):
+    """Read boxes and classes, and keypoints where there are some, of a JSON file of COCO.
+
+    Crowds are left out, as in the references of torchvision. Class numbers count the category ids in their order, from
+    `first_class`; `Loader.categories` has the ids. 0.5 is added to keypoints, which COCO counts from the centre of the
+    first pixel. Served as Boxes and Keypoints are, with the id of each image in the file, `image_ids`: int64 [batch],
+    -1 in rows without a sample; a list where ids are text.
+
+    Images are found by file_name (of LVIS, by coco_url), or by its last part where only one has it. An image whose
+    width and height in the file are not those that the pipeline sees is refused.
+
+    Attributes:
+        path: of the JSON file.
+        min_area, padded, first_class: as Boxes has them.
+        swaps: pairs of keypoints, by number or name, that change places in a mirror image; by default those whose names
+            differ in the words left and right, or l and r, wherever these stand. () for none.
+    """
+
+    path: Any
+    min_area: float = MIN_AREA
+    padded: bool = False
+    first_class: int = 0
+    swaps: Sequence[tuple[int | str, int | str]] | None = None
+
+
+@dataclass(frozen=True)
+class Yolo(_Served):
+    """Read the boxes of a folder of text files of YOLO: class, centre and sides as shares of the image, one per line.
+
+    Served as Boxes are.
+
+    Attributes:
+        folder: with a .txt of the name of each image; an image without one has no boxes.
+        names: what the class numbers are called: a list, or a dict of number -> name, as data.yaml has it.
+        min_area, padded, first_class: as Boxes has them.
+    """
+
+    folder: Any
+    names: Sequence[str] | Mapping[int, str] | None = None
+    min_area: float = MIN_AREA
+    padded: bool = False
+    first_class: int = 0
+
+
+_BY_NAME = {"mask": Masks, "boxes": Boxes, "keypoints": Keypoints, "coco": Coco, "yolo": Yolo}
+_MEANT = {"masks": "mask", "bboxes": "boxes", "bbox": "boxes", "box": "boxes", "keypoint": "keypoints"}
+
+
+def count_values(value: Any) -> int | None:
+    """Return how many values a field, as with_fields takes it, has; None for one that is found by name."""
+    given = value.where if isinstance(value, Masks) else value.boxes if isinstance(value, Boxes) else value
+    given = given.points if isinstance(given, Keypoints) else given
+    if isinstance(given, tuple) and len(given) == 2:  # boxes and classes
+        given = given[0]
+    is_named = isinstance(given, (str, bytes, os.PathLike, Source, Coco, Yolo, Mapping)) or callable(given)
+    return len(given) if hasattr(given, "__len__") and not is_named else None
+
+
+def field_source(source: Source, fields: Mapping[str, Any]) -> Fielded:
+    """Return `source` with fields, as with_fields takes them. Raises ValueError."""
+    found: dict[str, Field] = {}
+    for name, value in fields.items():
+        if name in _TAKEN:
+            raise ValueError(f"a field must not be called {name}, which batches have already")
+        try:
+            made = _make_fields(source, name, value)
+        except ValueError as error:
+            raise ValueError(f"field {name!r}: {error}") from error
+        for both in sorted(made.keys() & found.keys()):
+            raise ValueError(f"two fields would be called {both}, one of them from {name}=: give that another name")
+        found |= made
+    if not found:
+        raise ValueError("with_fields needs at least one field, such as mask='masks'")
+    return Fielded(source, found)
+
+
+def _make_fields(source: Source, name: str, value: Any) -> dict[str, Field]:
+    spec = _as_spec(name, value)
+    if isinstance(spec, Masks):
+        field = _mask_field(source, spec)
+        read = field.column.take if isinstance(field.column, ArrayColumn) else field.column.read  # type: ignore[union-attr]
+        warn_of_ignored_foreground(name, read, len(source), spec.ignore_index)
+        return {name: field}
+    if isinstance(spec, Keypoints):
+        points, swaps = check_keypoints(spec.points, () if spec.swaps is None else spec.swaps, len(source))
+        kind = FieldKind(kind="keypoints", swaps=swaps, points=points.shape[1], unpaired=spec.swaps is None)
+        return {name: Field(kind, ArrayColumn(points))}
+    if isinstance(spec, (Boxes, Coco, Yolo)):
+        served = partial(
+            FieldKind, kind="boxes", min_area=spec.min_area, padded=spec.padded, first_class=spec.first_class
+        )
+        if isinstance(spec, Yolo):
+            boxes, classes = read_yolo(source, spec.folder, spec.names)
+            return {
+                _called(name, "yolo"): Field(
+                    served(classes=classes, relative=True), TextFiles(boxes, os.fspath(spec.folder))
+                )
+            }
+        if isinstance(spec, Boxes):
+            boxes, classes = check_boxes(spec.boxes, spec.classes, spec.names, len(source), spec.sizes)
+            return {name: Field(served(classes=classes), RaggedColumn(boxes))}
+        read = read_coco(source, spec.path, spec.swaps)
+        return _coco_fields(read, _called(name, "coco"), served(classes=read.classes, category_ids=read.category_ids))
+    if name in _MEANT:
+        raise ValueError(f"perhaps {_MEANT[name]}= is meant, which follows the crop; otherwise choose another name")
+    return {name: _plain_field(source, spec)}
+
+
+def _coco_fields(read: CocoFields, name: str, kind: FieldKind) -> dict[str, Field]:
+    """Return the fields of a JSON file of COCO; `name` and `kind` are those of its boxes."""
+    before = "" if name == "boxes" else f"{name}_"
+    fields = {name: Field(kind, RaggedColumn(read.boxes))}
+    if read.points is not None:
+        count = read.points.parts[0].shape[1]
+        of_points = FieldKind(
+            kind="keypoints", of=name, swaps=read.swaps, points=count, padded=kind.padded, unpaired=read.unpaired
+        )
+        fields[f"{before}keypoints"] = Field(of_points, RaggedColumn(read.points))
+    if all(isinstance(each, int) for each in read.image_ids):
+        ids = Field(FieldKind(kind="integer"), ArrayColumn(np.array(read.image_ids, np.int64)))
+    else:
+        ids = Field(FieldKind(kind="text"), BytesColumn([str(each).encode() for each in read.image_ids]))
+    return {**fields, f"{before}image_ids": ids}
+
+
+def _as_spec(name: str, value: Any) -> Any:
+    if isinstance(value, tuple(_BY_NAME.values())) or name not in _BY_NAME:
+        return value
+    if name == "boxes" and isinstance(value, tuple) and len(value) == 2:
+        return Boxes(*value)
+    return _BY_NAME[name](value)
+
+
+def _called(name: str, reader: str) -> str:
+    return "boxes" if name == reader else name
+
+
+def _mask_field(source: Source, spec: Masks) -> Field:
+    kind = FieldKind(kind="mask", dtype=spec.dtype, ignore_index=spec.ignore_index)
+    where = spec.where.numpy(force=True) if hasattr(spec.where, "detach") else spec.where
+    if isinstance(where, (str, os.PathLike)) and os.fspath(where).lower().endswith(".json"):
+        return Field(kind, CocoMasks(source, where, spec.of, spec.dtype))
+    if not isinstance(where, np.ndarray):
+        return Field(kind, find_masks(source, where))
+    if where.ndim != 3 or where.dtype.kind not in "biu" or len(where) != len(source):
+        what = f"{where.dtype} {list(where.shape)}"
+        raise ValueError(f"masks must be integers [{len(source)}, height, width], one per sample, got {what}")
+    low, high = _MASK_TYPES[spec.dtype]
+    if where.size and (where.min() < low or where.max() > high):
+        raise ValueError(
+            f"values of {spec.dtype} masks must be from {low} to {high}, got {where.min()} to {where.max()}"
+        )
+    return Field(kind, ArrayColumn(where.astype(spec.dtype, copy=False)))
+
+
+def _plain_field(source: Source, value: Any) -> Field:
+    """Return a field of strings, of bytes, or of objects that JSON can hold."""
+    values = call_by_name(source, value) if callable(value) else value
+    if isinstance(values, Source):
+        others = match_source(source, values, "text")
+        values = [decode_text(bytes(others.read(index))) for index in range(len(source))]
+    values = values.tolist() if hasattr(values, "tolist") else values  # an array, or a column of a data frame
+    if not isinstance(values, (list, tuple)) or len(values) != len(source):
+        got = f"{len(values):,}" if isinstance(values, (list, tuple)) else shown(values)
+        raise ValueError(f"values must be one per sample ({len(source):,}), got {got}")
+    _warn_of_missing(source, values)
+    for kind, of_type in _PLAIN.items():
+        if all(isinstance(each, of_type) for each in values):
+            if kind == "text":
+                _warn_of_other_text(source, values)
+            return Field(FieldKind(kind=kind), BytesColumn([_encode(kind, each) for each in values]))
+    raise AssertionError("every value is an object")
+
+
+def _warn_of_missing(source: Source, values: Sequence[Any]) -> None:
+    """Warn of None and NaN among texts, among numbers, or alone; among other objects they are values as any."""
+    missing = [at for at, value in enumerate(values) if value is None or (isinstance(value, float) and value != value)]
+    if missing and set(map(type, values)) - {type(None), float} in (set(), {str}, {int}):
+        first = printable(source.path(missing[0]))
+        warn_user(
+            f"{count_text(len(missing), 'sample')} of {len(values):,} have no value (None or NaN), first {first}: "
+            "these are served as they are"
+        )
+
+
+def _warn_of_other_text(source: Source, texts: Sequence[str]) -> None:
+    """Warn of texts that are not UTF-8, whose other bytes are single surrogates."""
+    others = [index for index, text in enumerate(texts) if not text.isascii() and _SURROGATE.search(text)]
+    if others:
+        count, first = count_text(len(others), "text"), printable(source.path(others[0]))
+        warn_user(
+            f"{count} of {len(texts):,} cannot be read as UTF-8, first that of {first}: other bytes are served as "
+            "single surrogates (errors='surrogateescape')"
+        )
+
+
+def _encode(kind: str, value: Any) -> bytes:
+    try:
+        return ENCODED[kind][0](value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"values must be text, bytes, or what JSON can hold, got {shown(value)} ({error})") from None
+
+
+_PLAIN = {"text": str, "bytes": bytes, "json": object}

@@ -1,0 +1,137 @@
+"""Geometry says where the pixels of served images come from, and maps boxes and points back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.loaders.order.engine_contract import HostBatch
+from penstock.pipelines.fields.placement import STILL, find_matrices
+from penstock.pipelines.plan.augmentations import AugmentPlan
+from penstock.pipelines.plan.crops import BatchPlan
+from penstock.pipelines.plan.moves import forward_matrices
+from penstock.pipelines.sample.orientation import swaps_sides, upright
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Say for each row of a batch how its image was made of the pixels of a file, on the host.
+
+    "The image" is the whole one as the pipeline reads it: upright with exif="apply", otherwise as it is stored.
+    Coordinates are distances from its left and upper edge in pixels: the centre of the first pixel is 0.5. Rows without
+    a sample are zeros.
+
+    Attributes:
+        sizes: int32 [batch, 2], width and height of the image.
+        orientations: uint8 [batch], the EXIF orientation that was applied to read it, 1 to 8; 1 for none.
+        windows: int32 [batch, 4], the crop as (x, y, width, height) in the image.
+        places: int32 [batch, 4], where in the served image the crop lies, before turns and flips.
+        turns: uint8 [batch], 2 if rows become columns, plus 1 if rows are then reversed.
+        flips: bool [batch], whether the result is mirrored left to right.
+        matrices: float64 [batch, 2, 3], all of it as one affine map, with what augmentations move: a point (x, y) of
+            the image lies in the served image at matrix[:, :2] @ (x, y) + matrix[:, 2].
+    """
+
+    sizes: npt.NDArray[np.int32]
+    orientations: npt.NDArray[np.uint8]
+    windows: npt.NDArray[np.int32]
+    places: npt.NDArray[np.int32]
+    turns: npt.NDArray[np.uint8]
+    flips: npt.NDArray[np.bool_]
+    matrices: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, rows: npt.NDArray[np.intp]) -> Geometry:
+        """Return chosen rows."""
+        return Geometry(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def boxes_to_image(self, row: int, boxes: Any, *, clip: bool = True, stored: bool = False) -> Any:
+        """Map boxes of the served image `row` back to the image.
+
+        boxes: [..., 4], left, top, right and bottom in pixels of the served image, a tensor or an array; the result is
+        of its kind, shape and dtype. Where augmentations turned the image it is the smallest box around the four
+        corners. clip: cut the boxes to the image. stored: map to the image as it is stored, before the EXIF orientation
+        was applied. Raises ValueError for a row without a sample.
+        """
+        given = _as_float64(boxes, 4)
+        corners = given[..., ((0, 1), (2, 1), (2, 3), (0, 3))]
+        moved = _move(corners, self._back(row, stored=stored))
+        found = np.concatenate((moved.min(-2), moved.max(-2)), -1)
+        if clip:
+            sides = self.sizes[row]
+            sides = sides[::-1] if stored and swaps_sides(int(self.orientations[row])) else sides
+            found = found.clip(0, np.tile(sides, 2))
+        return _like(found, boxes)
+
+    def points_to_image(self, row: int, points: Any, *, stored: bool = False) -> Any:
+        """Map points of the served image `row` back to the image.
+
+        points: [..., 2], x and y in pixels of the served image, or [..., 3] with a third value that stays as it is, a
+        tensor or an array; the result is of its kind, shape and dtype. stored: as boxes_to_image has it. Raises
+        ValueError for a row without a sample.
+        """
+        given = _as_float64(points, 2, 3)
+        moved = _move(given[..., :2], self._back(row, stored=stored))
+        return _like(np.concatenate((moved, given[..., 2:]), -1), points)
+
+    def _back(self, row: int, *, stored: bool) -> npt.NDArray[np.float64]:
+        """Return the matrix [2, 3] from the served image to the image, or to the stored one."""
+        if not self.matrices[row].any():
+            raise ValueError(f"row {row} holds no sample: leave out rows whose index is -1")
+        forward = np.concatenate((self.matrices[row], [[0, 0, 1]]))
+        if stored:
+            forward = forward @ _turn_upright(int(self.orientations[row]), *self.sizes[row].tolist())
+        found: npt.NDArray[np.float64] = np.linalg.inv(forward)[:2]
+        return found
+
+
+def find_geometry(
+    batch: HostBatch, view: int, moves: AugmentPlan | None, *, is_upright: bool, size: tuple[int, int] | None
+) -> Geometry:
+    """Return the geometry of the images of a view; moves: what the batch stage does to them; size: (height, width)."""
+    plan = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)
+    if batch.flips.ndim > 1:
+        plan = BatchPlan._make(part[:, view] for part in plan)
+    assert batch.sizes is not None
+    assert batch.exif is not None
+    matrices = STILL if moves is None or size is None else forward_matrices(moves, size)
+    orientations = batch.exif if is_upright else np.where(batch.index >= 0, 1, 0).astype(np.uint8)
+    placed = plan.windows, plan.places, plan.turns, plan.flips
+    return Geometry(batch.sizes, orientations, *placed, find_matrices(plan, size, matrices))
+
+
+def _turn_upright(orientation: int, width: int, height: int) -> npt.NDArray[np.float64]:
+    """Return the matrix [3, 3] from the stored image to the upright one of that size, by where its corners go."""
+    corners = np.array((((0, 0), (1, 0)), ((0, 1), (1, 1))))  # (x, y) of those of a square, [row, column, 2]
+    stored = upright(corners * ((height, width) if swaps_sides(orientation) else (width, height)), orientation)
+    of_each, wanted = (np.insert(each.reshape(4, 2)[:3], 2, 1, 1) for each in (stored, corners * (width, height)))
+    found: npt.NDArray[np.float64] = np.linalg.solve(of_each, wanted).T.round().astype(np.float64)
+    return found
+
+
+def _move(points: npt.NDArray[np.float64], matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    moved: npt.NDArray[np.float64] = points @ matrix[:, :2].T + matrix[:, 2]
+    return moved
+
+
+def _as_float64(values: Any, *lengths: int) -> npt.NDArray[np.float64]:
+    array = values.detach().cpu().double().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    if array.ndim < 1 or array.shape[-1] not in lengths or array.dtype.kind not in "iuf":
+        wanted = " or ".join(f"[..., {length}]" for length in lengths)
+        raise ValueError(f"coordinates must be numbers {wanted}, got {array.dtype} {list(array.shape)}")
+    return array.astype(np.float64)
+
+
+def _like(found: npt.NDArray[np.float64], given: Any) -> Any:
+    """Return `found` as a tensor or an array, as `given` is; integers become float32."""
+    if isinstance(given, torch.Tensor):
+        dtype = given.dtype if given.dtype.is_floating_point else torch.float32
+        return torch.from_numpy(found).to(given.device, dtype)
+    kept = getattr(given, "dtype", np.dtype(np.float32))
+    return found.astype(kept if kept.kind == "f" else np.float32)

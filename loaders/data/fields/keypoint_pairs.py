@@ -1,0 +1,73 @@
+"""Finds which keypoints are the left and the right one of a pair, by what they are called."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from penstock.pipelines.fields.field_kinds import FieldKind
+from penstock.pipelines.messages.user_warnings import warn_user
+from penstock.pipelines.spec import ImagePipeline
+
+_WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
+_SIDES = {"left": 0, "l": 0, "right": 1, "r": 1}
+Parted = tuple[tuple[int, ...], tuple[str, ...]]  # the sides of a name, and its words with "" in place of these
+_JOINED = re.compile(r"(left|right)(.+)|(.+?)(left|right)")  # "lefteye", "eyeleft"
+
+
+def find_pairs(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Return the numbers of left and right of each pair, in the order of the left ones.
+
+    A name has its side as a word anywhere and in any case: left_eye, LeftEye, eye.L, l-eye. The rest of both names must
+    be equal but for case, and no third keypoint may have it with the same side. Of names with several sides all are
+    exchanged: left_eye_right_corner and right_eye_left_corner.
+    """
+    numbers_of: dict[Parted, list[int]] = defaultdict(list)
+    for number, name in enumerate(names):
+        if (found := _find_sides(name)) is not None:
+            numbers_of[found].append(number)
+    pairs = []
+    for (sides, rest), numbers in numbers_of.items():
+        others = numbers_of.get((tuple(1 - side for side in sides), rest), [])
+        if sides[0] == 0 and len(numbers) == len(others) == 1:
+            pairs.append((numbers[0], others[0]))
+    return tuple(pairs)
+
+
+def has_lonely(names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> bool:
+    """Return whether some keypoints have a side, or look so next to another one, and are in none of `pairs`.
+
+    Such are left_ankle next to right_ankel, LHIP next to RHIP, and two pairs of one name.
+    """
+    paired = {number for pair in pairs for number in pair}
+    alone = [name for number, name in enumerate(names) if number not in paired]
+    letters: dict[tuple[str, str], set[str]] = defaultdict(set)  # of the rest of a name, what comes before and after it
+    for name in map(str.lower, alone):
+        letters["", name[1:]].add(name[:1])
+        letters[name[:-1], ""].add(name[-1:])
+    return any(map(_find_sides, alone)) or any(each >= {"l", "r"} for each in letters.values())
+
+
+def _find_sides(name: str) -> Parted | None:
+    """Return the sides of a name (0: left) and its other words; None for a name without a side."""
+    words = [word.lower() for word in _WORDS.findall(name)]
+    if not any(word in _SIDES for word in words):
+        words = [part for word in words for part in _split_joined(word)]
+    sides = tuple(_SIDES[word] for word in words if word in _SIDES)
+    return (sides, tuple("" if word in _SIDES else word for word in words)) if sides else None
+
+
+def _split_joined(word: str) -> list[str]:
+    found = _JOINED.fullmatch(word)
+    return [part for part in found.groups() if part] if found else [word]
+
+
+def warn_of_unpaired(kinds: Mapping[str, FieldKind], views: Sequence[ImagePipeline]) -> None:
+    """Warn where a pipeline mirrors images, and nothing says which keypoints, or which of some, are left and right."""
+    unpaired = [name for name, kind in kinds.items() if kind.unpaired and kind.points > 1]
+    if unpaired and any(view.flip or view.vertical_flip or view.crop == "ten" for view in views):
+        warn_user(
+            f"the pipeline mirrors images (flip), and which points are left and right is not known of "
+            f"{', '.join(unpaired)}, or not of all: pass swaps=[(left, right), ...], or swaps=() if no point has a side"
+        )

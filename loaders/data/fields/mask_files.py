@@ -1,0 +1,246 @@
+"""Finds and reads the masks of samples: files, or the images of another source."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.fields.columns import ArrayColumn, BytesColumn
+from penstock.loaders.data.fields.join import join_sources, refuse_repeated, sample_stems, stem
+from penstock.loaders.data.files.content_probe import probe_ranges, read_file
+from penstock.loaders.data.files.contract import Source, sample_name
+from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES
+from penstock.loaders.data.files.view import find_whole
+from penstock.loaders.system.file_read import mtime_ns, read_error
+from penstock.pipelines.errors import count_text, printable
+from penstock.pipelines.messages.checked import shown
+from penstock.pipelines.messages.user_warnings import warn_user
+
+_STAT_THREADS = 32  # for network storage
+
+
+class MaskFiles:
+    """Read the mask file of each sample."""
+
+    def __init__(self, paths: Iterable[bytes]) -> None:
+        absolute = [os.path.abspath(path) for path in paths]
+        self._paths, self._count = BytesColumn(absolute), len(absolute)
+
+    def digest(self) -> bytes:
+        """Return a digest of the files' names below the folder that holds all, their sizes, and some of their bytes.
+
+        Not of that folder: a copy of the data elsewhere is the same.
+        """
+        paths = self._paths.take_bytes(np.arange(self._count))
+        root = len(os.path.commonpath(list(map(os.path.dirname, paths)))) if paths else 0
+        digest = hashlib.blake2b(b"\0".join(path[root:] for path in paths), digest_size=16)
+        sizes = self._stat(paths)[:, 0]
+        digest.update(np.ascontiguousarray(sizes).data)
+        digest.update(probe_ranges(paths, np.zeros_like(sizes), sizes.clip(0), _read_if_there))
+        return digest.digest()
+
+    def content(self) -> bytes:
+        """Return a digest of the files' sizes and modification times."""
+        stats = self._stat(self._paths.take_bytes(np.arange(self._count)))
+        return hashlib.blake2b(stats.data, digest_size=16).digest()
+
+    def _stat(self, paths: Sequence[bytes]) -> npt.NDArray[np.int64]:
+        with ThreadPoolExecutor(_STAT_THREADS) as pool:
+            return np.array(list(pool.map(_stat, paths)), np.int64).reshape(-1, 2)
+
+    def read(self, index: int) -> bytes:
+        """Return the content of the mask of sample `index`. Raises LoaderError as read_error, with the mask's path."""
+        path = self.path(index)
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise read_error(error, path) from error
+
+    def path(self, index: int) -> bytes:
+        """Return the path of the mask of sample `index`."""
+        return self._paths.take_bytes(np.array([index]))[0]
+
+
+class MaskBytes:
+    """Hold the encoded mask of each sample in shared memory."""
+
+    def __init__(self, masks: Sequence[bytes]) -> None:
+        self._masks, self._count = BytesColumn(masks), len(masks)
+        self.digest = self._masks.digest
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, index: int) -> bytes:
+        """Return the mask of sample `index`."""
+        return self._masks.take_bytes(np.array([index]))[0]
+
+
+class MaskSource:
+    """Read the masks of samples as the images of another source, `numbers` (int64 [n]) of which are theirs."""
+
+    def __init__(self, masks: Source, numbers: npt.NDArray[np.int64]) -> None:
+        self._masks, self._numbers = masks, ArrayColumn(numbers)
+
+    def read(self, index: int) -> bytes | npt.NDArray[Any]:
+        """Return the mask of sample `index`."""
+        return self._masks.read(int(self._numbers.take(index)))
+
+    def path(self, index: int) -> bytes:
+        """Return what error texts call the mask of sample `index`."""
+        return self._masks.path(int(self._numbers.take(index)))
+
+    def content(self) -> bytes:
+        """Return a digest that covers the modification times of the masks' files."""
+        masks = self._masks.refreshed() if hasattr(self._masks, "refreshed") else self._masks
+        content: str = getattr(masks, "content", masks.fingerprint)
+        return hashlib.blake2b(content.encode(), digest_size=16).digest()
+
+    def digest(self) -> bytes:
+        """Return a digest of which masks these are."""
+        return hashlib.blake2b(self._masks.fingerprint.encode() + self._numbers.digest(), digest_size=16).digest()
+
+
+def find_masks(source: Source, where: Any) -> MaskFiles | MaskBytes | MaskSource:
+    """Return the masks of a source's samples.
+
+    where: a folder, in which each has the name of its image, perhaps with another suffix; a pattern of paths, such as
+    "masks/{name}_seg.png", where {name} is the image's name without its suffix; a function of the image's name; a list
+    of paths; or a Source whose images are the masks, of the same names or keys. Raises ValueError.
+    """
+    if isinstance(where, Source):
+        return match_source(source, where)
+    if callable(where):
+        found = _as_paths(call_by_name(source, where))
+        cure = "give each a mask of its own, or a list with one path per sample"
+        refuse_repeated(map(os.fsdecode, found), lambda index: printable(source.path(index)), "samples", cure, "mask")
+        return _check_first(source, MaskFiles(found))
+    if isinstance(where, (list, tuple, MaskBytes)):
+        if len(where) != len(source):
+            raise ValueError(f"masks must be one path per sample ({len(source):,}), got {len(where):,}")
+        if isinstance(where, MaskBytes):
+            return where
+        _warn_of_other_order(source, paths := _as_paths(where))
+        return _check_first(source, MaskFiles(paths))
+    if not isinstance(where, (str, os.PathLike)):
+        raise ValueError(f"masks must be a folder, pattern, function, list, array or Source, got {shown(where)}")
+    text = os.fspath(where)
+    if "://" in text:
+        raise ValueError(
+            f"masks cannot be taken from {printable(text)}: pass a local folder, or open_source(...) of masks that are "
+            "images"
+        )
+    if "{name}" in text:
+        found = [os.fsencode(text.replace("{name}", name)) for name in sample_stems(source, "masks")]
+        return _check_first(source, MaskFiles(found))
+    return MaskFiles(_find_in_folder(source, text))
+
+
+def sample_names(source: Source) -> Iterable[str]:
+    """Yield the name of each sample as text."""
+    return (os.fsdecode(sample_name(source, index)) for index in range(len(source)))
+
+
+def whole_names(source: Source) -> Iterator[str]:
+    """Yield the names of all samples of the data that `source` may be a part of."""
+    for whole in find_whole(source):
+        yield from sample_names(whole)
+
+
+def call_by_name(source: Source, function: Callable[[str], Any]) -> list[Any]:
+    """Return what a function of the user's returns for the name of each sample. Raises ValueError where it raises."""
+    found = []
+    for index, name in enumerate(sample_names(source)):
+        try:
+            found.append(function(name))
+        except Exception as error:
+            raise ValueError(
+                f"the function raised {type(error).__name__} for sample {index} ({printable(name)}): {error}"
+            ) from error
+    return found
+
+
+def _as_paths(values: Sequence[Any]) -> list[bytes]:
+    for index, path in enumerate(values):
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            cure = "pass masks in memory as one array of integers [n, height, width]"
+            raise ValueError(f"the mask of sample {index} must be a path, got {shown(path)}: {cure}")
+    return list(map(os.fsencode, values))
+
+
+def _warn_of_other_order(source: Source, paths: Sequence[bytes]) -> None:
+    """Warn of a list in which the mask of another sample has the name of one, as glob lists files in any order."""
+    names = [stem(os.path.basename(name)) for name in sample_names(source)]
+    masks = [stem(os.path.basename(os.fsdecode(path))) for path in paths]
+    if names == masks or len(known := set(masks)) < len(masks):
+        return
+    wrong = [
+        index for index, (name, mask) in enumerate(zip(names, masks, strict=True)) if name != mask and name in known
+    ]
+    if wrong:
+        index = wrong[0]
+        first = f"sample {index} ({printable(sample_name(source, index))}): {printable(paths[index])}"
+        warn_user(
+            f"the masks of {len(wrong):,} of {count_text(len(names), 'sample')} have the names of others, first that "
+            f"of {first}: sort both lists, or pass the folder of the masks"
+        )
+
+
+def _check_first(source: Source, masks: MaskFiles) -> MaskFiles:
+    """Return `masks`, of which the first must be there: the others are not looked for. Raises ValueError."""
+    if len(source) and not os.path.exists(masks.path(0)):
+        name = printable(sample_name(source, 0))
+        raise ValueError(f"no mask for sample 0 ({name}): {printable(masks.path(0))} does not exist")
+    return masks
+
+
+def _read_if_there(path: bytes, start: int, count: int) -> bytes:
+    try:
+        return read_file(path, start, count)
+    except OSError:  # which reading the mask will say
+        return b""
+
+
+def _stat(path: bytes) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1, 0
+    return status.st_size, mtime_ns(status)
+
+
+def _find_in_folder(source: Source, folder: str) -> Iterable[bytes]:
+    """Yield the path of each sample's mask: of files of one name that which may be one, and not its photo or JSON."""
+    names: dict[str, str] = {}
+    for parent, _, files in os.walk(folder, followlinks=True):
+        for file in sorted(sorted(files, reverse=True), key=_may_be_mask):
+            name = os.path.relpath(os.path.join(parent, file), folder)
+            other = names.get(stem(name))
+            if other is not None and _may_be_mask(other) and _may_be_mask(file):
+                both = f"{printable(other)} and {printable(name)}"
+                raise ValueError(f"two masks of one name in {printable(folder)}: {both}; leave one of them")
+            names[stem(name)] = name
+    for index, name in enumerate(sample_stems(source, "masks")):
+        found = names.get(name)
+        if found is None:
+            why = f"it must have its name, {name}.png" if os.path.isdir(folder) else "there is no such folder"
+            called = printable(sample_name(source, index))
+            raise ValueError(f"no mask for sample {index} ({called}) in {printable(folder)}: {why}")
+        yield os.fsencode(os.path.join(folder, found))
+
+
+def _may_be_mask(file: str) -> bool:
+    suffix = os.path.splitext(file)[1].lower()
+    return suffix in IMAGE_SUFFIXES - JPEG_SUFFIXES  # a JPEG changes values
+
+
+def match_source(source: Source, masks: Source, what: str = "mask") -> MaskSource:
+    """Find the image of `masks` that has the key of each sample, as join_sources does. Raises ValueError."""
+    return MaskSource(masks, join_sources(source, masks, what))

@@ -1,0 +1,280 @@
+"""Walks an image folder: which files are its images, in which order, of which class."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import BinaryIO
+
+from penstock.loaders.data.files.folder_index_builder import UNSETTLED, FileTable, FolderIndexBuilder
+from penstock.loaders.data.files.left_out import (
+    BESIDE_CLASSES,
+    BROKEN_LINK,
+    HIDDEN,
+    HIDDEN_IMAGES,
+    LINK,
+    NOT_REGULAR,
+    SIDECAR,
+    UNREAD_FORMAT,
+    UNREADABLE,
+    VANISHED,
+    LeftOut,
+    explain_name,
+    is_image_name,
+)
+from penstock.loaders.system.file_read import mtime_ns, read_error, with_retries
+from penstock.pipelines.errors import LoaderError, printable
+
+# Folders that file systems and archivers leave next to the data; names that begin with a dot are also skipped.
+FOREIGN_FOLDERS = frozenset({"lost+found", "__MACOSX", "@eaDir"})
+FLAT_CLASS = b"."
+
+# Suffixes of images for torchvision.datasets.ImageFolder: IMG_EXTENSIONS of torchvision/datasets/folder.py.
+IMAGE_FOLDER_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+KNOWN_FOLDER, KNOWN_CLASS = "folder seen before", "class folder seen before"
+# What ImageFolder accepts below class folders.
+LOST_TO_IMAGE_FOLDER = (HIDDEN_IMAGES, UNREAD_FORMAT, KNOWN_FOLDER, BROKEN_LINK)
+
+# Some file systems keep time this coarsely: a folder that changed just now may change again within the same stamp.
+_SETTLING_NS = 2_000_000_000
+_PROGRESS_INTERVAL = 1024
+Subfolder = tuple[bytes, bool]  # name, whether it is a link
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class FolderScan:
+    """Walk once over the tree below `root`: classes are its first-level folders, sorted by name (os.fsdecode).
+
+    Images are regular files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder. They are
+    numbered by class, then by path bytes, in whatever order the file system lists them. A folder is never an image,
+    even if it is called v1.png. A root whose images lie only in itself is flat: one class, FLAT_CLASS. Otherwise
+    images next to class folders are skipped. `left_out` counts skipped entries by reason. A folder is walked once: by
+    its own path, otherwise by the first link to it. Links to a folder above are not followed.
+
+    `progress(num_images)` is called from time to time and at the end. Raises LoaderError E-NODATA without any image, or
+    if the folders of a flat root hold images of a format that is not read; E-ACCESS, E-READ.
+    """
+
+    def __init__(
+        self, root: bytes, *, follow_symlinks: bool = True, progress: Callable[[int], None] = lambda num_images: None
+    ) -> None:
+        self.root, self.follow_symlinks = root, follow_symlinks
+        self.builder = FolderIndexBuilder()
+        self.left_out = LeftOut()
+        self._progress = progress
+        self._real_root = os.path.realpath(root)
+        self._visited: set[tuple[int, int]] = set()
+        self._num_images = 0
+        top = FileTable()
+        folders = self._walk_folder(b"", False, 0, top) or []
+        beside, self.left_out = self.left_out, LeftOut()
+        for name, is_link in folders:
+            self._walk_class(name, is_link)
+        self.flat = len(self.builder) == 0 and len(top) > 0
+        if self.flat:
+            if self.builder.classes:
+                refuse_strays(root, len(top), self.left_out)
+            self.builder.classes, self.builder.class_counts = [FLAT_CLASS], [0]
+            self.builder.add_files(0, top)
+        elif len(top):
+            self.left_out.add(BESIDE_CLASSES, min(map(top.name, range(len(top)))), len(top))
+        for reason, count in beside.counts.items():
+            is_beside = reason in LOST_TO_IMAGE_FOLDER and len(self.builder) and not self.flat
+            self.left_out.add(BESIDE_CLASSES if is_beside else reason, beside.examples[reason], count)
+        progress(len(self.builder))
+        if len(self.builder) == 0:
+            cause = f"no images in this folder{skipped_text(self.left_out.counts)}"
+            raise LoaderError("E-NODATA", cause, path=root)
+
+    def write(self, file: BinaryIO) -> None:
+        """Write what was found as an index. Raises OSError."""
+        skipped, examples = dict(self.left_out.counts), self.left_out.texts()
+        self.builder.write(file, root=self._real_root, flat=self.flat, skipped=skipped, examples=examples)
+
+    def _walk_class(self, name: bytes, is_link: bool) -> None:
+        label = len(self.builder.classes)
+        images = FileTable()
+        subfolders = self._walk_folder(name, is_link, label, images)
+        if subfolders is None:
+            return
+        self.builder.add_class(name)
+        # Popped in bytewise order, so that the choice between two links to one folder does not depend on the listing.
+        stack = [(name + b"/" + sub, link) for sub, link in reversed(subfolders)]
+        while stack:
+            folder, link = stack.pop()
+            below = self._walk_folder(folder, link, label, images) or []
+            stack += [(folder + b"/" + sub, link) for sub, link in reversed(below)]
+        self.builder.add_files(label, images)
+
+    def _walk_folder(self, folder: bytes, is_link: bool, label: int, images: FileTable) -> list[Subfolder] | None:
+        """Add the images in `folder` to `images`; return its folders, None if it was walked before."""
+        path = self.root + b"/" + folder if folder else self.root
+        known = KNOWN_FOLDER if b"/" in folder else KNOWN_CLASS
+        if is_link and self._leads_back(path):
+            self.left_out.add(known, folder)
+            return None
+        try:
+            fd = with_retries(lambda: os.open(path, _FOLDER_FLAGS))
+        except OSError as error:
+            return self._skip_unopened(path, folder, label, error)
+        try:
+            # Read before the listing, so that a change during it shows as a later time.
+            status = os.fstat(fd)
+            if (identity := (status.st_dev, status.st_ino)) in self._visited:
+                self.left_out.add(known, folder)
+                return None
+            self._visited.add(identity)
+            stamps = mtime_ns(status), status.st_ino, status.st_ctime_ns
+            number = self.builder.add_folder(folder, label, *stamps)
+            subfolders, settled = self._list(fd, folder, number, images)
+        except OSError as error:
+            raise read_error(error, path) from error
+        finally:
+            os.close(fd)
+        if not settled or status.st_mtime_ns > time.time_ns() - _SETTLING_NS:
+            self.builder.folder_mtimes[number] = UNSETTLED
+        return sorted(subfolders, key=lambda subfolder: os.fsdecode(subfolder[0]))
+
+    def _list(self, fd: int, folder: bytes, number: int, images: FileTable) -> tuple[list[Subfolder], bool]:
+        """Return the folders in the open folder `fd`, and whether its mtime shows every change of this listing."""
+        prefix = folder + b"/" if folder else b""
+        follow, left_out = self.follow_symlinks, self.left_out
+        subfolders: list[Subfolder] = []
+        settled = True
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                name = entry.name
+                path = prefix + os.fsencode(name)
+                if not is_walked(name):
+                    is_lost = folder and (follow or not entry.is_symlink()) and _has_images(self.root, prefix, entry)
+                    left_out.add(HIDDEN_IMAGES if is_lost else HIDDEN, path)
+                elif not follow and entry.is_symlink():
+                    left_out.add(LINK, path)
+                elif _is_folder(entry):
+                    subfolders.append((os.fsencode(name), entry.is_symlink()))
+                elif is_image_name(name):
+                    try:
+                        status = with_retries(entry.stat)
+                    except OSError as error:
+                        left_out.add(_explain_skip(entry, error), path)
+                        settled = False
+                        continue
+                    if stat.S_ISREG(status.st_mode):
+                        images.add(path, number, status.st_size, mtime_ns(status))
+                        self._num_images += 1
+                        if self._num_images % _PROGRESS_INTERVAL == 0:
+                            self._progress(self._num_images)
+                    else:
+                        left_out.add(NOT_REGULAR, path)
+                else:
+                    left_out.add(_explain_other(entry), path)
+                    settled = settled and not entry.is_symlink()  # a link may lead to a folder later
+        return subfolders, settled
+
+    def _skip_unopened(self, path: bytes, folder: bytes, label: int, error: OSError) -> list[Subfolder]:
+        """Raise if the root cannot be opened; count a folder below it, which is tried again the next time."""
+        if not folder:
+            raise root_error(error, path) from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            self.left_out.add(UNREADABLE, folder)
+        elif error.errno in (errno.ENOENT, errno.ENOTDIR):
+            self.left_out.add(VANISHED, folder)
+        else:
+            raise read_error(error, path) from error
+        self.builder.add_folder(folder, label, UNSETTLED, 0)
+        return []
+
+    def _leads_back(self, link: bytes) -> bool:
+        """Return whether a link leads to a folder that is walked by its own path, or to one above the root."""
+        target = os.path.realpath(link)
+        above = self._real_root.rstrip(b"/") + b"/"
+        if (target.rstrip(b"/") + b"/").startswith(above):
+            inside = os.fsdecode(target[len(above) :])
+            return all(is_walked(part) for part in inside.split("/") if part)
+        return above.startswith(target.rstrip(b"/") + b"/")
+
+
+def find_unnumbered_classes(root: bytes, classes: Collection[bytes], *, follow_symlinks: bool) -> list[str]:
+    """Return the folders of `root` that torchvision.datasets.ImageFolder numbers as classes, but `classes` does not.
+
+    Needed at every opening, because a saved index does not notice when they change. Raises LoaderError as FolderScan.
+    """
+    try:
+        with os.scandir(os.fsdecode(root)) as entries:
+            others = [entry for entry in entries if os.fsencode(entry.name) not in classes]
+    except OSError as error:
+        raise root_error(error, root) from error
+    followed = [entry for entry in others if follow_symlinks or not entry.is_symlink()]
+    return sorted(entry.name for entry in followed if _is_folder(entry) and _has_images(root, b"", entry))
+
+
+def root_error(error: OSError, root: bytes) -> LoaderError:
+    """Return the LoaderError for a root that cannot be opened."""
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return LoaderError("E-NODATA", "no such folder", path=root)
+    return read_error(error, root)
+
+
+def skipped_text(skipped: Mapping[str, int]) -> str:
+    """Return `, skipped: 3 hidden, 1 not a regular file`, or nothing."""
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items()) if count)
+    return f", skipped: {reasons}" if reasons else ""
+
+
+def is_walked(name: str) -> bool:
+    """Return whether a folder or file of this name may be part of the data."""
+    return not (name.startswith(".") or name in FOREIGN_FOLDERS)
+
+
+def _has_images(root: bytes, prefix: bytes, entry: os.DirEntry[str]) -> bool:
+    """Return whether torchvision.datasets.ImageFolder treats this file, or one below this folder, as an image."""
+    path = os.path.join(os.fsdecode(root), os.fsdecode(prefix), entry.name)
+    files = (name for _, _, names in os.walk(path) for name in names) if _is_folder(entry) else (entry.name,)
+    return any(name.lower().endswith(IMAGE_FOLDER_SUFFIXES) for name in files)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a circular link, or one into a folder that this user may not open
+
+
+def _explain_other(entry: os.DirEntry[str]) -> str:
+    """Return why a file that is no image by its name, or a link that leads nowhere, is skipped."""
+    reason = explain_name(entry.name)
+    if reason != SIDECAR and entry.is_symlink():
+        try:
+            entry.stat()
+        except OSError as error:
+            return _explain_skip(entry, error)
+    return reason
+
+
+def _explain_skip(entry: os.DirEntry[str], error: OSError) -> str:
+    """Return why an unreadable entry is skipped. Raises `error` if the storage is at fault."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return UNREADABLE
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        return BROKEN_LINK if entry.is_symlink() else VANISHED
+    raise error
+
+
+def refuse_strays(root: bytes, num_images: int, left_out: LeftOut) -> None:
+    """Raise LoaderError E-NODATA if class folders hold images that are not read, next to `num_images` that are."""
+    if unread := left_out.counts[UNREAD_FORMAT]:
+        others = f"{num_images:,} image{'s' * (num_images != 1)} next to them would be all of the data"
+        example = printable(left_out.examples[UNREAD_FORMAT])
+        cause = f"the class folders hold {unread:,} images of formats not read ({example}), and {others}"
+        fix = "convert them to PNG or JPEG, or move away the images next to the class folders"
+        raise LoaderError("E-NODATA", cause, fix=fix, path=root)
+
+
+def empty_classes_error(path: bytes, num_empty: int, fix: str | None = None) -> LoaderError:
+    """Return the error for class folders without images, the first of which is `path`."""
+    others = f", nor in {num_empty - 1:,} others" if num_empty > 1 else ""
+    return LoaderError("E-EMPTYCLASS", f"no image in this class folder{others}", fix=fix, path=path)

@@ -1,0 +1,150 @@
+"""Counts what was found and is not served, by reason, and warns of it once."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from penstock.pipelines.errors import count_text, printable
+from penstock.pipelines.messages.user_warnings import warn_user
+
+_JPEG = "jpg jpeg jpe jfif jfi jif pjpeg pjp"
+_UNREAD = (
+    "ppm pgm pbm pnm heic heif hif avif jxl jp2 j2k j2c jpf jpx jpc exr hdr tga psd svg dng cr2 cr3 nef arw orf rw2 "
+    "raf raw ico pcx dds qoi dcm"
+)
+_SIDECAR = (
+    "cls class label labels names txt text caption json jsonl ndjson xml csv tsv yaml yml toml ini cfg conf md rst log "
+    "lab id idx index inx lst py ipynb sh db sqlite sha1 sha256 md5 crc sum sig asc license bib url xmp aae thm lnk"
+)
+_SIDECAR_STEMS = (
+    "readme license licence copying notice authors changes changelog version makefile dockerfile citation manifest "
+    "checksums md5sums sha1sums sha256sums _success _metadata"
+)
+_PART_FOLDERS = (
+    "image images img imgs jpegimages label labels mask masks seg segmentation segmentationclass annotation "
+    "annotations annots gt groundtruth target targets"
+)
+
+
+def _suffixes(names: str) -> frozenset[str]:
+    return frozenset(f".{name}" for name in names.split())
+
+
+JPEG_SUFFIXES = _suffixes(_JPEG)
+IMAGE_SUFFIXES = JPEG_SUFFIXES | _suffixes("png webp bmp gif tif tiff")
+UNREAD_SUFFIXES = _suffixes(_UNREAD)  # images that this package does not decode; ImageFolder accepts the first two
+# What stands next to images and describes them: labels, texts, tables, logs, programs.
+_SIDECAR_SUFFIXES, _SIDECAR_NAMES = _suffixes(_SIDECAR), frozenset(_SIDECAR_STEMS.split())
+PARTS = frozenset(os.fsencode(name) for name in _PART_FOLDERS.split())  # folders that hold the parts of samples
+
+_SPLITS = frozenset({b"train", b"training", b"val", b"valid", b"validation", b"test", b"testing"})
+_SHOWN = 5  # names in a warning
+
+# Reasons, as describe() shows them.
+SIDECAR, NO_SUFFIX, UNKNOWN_SUFFIX, UNREAD_FORMAT = "other suffix", "no suffix", "unknown suffix", "format not read"
+HIDDEN, HIDDEN_IMAGES, NOT_REGULAR = "hidden", "hidden with images", "not a regular file"
+LINK, BROKEN_LINK = "link", "broken link"
+UNREADABLE, VANISHED, BESIDE_CLASSES = "unreadable", "vanished", "next to class folders"
+NO_ROW_IMAGE, NO_ROW_LABEL = "row without an image", "row without a label"
+NO_LABEL = "sample without a label"
+NO_IMAGE, OTHER_IMAGE, NO_SAMPLES = "sample without an image", "other image of a sample", "tar without samples"
+
+# Reason -> how a warning counts it (one of them, what follows), and what to do. What is not here is not warned of.
+_WARNED = {
+    BESIDE_CLASSES: ("image", f" {BESIDE_CLASSES}", "move them into the folder of their class, or {instead}"),
+    UNREAD_FORMAT: ("image", " of a format that is not read", "convert them to JPEG or PNG"),
+    UNKNOWN_SUFFIX: ("file", " with an unknown suffix", "{rename}"),
+    NO_SUFFIX: ("file", " without a suffix", "{rename}"),
+    NOT_REGULAR: ("special file", "", ""),
+    LINK: ("symbolic link", "", "write the tar again with --dereference"),
+    BROKEN_LINK: ("broken link", "", ""),
+    UNREADABLE: ("unreadable path", "", "give this user the right to read them"),
+    VANISHED: ("path", " that vanished meanwhile", ""),
+    NO_ROW_IMAGE: ("row", " without an image", ""),
+    NO_ROW_LABEL: ("row", " without a label", ""),
+    NO_LABEL: ("sample", " without a label", ""),
+    NO_IMAGE: ("sample", " without an image", ""),
+    OTHER_IMAGE: ("other image", " of samples", "name the suffix of the images with image="),
+    NO_SAMPLES: ("tar", " without samples", ""),
+}
+
+
+class LeftOut:
+    """Count what is left out.
+
+    Attributes:
+        counts: reason -> number.
+        examples: reason -> the first name in byte order.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.examples: dict[str, bytes] = {}
+
+    def add(self, reason: str, name: bytes, count: int = 1) -> None:
+        """Count `count` entries, one of which is called `name`."""
+        self.counts[reason] += count
+        self.examples[reason] = min(name, self.examples.get(reason, name))
+
+    def add_all(self, other: LeftOut) -> None:
+        """Count what `other` has counted, too."""
+        for reason, count in other.counts.items():
+            self.add(reason, other.examples[reason], count)
+
+    def texts(self) -> dict[str, str]:
+        """Return the examples as text that stands for bytes."""
+        return {reason: os.fsdecode(name) for reason, name in self.examples.items()}
+
+
+def is_image_name(name: str) -> bool:
+    """Return whether a file's suffix is that of a format that is read."""
+    return name[name.rfind(".") :].lower() in IMAGE_SUFFIXES
+
+
+def explain_name(name: str) -> str:
+    """Return the reason for which a file is left out that is_image_name does not accept."""
+    lower = name.lower()
+    stem, dot, suffix = lower.rpartition(".")
+    if dot + suffix in UNREAD_SUFFIXES:
+        return UNREAD_FORMAT
+    is_meta = name[:2] == name[-2:] == "__"  # which WebDataset skips, too
+    if dot + suffix in _SIDECAR_SUFFIXES or (stem or lower) in _SIDECAR_NAMES or is_meta:
+        return SIDECAR
+    return UNKNOWN_SUFFIX if dot else NO_SUFFIX
+
+
+def warn_of_left_out(
+    skipped: Mapping[str, int],
+    examples: Mapping[str, str],
+    where: str,
+    *,
+    instead: str = "pass a list of (path, label)",
+    rename: str = "give images the suffix of their format, or pass a list of (path, label)",
+    unsaid: Collection[str] = (),
+) -> None:
+    """Warn once of all that is left out, with one name for each reason; hidden files and sidecars are excepted.
+
+    skipped, examples: as of ImagesHeader. where: what is opened, as text. instead: what else to do with images next to
+    class folders. rename: what to do about suffixes. unsaid: reasons that are not warned of.
+    """
+    parts, fixes = [], dict[str, None]()
+    for reason, (noun, rest, fix) in _WARNED.items():
+        if skipped.get(reason) and reason not in unsaid:
+            example = f" ({printable(examples[reason])})" if reason in examples else ""
+            parts.append(count_text(skipped[reason], noun) + rest + example)
+            if fix:
+                fixes[fix.format(instead=instead, rename=rename)] = None
+    if parts:
+        warn_user(f"{where}: left out: {', '.join(parts)}{'; ' * bool(fixes)}{'; '.join(fixes)}")
+
+
+def warn_of_parts(classes: Sequence[bytes], where: str, instead: str = "pass the folder of one of them") -> None:
+    """Warn of class folders that are called as parts of the data are, or as parts of its samples."""
+    lower, names = {name.lower() for name in classes}, " and ".join(map(printable, classes[:_SHOWN]))
+    if len(classes) > 1 and _SPLITS.issuperset(lower):
+        warn_user(f"{where}: its classes are {names}: {instead}, if these are parts of the data")
+    if len(classes) > 1 and PARTS.issuperset(lower):
+        fix = "pass the folder of the images, if the others hold their labels or masks"
+        warn_user(f"{where}: its classes are {names}: {fix}")

@@ -1,0 +1,184 @@
+"""Turns what a source raises into the LoaderError of its sample, after retries of what can heal."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.contract import Source, has_targets
+from penstock.loaders.system import file_read
+from penstock.loaders.system.file_read import is_transient, read_error, with_retries
+from penstock.pipelines.errors import LoaderError, hide_secrets
+from penstock.pipelines.messages.checked import shown
+
+Result = TypeVar("Result")
+
+HEALING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP: a time limit, a quota, a server that restarts
+_STATUS_CODES = {401: "E-ACCESS", 403: "E-ACCESS", 404: "E-MISSING", 410: "E-MISSING"}
+# Of urllib, which leaves the error number of a refused or broken connection in the exception that it wraps, and of
+# resolvers.
+_HEALING_ERRNO = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, socket.EAI_AGAIN})
+# Classes, or their bases, by name: the packages that define them need not be here. In this order: Python; http.client;
+# requests; urllib3; httpx; aiohttp; botocore.
+_HEALING_CLASSES = frozenset(
+    {"ConnectionError", "TimeoutError", "HTTPException", "Timeout", "ChunkedEncodingError", "ProtocolError"}
+    | {"TransportError", "ClientConnectionError", "ClientPayloadError", "HTTPClientError"}
+)
+_FIXES = {
+    "E-MISSING": "restore it, or pass on_bad_sample='replace'",
+    "E-ACCESS": "check the rights and the credentials of the source",
+}
+_LASTING = "check the storage or server, or pass on_bad_sample='replace'"
+_LABELS_TRIED = 2
+_OWN_CODE = "see the cause: the source's own code raised it; with workers=0 a debugger stops there"
+
+
+def call_source(method: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a method of a source for one sample, again after each of RETRY_DELAYS_S while its error can heal.
+
+    Raises LoaderError from what the source raised: E-MISSING, E-ACCESS, E-READ, or the code of `read_error`. A
+    LoaderError of the source and MemoryError pass unchanged.
+    """
+
+    def attempt() -> Result:
+        try:
+            return method(*arguments)
+        except Exception as error:
+            _release_answer(error)
+            raise
+
+    try:
+        return with_retries(attempt, can_heal=can_heal)
+    except (LoaderError, MemoryError):
+        raise
+    except Exception as error:
+        raise _translate(error) from error
+
+
+@contextlib.contextmanager
+def naming_method(method: str) -> Iterator[None]:
+    """Turn what a source's `method` raises in the block into LoaderError E-DATASET: no single sample is at fault."""
+    try:
+        yield
+    except LoaderError:
+        raise
+    except Exception as error:
+        cause = f"the source's {method} raised {type(error).__name__}: {error}"
+        raise LoaderError("E-DATASET", cause, fix="see the cause") from error
+
+
+def checked_class_numbers(labels: Any, count: int) -> npt.NDArray[np.integer[Any]]:
+    """Return what a source's labels() returned for `count` images. Raises LoaderError E-DATASET for other values."""
+    if isinstance(labels, np.ndarray) and labels.shape == (count,) and labels.dtype.kind in "iu":
+        if labels.min(initial=0) >= 0:
+            return labels
+        cause = f"the source's labels() must return class numbers from 0, got {labels.min()}"
+        raise LoaderError("E-DATASET", cause, fix="leave such samples out of the source: -1 marks padding")
+    got = f"{labels.dtype} {list(labels.shape)}" if hasattr(labels, "dtype") else shown(labels)
+    cause = f"the source's labels() must return one class number per image, int64 [{count}], got {got}"
+    raise LoaderError("E-DATASET", cause, fix="return an array, such as self._labels[indices]")
+
+
+def check_source(source: Source) -> None:
+    """Raise LoaderError E-DATASET for a source whose classes or labels are not as Source describes them."""
+    classes = source.classes
+    if not isinstance(classes, (tuple, list)) or not all(isinstance(name, bytes) for name in classes):
+        cause = f"the source's classes must be a tuple of bytes, got {shown(classes)}"
+        raise LoaderError("E-DATASET", cause, fix="encode the names: tuple(name.encode() for name in names)")
+    some = np.arange(min(len(source), _LABELS_TRIED), dtype=np.int64)
+    with naming_method("labels()"):
+        labels = checked_class_numbers(source.labels(some), len(some))
+    if not has_targets(source) and labels.max(initial=-1) >= len(classes):
+        cause = f"the source's labels() must be below the number of its classes, {len(classes):,}, got {labels.max()}"
+        raise LoaderError("E-DATASET", cause, fix="number the classes from 0, and name each in classes")
+
+
+def can_heal(error: BaseException) -> bool:
+    """Say whether a read that raised `error` may succeed a moment later."""
+    status = find_status(error)
+    if status is not None:
+        return status in HEALING_STATUS
+    return any(_is_of_network(cause) for cause in _chain(error))
+
+
+def find_status(error: BaseException) -> int | None:
+    """Return the HTTP status that `error`, its response or what it was raised from carries; None without one."""
+    for cause in _chain(error):
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):  # botocore
+            response = response.get("ResponseMetadata")
+            found = response.get("HTTPStatusCode") if isinstance(response, dict) else None
+            if isinstance(found, int):
+                return found
+        for holder in (cause, response):
+            for name in ("status", "status_code", "code"):
+                found = getattr(holder, name, None)
+                if isinstance(found, int) and 400 <= found < 600:
+                    return found
+    return None
+
+
+def name_sample(source: Source, sample: int) -> bytes:
+    """Return what `source` calls a sample, without passwords and tokens of an address; b"" if it cannot say."""
+    try:
+        path: bytes | str = source.path(sample)
+        return hide_secrets(path if isinstance(path, bytes) else path.encode(errors="surrogateescape"))
+    except Exception:  # must not hide the error that the name is wanted for
+        return b""
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield `error` and what it was raised from; urllib and urllib3 call that `reason`."""
+    found: object = error
+    for _ in range(8):
+        if not isinstance(found, BaseException):
+            return
+        yield found
+        reason = getattr(found, "reason", None)
+        found = reason if isinstance(reason, BaseException) else found.__cause__
+
+
+def _release_answer(error: Exception) -> None:
+    """Close the connection that an HTTPError of urllib keeps open, for otherwise each attempt would leave one."""
+    close = getattr(error, "close", None)
+    if callable(close):
+        with contextlib.suppress(Exception):
+            close()
+
+
+def _is_of_network(error: BaseException) -> bool:
+    if is_transient(error) or (isinstance(error, OSError) and error.errno in _HEALING_ERRNO):
+        return True
+    return any(kind.__name__ in _HEALING_CLASSES for kind in type(error).__mro__)
+
+
+def _translate(error: Exception) -> LoaderError:
+    status, code = find_status(error), "E-READ"
+    if status is not None:
+        code = _STATUS_CODES.get(status, code)
+    elif isinstance(error, (FileNotFoundError, PermissionError)):  # fsspec, too, raises them without a number
+        code = "E-MISSING" if isinstance(error, FileNotFoundError) else "E-ACCESS"
+    elif isinstance(error, OSError):
+        code = read_error(error, b"").code
+    fix = _FIXES.get(code)
+    if code == "E-READ" and not can_heal(error):  # else the code's own fix, which mentions the retries
+        fix = _LASTING if status is not None or isinstance(error, OSError) else _OWN_CODE
+    return LoaderError(code, f"{type(error).__name__}: {error}{_place(error)}", fix=fix)
+
+
+def _place(error: Exception) -> str:
+    """Return the innermost line of the source's own file that `error` passed, as " (FILE:LINE)"; "" for none."""
+    lines = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename not in (__file__, file_read.__file__)
+    ]
+    own = [line for file, line in lines if file == lines[0][0]]
+    return f" ({lines[0][0]}:{own[-1]})" if own else ""

@@ -1,0 +1,113 @@
+"""Says what to do about data that are not read: other formats, paths with a slip, objects of other kinds."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from penstock.pipelines.errors import printable
+from penstock.pipelines.messages.checked import shown
+from penstock.pipelines.messages.foreign_names import cure_of_name
+
+_AS_DATASET = "open it with its own library as a map-style data set, for penstock.loaders.DataLoader"
+_AS_ARRAYS = "load it, and pass (images uint8 [n, height, width, 3], labels)"
+_CURES = {
+    ("tfrecord", "tfrecords", "tfrec", "rec"): "write its images to a class folder, or to tars as WebDataset has them",
+    ("beton",): "pass the data that it was written from; `penstock cache build` makes a cache of them",
+    ("lmdb", "mdb", "mds"): f"{_AS_DATASET}; or write its images to a class folder or to tars",
+    ("zip", "7z", "rar"): "unpack it, and pass the folder",
+    ("npy", "npz", "pt", "pth", "pkl", "pickle", "mat"): _AS_ARRAYS,
+    ("txt", "list", "lst"): "pass a list of (path, label), or a table (.csv) with a line of column names",
+    ("json",): "write it as .jsonl, one object per line",
+    ("ppm", "heic", "avif", "jp2"): "convert it to JPEG, PNG or WebP",
+}
+_NOTES = ("txt", "json")  # which lie next to data of any format
+_FEW = 16  # files of a folder that are looked at
+_OF_LABELS = "with_labels(source, labels) gives data other labels; the classes of a folder are its folders"
+_OF_URLS = "it is for data by URL, such as s3://bucket/train/"
+_OPTION_CURES = {
+    **dict.fromkeys(("label", "image", "classes"), _OF_LABELS),
+    **dict.fromkeys(("requests", "bytes_ahead", "local_cache", "local_bytes"), _OF_URLS),
+    "split": "pass the folder of one split, such as 'data/train'; split(source, 0.9) cuts one",
+    "root": "it is the folder of relative paths in a list or table; pass the folder itself as the first argument",
+}
+_BY_SUFFIX = {suffix: cure for suffixes, cure in _CURES.items() for suffix in suffixes}
+_OF_SOURCE = ("classes", "fingerprint", "skipped", "__len__", "read", "labels", "path", "describe")
+_HOST = re.compile(rb"(localhost|[\w-]+(\.[\w-]+)+)(:\d+)?/", re.ASCII)
+
+
+def cure_by_name(path: bytes) -> str | None:
+    """Return what to do about a file of another format by its suffix, or a folder by that of a file in it, or None."""
+    names = [path]
+    if os.path.isdir(path):
+        with os.scandir(path) as entries:
+            names += [entry.name for entry, _ in zip(entries, range(_FEW), strict=False)]
+    suffixes = [os.fsdecode(name.rstrip(b"/")).lower().rpartition(".")[2] for name in names]
+    known = suffixes[:1] + [suffix for suffix in suffixes[1:] if suffix not in _NOTES]
+    return next((_BY_SUFFIX[suffix] for suffix in known if suffix in _BY_SUFFIX), None)
+
+
+def cure_of_missing(path: bytes) -> str:
+    """Return what to do about a path that is not there, such as the nearest one that is."""
+    if not path:
+        return "the path is empty: check the variable that it comes from"
+    if path.startswith(b"~"):
+        return "the shell replaces ~, Python does not: pass os.path.expanduser(path)"
+    if _HOST.match(path) and not os.path.exists(path.partition(b"/")[0]):
+        return f"if it is a URL, write its scheme: {printable(b'https://' + path)}"
+    scheme = re.match(rb"([a-z][a-z0-9+.-]+):/*(?=[^/])", path)
+    if scheme:
+        return f"write a URL with two slashes: {printable(scheme[1] + b'://' + path[scheme.end() :])}"
+    parent, name = os.path.split(path.rstrip(b"/"))
+    if parent and not os.path.exists(parent):
+        return f"check the path: {printable(parent)} is not there either"
+    try:
+        nearest = difflib.get_close_matches(os.fsdecode(name), map(os.fsdecode, os.listdir(parent or b".")), 1)
+    except OSError:
+        nearest = []
+    if nearest:
+        return f"perhaps {printable(os.path.join(parent, os.fsencode(nearest[0])))}"
+    return f"check the path; the current folder is {printable(os.getcwdb())}"
+
+
+def cure_of_option(name: str, known: Collection[str]) -> str | None:
+    """Return what to do about an option that data of this kind do not have; None if nothing is known of it."""
+    return _OPTION_CURES.get(name) or cure_of_name(name, known)
+
+
+def cure_of_object(spec: Any) -> str | None:
+    """Return what to pass instead of an object that is not data; None if nothing is known of it."""
+    if getattr(getattr(spec, "dtype", None), "kind", "") in "USO" and hasattr(spec, "tolist"):
+        return "pass .tolist() of paths, or (paths, labels)"
+    if isinstance(spec, (set, frozenset)):
+        return "pass sorted(...) of it, because a set has no order"
+    if hasattr(spec, "shape") and hasattr(spec, "dtype"):
+        return "pass a pair (images, labels) of arrays"
+    if spec is None:
+        return "check the variable that it comes from"
+    if isinstance(spec, Iterator):
+        return "pass list(...) of it, because samples are read by number"
+    if isinstance(spec, Mapping):
+        return "pass list(data.items()) of {path: label}, a pair (images, labels), or one split, data['train']"
+    if hasattr(spec, "batch_sampler"):  # torch's, ours, and what create_loader returns
+        return "it is a loader: pass the data that it was made from"
+    if hasattr(spec, "read") and not isinstance(spec, type):
+        lacks = ", ".join(name for name in _OF_SOURCE if not hasattr(spec, name))
+        return f"a Source needs {lacks} too" if lacks else None
+    if hasattr(spec, "__getitem__") and not isinstance(spec, (type, list, tuple)):
+        return "use penstock.loaders.DataLoader; of one in memory pass (dataset.data, dataset.targets)"
+    if not isinstance(spec, (list, tuple)):
+        return None
+    if not spec:
+        return "the list is empty"
+    if len(spec) == 2 and spec[1] is None:
+        return "give labels, or zeros for images without: (images, np.zeros(len(images), int))"
+    row = spec[0]
+    if isinstance(row, (list, tuple)):
+        return f"rows must be (path, label), got {shown(row)}: pass [(path, label), ...], or arrays (images, labels)"
+    if all(hasattr(part, "shape") for part in spec):
+        return "stack images of one size, and pass (np.stack(images), labels); write others to a class folder"
+    return None

@@ -1,0 +1,400 @@
+"""Collects labels of any kind, row after row or many rows at once, in a few bytes per row."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Collection, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.labels.class_numbers import Label, checked_classes, number_classes
+from penstock.loaders.data.labels.label_text import BOOLEANS, is_number, plain_label, read_text
+from penstock.loaders.data.labels.row_errors import Fail, where_is
+from penstock.loaders.data.labels.stored_labels import ALONE, LabelValues, pack_sets
+from penstock.pipelines.messages.checked import shown
+from penstock.pipelines.messages.user_warnings import warn_user
+
+NUMBER, NAME, FLOAT, VECTOR, SET = "a number", "a name", "a float", "a vector", "a set of names"
+_LARGEST = float(np.finfo(np.float32).max)
+_ONE_KIND = "give all rows labels of one kind"
+_LIST_NAMES = "correct it, or list all classes with classes= if they are names"
+_NO_LABEL, _FROM_0 = "no label", "number the classes from 0"
+_BOOLEAN_CLASSES = (b"False", b"True")
+
+
+class LabelColumn:
+    """Collect one label per row; all rows say of what kind they are, and the class numbers are known at the end.
+
+    Integers are class numbers and strings class names, as number_classes says; floats are numbers, among which integers
+    are numbers too; sequences of numbers are vectors, of strings sets of classes. A string that reads as a number or a
+    list is one (read_text). Errors name the row.
+
+    Args:
+        classes: class names by class number, or of the elements of vectors and sets. Where some of the names are
+            numbers, labels that are numbers are names too.
+        are_names: whether strings are names whatever they look like, as those of folders.
+        are_floats: whether labels are floats, and integers and strings are read as such.
+        name: of the labels, for errors.
+
+    Attributes:
+        keeps_numbers: whether integers are class numbers, whatever the classes are called.
+    """
+
+    def __init__(
+        self, classes: Any = None, *, are_names: bool = False, are_floats: bool = False, name: str = ALONE
+    ) -> None:
+        self._classes, self._are_names, self._are_floats, self._name = checked_classes(classes), are_names, False, name
+        self._listed = frozenset(self._classes or ())
+        self._lists_numbers = any(is_number(os.fsdecode(known)) for known in self._listed)
+        self._declared: tuple[bytes, ...] | None = None
+        self._disagree = False  # whether what is declared contradicts itself
+        self.keeps_numbers = False
+        if are_floats:
+            self.expect_floats()
+        self._codes: dict[Label, int] = {}  # label, or member of a set -> its number among those seen
+        self._code_of_raw: dict[Any, int] = {}  # string or integer as the rows have it -> that number
+        self._firsts: list[tuple[Fail, int]] = []  # where each occurs first
+        self._code_of, self._numbers, self._counts = array("I"), array("f"), array("I")
+        self._kind, self._first, self._width = "", "", 0
+        self._looked_up: set[int] = set()  # integers that may be among the names
+        self._num_rows, self._missing = 0, array("Q")  # the rows that have no label
+        self._first_missing: tuple[Fail, int, str] | None = None
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def expect_floats(self) -> None:
+        """Read labels as floats from now on."""
+        if self._classes is not None:
+            raise ValueError("labels that are asked for as floats cannot have classes: leave out one of the two")
+        self._are_floats = True
+
+    def declare(self, names: Sequence[Any]) -> None:
+        """Say in which order the data itself has the names of its classes, as categories and dictionaries do.
+
+        Nothing is said by numbers, nor where `classes` are given. How a label is read does not depend on it.
+        """
+        texts = [name.strip() for name in names if isinstance(name, str)]
+        if self._are_floats or self._classes or len(texts) < len(names) or all(map(is_number, texts)):
+            return
+        known, new = self._declared, tuple(dict.fromkeys(os.fsencode(text) for text in texts if text))
+        self._declared = new if known is None or len(new) > len(known) else known
+        self._disagree |= known is not None and known[: len(new)] != new[: len(known)]
+
+    def add(self, label: Any, fail: Fail, row: int) -> None:
+        """Add the label of a row. Raises the error of `fail`."""
+        self._num_rows += 1
+        kind = type(label)
+        if kind is str or kind is int:
+            code = self._code_of_raw.get(label)
+            if code is not None:
+                self._code_of.append(code)
+                return
+        if self._kind == FLOAT and (kind is float or (kind is str and is_number(label))):
+            number = float(label)
+            if abs(number) <= _LARGEST:
+                self._numbers.append(number)
+                return
+        self._add(label, fail, row, self._num_rows - 1)
+
+    def _add(self, label: Any, fail: Fail, row: int, place: int) -> None:
+        plain = self._read(label, fail, row)
+        if plain is None:
+            self._miss([place], fail, row, _NO_LABEL + " (not a number)" * isinstance(label, float))
+        elif isinstance(plain, float):
+            self._add_float(plain, label, fail, row)
+        elif isinstance(plain, (str, int)):
+            self._add_class(plain, label, fail, row)
+        elif isinstance(plain, Collection) and not isinstance(plain, (Mapping, bytes)):
+            self._add_several(list(plain), isinstance(plain, Set), fail, row)
+        else:
+            cause = f"a label must be a class, a number, or a list of numbers or names, got {shown(label)}"
+            raise self._error(fail, row, cause, _ONE_KIND)
+
+    def _miss(self, places: Sequence[int], fail: Fail, row: int, cause: str) -> None:
+        self._missing.extend(places)
+        self._first_missing = self._first_missing or (fail, row, cause)
+
+    def _read(self, label: Any, fail: Fail, row: int) -> Any:
+        """Return a label as None, a string that is a name, an integer, a float or a collection of these."""
+        plain = plain_label(label)
+        if self._are_names and isinstance(plain, str):
+            return plain or None
+        text = plain.strip() if isinstance(plain, str) else ""
+        if self._are_floats and isinstance(plain, (str, int)):
+            plain = BOOLEANS.get(text, plain)
+        elif self._listed and isinstance(plain, str if self.keeps_numbers else (str, int, float)):
+            name = text if isinstance(plain, str) else repr(plain)
+            self._looked_up |= {plain} if isinstance(plain, int) else set()
+            if isinstance(plain, str) and os.fsencode(plain) in self._listed:
+                return plain
+            if os.fsencode(name) in self._listed:
+                return name
+            if is_number(name) and float(name) == -1:
+                return None
+            whole = name.split(".")[0].lstrip("+").lstrip("0") or "0"
+            if self._lists_numbers and is_number(name):
+                is_same = float(name) == float(whole if is_number(whole) else "nan")
+                return whole if is_same and os.fsencode(whole) in self._listed else name
+        if isinstance(plain, str):
+            try:
+                plain = read_text(plain)
+            except ValueError as error:
+                raise self._error(fail, row, f"label {shown(text)} is {error}", _LIST_NAMES) from None
+        if isinstance(plain, int) and (self._are_floats or abs(plain) > _LARGEST):
+            return float(plain) if abs(plain) <= _LARGEST else float("inf")
+        if plain is not None and not isinstance(plain, float):
+            self._refuse_for_float(label, fail, row)
+        return plain
+
+    def _refuse_for_float(self, label: Any, fail: Fail, row: int) -> None:
+        """Raise the error of a label that is not a number where floats are asked for."""
+        if self._are_floats:
+            raise self._error(fail, row, f"label {shown(label)} is not a number", "correct it, or leave out ':float'")
+
+    def _add_class(self, label: Label, raw: Any, fail: Fail, row: int) -> None:
+        if self._kind == FLOAT and isinstance(label, int):
+            self._add_float(float(label), label, fail, row)
+            return
+        self._take_kind(NUMBER if isinstance(label, int) else NAME, raw, fail, row)
+        code = self._code(label, fail, row)
+        self._code_of.append(code)
+        if type(raw) in (str, int):
+            self._code_of_raw[raw] = code
+
+    def _add_float(self, number: float, label: Any, fail: Fail, row: int) -> None:
+        if self._classes is not None:
+            if not number.is_integer():
+                fix = "leave out classes for numbers that are served as they are"
+                raise self._error(fail, row, f"label {shown(number)} is not a class", fix)
+            self._add_class(int(number), label, fail, row)
+            return
+        if self._kind == NUMBER:  # of the class numbers so far numbers are made
+            values = np.array([float(known) for known in self._codes], np.float32)
+            self._numbers.frombytes(values[np.frombuffer(self._code_of, np.uint32)].tobytes())
+            self._kind, self._codes, self._code_of, self._code_of_raw = FLOAT, {}, array("I"), {}
+        self._take_kind(FLOAT, label, fail, row)
+        self._width = 1
+        self._extend(np.array([number]), fail, [row])
+
+    def _add_several(self, members: list[Any], is_set: bool, fail: Fail, row: int) -> None:
+        names = [os.fsdecode(member) if isinstance(member, bytes) else member for member in members]
+        if all(isinstance(name, str) for name in names) and (names or is_set or self._kind != VECTOR):
+            self._take_kind(SET, members, fail, row)
+            self._counts.append(len(names))
+            self._code_of.extend(self._code_member(name, fail, row) for name in names)
+            return
+        try:
+            numbers = np.array([] if is_set else members, np.float64)
+        except (TypeError, ValueError):
+            numbers = np.zeros(0)
+        if numbers.ndim != 1 or not len(numbers):
+            raise self._error(fail, row, f"a label must be a list of numbers or names, got {shown(members)}")
+        self._take_kind(VECTOR, members, fail, row)
+        self._width = self._width or len(numbers)
+        if len(numbers) != self._width:
+            cause = f"a vector of {len(numbers)} numbers, the first one has {self._width}"
+            raise self._error(fail, row, cause, "give all rows vectors of one length, or names")
+        self._extend(numbers[np.newaxis], fail, [row])
+
+    def begin(self, there: npt.NDArray[np.bool_], fail: Fail, rows: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Begin to add many rows, of which those `there` have a label; return the places of these for add_coded."""
+        gaps, first = np.flatnonzero(~there), self._num_rows
+        if len(gaps):
+            self._miss((gaps + first).tolist(), fail, rows[int(gaps[0])], _NO_LABEL)
+        self._num_rows += len(there)
+        return np.flatnonzero(there) + first
+
+    def add_coded(
+        self, labels: Sequence[Any], codes: npt.NDArray[Any], fail: Fail, rows: Sequence[int], places: Any
+    ) -> None:
+        """Add labels of `rows`: `codes` [n] say which of the distinct `labels`; `places` are what begin returned."""
+        firsts = _find_firsts(codes, len(labels))
+        seen = np.argsort(firsts, kind="stable")
+        found: dict[int, Any] = {}
+        for number in seen[firsts[seen] < len(codes)].tolist():
+            found[number] = self._read(labels[number], fail, rows[int(firsts[number])])
+        kinds = {type(label) for label in found.values()}
+        if self._classes is None and kinds <= {int, float} and self._kind in ("" if float in kinds else FLOAT, FLOAT):
+            values = np.array([float(found.get(number, 0)) for number in range(len(labels))])
+            self.add_numbers(values[codes], fail, rows, places)
+        elif len(kinds) != 1 or not kinds <= {int, str} or self._kind == FLOAT:
+            for code, row, place in zip(codes.tolist(), rows, places.tolist(), strict=True):
+                if labels[code] in self._code_of_raw:
+                    self._code_of.append(self._code_of_raw[labels[code]])
+                else:
+                    self._add(labels[code], fail, row, place)
+        else:
+            known = np.zeros(len(labels), np.uint32)
+            for number, label in found.items():
+                row = rows[int(firsts[number])]
+                self._take_kind(NUMBER if isinstance(label, int) else NAME, labels[number], fail, row)
+                known[number] = self._code(label, fail, row)
+            self._code_of.frombytes(known[codes].tobytes())
+
+    def add_sets(
+        self, labels: Sequence[Label], codes: npt.NDArray[Any], counts: Any, fail: Fail, rows: Sequence[int]
+    ) -> None:
+        """Add sets of classes of `rows`: how many members each has, and `codes` of all members, one row's first."""
+        if not len(rows):
+            return
+        self._refuse_for_float(labels, fail, rows[0])
+        self._take_kind(SET, labels, fail, rows[0])
+        self._counts.frombytes(np.asarray(counts, np.uint32).tobytes())
+        of_members, firsts = np.repeat(np.asarray(rows), counts), _find_firsts(codes, len(labels))
+        known = [
+            self._code_member(label, fail, int(of_members[first])) if first < len(codes) else 0
+            for label, first in zip(labels, firsts.tolist(), strict=True)
+        ]
+        self._code_of.frombytes(np.array(known, np.uint32)[codes].tobytes())
+
+    def add_numbers(self, values: npt.NDArray[Any], fail: Fail, rows: Sequence[int], places: Any) -> None:
+        """Add numbers [n] or vectors [n, k] of `rows`; `places` are what begin returned."""
+        if not len(values):
+            return
+        if values.ndim == 1 and (self._kind == NUMBER or self._classes is not None):
+            for value, row, place in zip(values.tolist(), rows, places.tolist(), strict=True):
+                self._add(value, fail, row, place)
+            return
+        if values.ndim > 1:
+            self._refuse_for_float(values[0].tolist(), fail, rows[0])
+        self._take_kind(FLOAT if values.ndim == 1 else VECTOR, values[0].tolist(), fail, rows[0])
+        width = 1 if values.ndim == 1 else values.shape[1]
+        if self._width not in (0, width):
+            raise self._error(fail, rows[0], f"a vector of {width} numbers, the first one has {self._width}")
+        self._width = width
+        self._extend(values, fail, rows)
+
+    def _extend(self, values: npt.NDArray[Any], fail: Fail, rows: Sequence[int]) -> None:
+        with np.errstate(over="ignore"):
+            floats = values.astype(np.float32)
+        wrong = np.flatnonzero(~np.isfinite(floats.reshape(len(floats), -1)).all(1))
+        if len(wrong):
+            cause = f"label {shown(values[wrong[0]].tolist())} is not a finite number"
+            raise self._error(fail, rows[int(wrong[0])], cause, "leave the row out, or give it a number")
+        self._numbers.frombytes(floats.tobytes())
+
+    def _code(self, label: Label, fail: Fail, row: int) -> int:
+        code = self._codes.setdefault(label, len(self._codes))
+        if code == len(self._firsts):
+            self._firsts.append((fail, row))
+        return code
+
+    def _code_member(self, name: Label, fail: Fail, row: int) -> int:
+        """Return the number of a member of a set; white space around its name does not count, unless that is listed."""
+        if isinstance(name, str) and os.fsencode(name) not in self._listed:
+            name = name.strip()
+        if name == "":
+            raise self._error(fail, row, "a list of labels holds an empty name", "leave it out: no classes are []")
+        return self._code(name, fail, row)
+
+    def _take_kind(self, kind: str, label: Any, fail: Fail, row: int) -> None:
+        if not self._kind:
+            self._kind, self._first = kind, f"label {shown(label)} of {where_is(fail, row)}"
+        elif self._kind != kind:
+            cause = f"label {shown(label)} is {kind}, but {self._first} is {self._kind}"
+            raise self._error(fail, row, cause, f"{_ONE_KIND}, or list all classes with classes= if they are names")
+
+    def _error(self, fail: Fail, row: int, cause: str, fix: str | None = None) -> Exception:
+        return fail(row, f"{self._name}: {cause}" if self._name else cause, fix)
+
+    def _fail(self, at: int, cause: str, fix: str | None = None) -> Exception:
+        return self._error(*self._firsts[at], cause, fix)
+
+    def find_missing(self) -> npt.NDArray[np.bool_]:
+        """Return which rows have no label: null, NaN, an empty text, or class number -1 (bool [rows])."""
+        missing = np.zeros(self._num_rows, bool)
+        missing[np.frombuffer(self._missing, np.uint64).astype(np.int64)] = True
+        if self._kind == NUMBER and min(self._codes) == -1:
+            present = np.flatnonzero(~missing)
+            missing[present[np.frombuffer(self._code_of, np.uint32) == self._codes[-1]]] = True
+        return missing
+
+    def missing_error(self, fix: str) -> Exception:
+        """Return the error of the first row that has no label, with the number of such rows."""
+        count = int(self.find_missing().sum())
+        said = "" if count == 1 else f"; {count:,} of {self._num_rows:,} rows have none"
+        if self._first_missing is not None:
+            fail, row, cause = self._first_missing
+            return self._error(fail, row, f"{cause}{said}", fix)
+        return self._fail(
+            self._codes[-1], f"label -1 is negative, which stands for no label{said}", f"{_FROM_0}; {fix}"
+        )
+
+    def finish(self, kept: npt.NDArray[np.bool_]) -> LabelValues:
+        """Return the labels of the rows that are `kept`, all of which have one (bool [rows]).
+
+        Raises the error of a row whose label is none of `classes`.
+        """
+        names = self._classes or ()
+        there = np.ones(self._num_rows, bool)
+        there[np.frombuffer(self._missing, np.uint64).astype(np.int64)] = False
+        kept = kept[there]
+        if self._kind in (FLOAT, VECTOR):
+            values = np.frombuffer(self._numbers, np.float32)
+            values = values if self._kind == FLOAT else values.reshape(-1, self._width)
+            if names and values.shape[1:] != (len(names),):
+                raise ValueError(f"classes must name the {self._width} elements of a label, got {len(names)} names")
+            return LabelValues(values[kept], names)
+        labels = list(self._codes)
+        if self._kind == SET:
+            numbers, classes = number_classes(labels, self._classes or _in_order(labels), self._fail)
+            if not classes:
+                raise ValueError("labels must name at least one class, and all of their sets are empty")
+            rows = np.repeat(np.arange(len(kept)), self._counts)
+            sets = pack_sets(numbers[np.frombuffer(self._code_of, np.uint32)], rows, len(kept), classes)
+            return sets.take(np.flatnonzero(kept))
+        known = self._classes
+        if self._kind == NAME and self._declared is not None:
+            known = self._declared_order(labels)
+        if self._kind == NUMBER and min(labels) == -1:
+            labels[self._codes[-1]] = max(0, *labels)  # no row of it is kept
+        elif self._are_booleans(labels, known):
+            labels, known = [BOOLEANS[str(label)] for label in labels], known or _BOOLEAN_CLASSES
+        if self._kind == NAME and self._looked_up and max(self._looked_up) < len(names):
+            self._warn_of_two_meanings(list(map(os.fsdecode, names)))
+        numbers, classes = number_classes(labels, known, self._fail)
+        return LabelValues(numbers[np.frombuffer(self._code_of, np.uint32)][kept], classes)
+
+    def _are_booleans(self, labels: Collection[Any], known: tuple[bytes, ...] | None) -> bool:
+        """Return whether labels are the truth values alone, and not class names that are listed."""
+        if self._are_names or not all(label in BOOLEANS for label in labels):
+            return False
+        return known is None or not all(os.fsencode(str(label)) in known for label in labels)
+
+    def _warn_of_two_meanings(self, names: Sequence[str]) -> None:
+        """Warn of integers that were found among the names, and could as well be class numbers, other ones."""
+        found = [number for number in sorted(self._looked_up) if number >= 0 and names[number] != str(number)]
+        if found and all(map(is_number, names)) and str(found[0]) in names:
+            warn_user(
+                f"label {found[0]} is read as the class called '{found[0]}', which classes= lists as class "
+                f"{names.index(str(found[0]))}: leave out classes= if the labels are class numbers"
+            )
+
+    def _declared_order(self, labels: Collection[Any]) -> tuple[bytes, ...] | None:
+        """Return the names as the data declares them; None and a warning if it contradicts itself."""
+        assert self._declared is not None
+        if not self._disagree and set(map(os.fsencode, labels)) <= set(self._declared):
+            return self._declared
+        warn_user(
+            f"{f'{self._name}: ' * bool(self._name)}the dictionaries of the labels differ from part to part, so the "
+            "classes are sorted by name: pass classes= for another order"
+        )
+        return None
+
+
+def _in_order(names: Sequence[Any]) -> tuple[bytes, ...] | None:
+    """Return names of which each is a number by their value; None for others."""
+    if not names or not all(isinstance(name, str) and name.isdecimal() for name in names):
+        return None
+    return tuple(map(os.fsencode, sorted(names, key=lambda name: (int(name), name))))
+
+
+def _find_firsts(codes: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
+    """Return where each of `count` codes occurs first; the number of codes for one that does not."""
+    firsts = np.full(count, len(codes), np.int64)
+    firsts[codes[::-1]] = np.arange(len(codes))[::-1]
+    return firsts

@@ -1,0 +1,183 @@
+"""Collects the labels of rows: one each or several by name, and what becomes of rows that have none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
+from penstock.loaders.data.labels.collect_labels import LabelColumn
+from penstock.loaders.data.labels.row_errors import Fail
+from penstock.loaders.data.labels.stored_labels import ALONE, Labels
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.checked import checked_choice, shown
+from penstock.pipelines.messages.user_warnings import warn_user
+
+RAISE, LEAVE_OUT = "raise", "leave_out"
+_FLOAT = ":float"
+_NO_LABELS = "pass label=None if the images have no labels"
+_FEW_ROWS = 16  # of which each may well have a class of its own
+
+
+class LabelRows:
+    """Collect the labels of rows: one each, or dicts of several by name.
+
+    Args:
+        classes: class names, or a dict of them by the labels' names.
+        are_names: as of LabelColumn.
+        floats: names of the labels that are floats.
+        missing_labels: "raise", or "leave_out" for rows without a label: null, NaN, an empty text, class number -1.
+        fix: what to do about such rows, in the error.
+
+    Attributes:
+        left_out: which rows are left out, bool [rows]; known after finish().
+    """
+
+    def __init__(
+        self,
+        classes: Any = None,
+        *,
+        are_names: bool = False,
+        floats: Collection[str] = (),
+        missing_labels: str = RAISE,
+        fix: str = f"give every row a label, or pass missing_labels='{LEAVE_OUT}' to leave such rows out",
+    ) -> None:
+        self._are_names, self._floats, self._fix = are_names, frozenset(floats), fix
+        self._missing_labels = checked_choice("missing_labels", missing_labels, (RAISE, LEAVE_OUT))
+        self._columns: dict[str, LabelColumn] = {}
+        self._categories: dict[str, list[Any]] = {}
+        known = checked_classes_by_label(classes)
+        self._classes = known if isinstance(known, dict) else {ALONE: known}
+        self.left_out: npt.NDArray[np.bool_] = np.zeros(0, bool)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()), ()))
+
+    def expect_floats(self, names: Collection[str]) -> None:
+        """Read the labels called `names` as floats."""
+        self._floats |= frozenset(names)
+        for name in names:
+            if name in self._columns:
+                self._columns[name].expect_floats()
+
+    def declare_categories(self, columns: Mapping[str, Any]) -> None:
+        """Take the order of names from these columns, where they have categories, as those of pandas and polars."""
+        self._categories = {name: _categories_of(column) for name, column in columns.items()}
+
+    def column(self, name: str = ALONE) -> LabelColumn:
+        """Return the labels called `name`."""
+        if name not in self._columns:
+            self._columns[name] = LabelColumn(
+                self._classes.get(name), are_names=self._are_names, are_floats=name in self._floats, name=name
+            )
+            self._columns[name].declare(self._categories.get(name, ()))
+        return self._columns[name]
+
+    def add(self, label: Any, fail: Fail, row: int) -> None:
+        """Add the label of a row, or its labels by name. Raises the error of `fail`."""
+        alone = self._columns.get(ALONE)
+        if alone is not None and not isinstance(label, dict):
+            alone.add(label, fail, row)
+            return
+        labels = label if isinstance(label, dict) else {ALONE: label}
+        if not self._columns:
+            if not all(isinstance(name, str) and (name or labels is not label) for name in labels) or not labels:
+                raise fail(row, f"labels must have names that are strings, got {shown(list(labels))}")
+            for name in labels:
+                self.column(name)
+        if labels.keys() != self._columns.keys():
+            cause = f"labels {shown(sorted(labels))}, the first row has {shown(sorted(self._columns))}"
+            raise fail(row, cause, "give every row the same labels")
+        for name, column in self._columns.items():
+            column.add(labels[name], fail, row)
+
+    def finish(self) -> Labels:
+        """Return all labels by name, of the rows that are not left out; nothing where rows have none.
+
+        Raises ValueError, and as LabelColumn.finish; the error of the first row without a label.
+        """
+        needless = sorted(name for name in self._classes if name not in self._columns and self._classes[name])
+        if needless and not self._columns:
+            raise ValueError("classes must come with labels, and there are none: pass label=, or no classes")
+        if needless:
+            raise ValueError(
+                f"classes must be a dict by the names of the labels, {shown(sorted(self._columns))}"
+                if needless == [ALONE]
+                else f"classes has names for {shown(needless)}, which are no labels"
+            )
+        self.left_out = np.zeros(len(self), bool)
+        missing = {column: column.find_missing() for column in self._columns.values()}
+        for rows in missing.values():
+            self.left_out |= rows
+        for column, rows in missing.items():
+            if rows.any() and self._missing_labels == RAISE:
+                raise column.missing_error(self._fix + f"; {_NO_LABELS}" * bool(rows.all()))
+        if len(self) and self.left_out.all():
+            raise LoaderError("E-NODATA", f"none of the {len(self):,} rows has a label", fix=_NO_LABELS)
+        return {name: column.finish(~self.left_out) for name, column in self._columns.items()}
+
+
+def warn_of_rare_classes(labels: npt.NDArray[Any], classes: Collection[bytes]) -> None:
+    """Warn of class names of which most occur once, as in a column of texts that are no classes."""
+    if len(labels) < _FEW_ROWS or 2 * len(classes) <= len(labels) or all(name.isdigit() for name in classes):
+        return
+    counts = np.bincount(labels)
+    counts = counts[counts > 0]
+    if 2 * len(counts) > len(labels):
+        first = shown(os.fsdecode(next(iter(classes))))
+        warn_user(
+            f"the labels of {len(labels):,} samples are {len(counts):,} different names, such as {first}, and each is "
+            "a class: name another column with label= if these are texts, or list the names with classes="
+        )
+
+
+def _categories_of(column: Any) -> list[Any]:
+    """Return the categories of a column of pandas, or of an Enum of polars, in their order; none of another column."""
+    kind = getattr(column, "dtype", None)
+    found = getattr(kind, "categories", None)
+    if found is None or (type(kind).__name__ == "Categorical" and not hasattr(kind, "ordered")):
+        return []  # polars' Categorical numbers them in the order in which any frame met them
+    return list(found)
+
+
+def name_columns(label: Any) -> dict[str, Any] | None:
+    """Return the columns of several named labels by name; None if the option `label` is no list or dict of columns."""
+    if not isinstance(label, (list, tuple, Mapping)):
+        return None
+    named = dict(label) if isinstance(label, Mapping) else {str(column): column for column in label}
+    if not named or not all(isinstance(name, str) and name for name in named) or len(named) < len(label):
+        raise ValueError(f"label must be a column, or several with names of their own, got {shown(label)}")
+    return named
+
+
+def refuse_twins(chosen: Iterable[Any], columns: Collection[Any]) -> None:
+    """Raise ValueError if several of a table's columns have one of the names `chosen`, since either may be meant."""
+    names = list(columns)
+    twin = next((name for name in chosen if names.count(name) > 1), None)
+    if twin is not None:
+        raise ValueError(f"{names.count(twin)} columns of the table are called {shown(twin)}: give each its own name")
+
+
+def split_floats(label: Any, columns: Collection[Any]) -> tuple[Any, frozenset[str]]:
+    """Return the option `label` without ":float" behind columns, and the names of the labels that have it.
+
+    columns: all that there are; one that is really called so is meant itself.
+    """
+
+    def is_float(column: Any) -> bool:
+        return isinstance(column, str) and column.endswith(_FLOAT) and column not in columns
+
+    def plain(column: Any) -> Any:
+        return column[: -len(_FLOAT)] if is_float(column) else column
+
+    if isinstance(label, Mapping):
+        return {name: plain(column) for name, column in label.items()}, frozenset(
+            name for name, column in label.items() if is_float(column)
+        )
+    if isinstance(label, (list, tuple)):
+        return [plain(column) for column in label], frozenset(plain(column) for column in label if is_float(column))
+    return plain(label), frozenset({ALONE} if is_float(label) else ())

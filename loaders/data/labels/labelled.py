@@ -1,0 +1,200 @@
+"""Serves the images of a source with labels of any kind, which the workers never see."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.contract import Source, has_targets, sample_name
+from penstock.loaders.data.files.view import View
+from penstock.loaders.data.labels.class_numbers import ONE_CLASS, checked_classes, checked_classes_by_label
+from penstock.loaders.data.labels.label_index import LabelIndex, keep_labels
+from penstock.loaders.data.labels.label_rows import LabelRows, warn_of_rare_classes
+from penstock.loaders.data.labels.label_text import is_number
+from penstock.loaders.data.labels.stored_labels import ALONE, NOT_CLASSES, Labels, LabelValues
+from penstock.pipelines.errors import printable
+from penstock.pipelines.messages.checked import shown
+from penstock.pipelines.messages.user_warnings import warn_user
+from penstock.pipelines.targets import Targets
+
+_NO_LABEL = "give every sample a label, or serve those that have one by subset="
+
+
+class Labelled(View):
+    """Serve the images of a source, in its order, with labels of its own.
+
+    Class numbers replace those of the source. All other labels are targets: the loader looks them up by index when it
+    hands a batch out, so caches and workers hold images only.
+    """
+
+    keeps_order = True
+
+    def __init__(self, source: Source, index: LabelIndex) -> None:
+        self._index = index
+        super().__init__(source, len(source), f"with labels {index.digest}")
+
+    @property
+    def unlabelled(self) -> Source:
+        """The source of the images, which a cache holds."""
+        return self.source
+
+    def _show(self, source: Source) -> None:
+        super()._show(source)
+        alone = self._index.labels.get(ALONE)
+        self.has_targets = alone is None or not alone.are_classes
+        self.classes = () if alone is None else alone.classes
+        named = {name: found.classes for name, found in self._index.labels.items() if found.classes}
+        self.label_classes = named if self.has_targets else {}
+
+    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the class numbers (int64) of images `indices`; 0 where labels are no class numbers."""
+        return np.zeros(len(indices), np.int64) if self.has_targets else self._index.labels[ALONE].serve(indices)
+
+    def targets(self, indices: npt.NDArray[np.int64]) -> Targets:
+        of = {name: found.serve(indices) for name, found in self._index.labels.items()}
+        return of[ALONE] if list(of) == [ALONE] else of
+
+    def describe(self) -> str:
+        names = ", ".join(name for name in self._index.labels if name)
+        return f"{self.source.describe()}, with {f'labels {names}' if names else 'other labels'}"
+
+
+def serve_labels(source: Source, index: LabelIndex | None, *, has_list: bool = True) -> Source:
+    """Return `source` with the labels in `index`, if there is one.
+
+    Warn of texts that are hardly classes, unless the user listed these (`has_list`).
+    """
+    served = source if index is None else Labelled(source, index)
+    if not has_list and index is not None:
+        for values, classes in index.labels.values():
+            if values.dtype == np.int32:
+                warn_of_rare_classes(values, classes)
+    elif not has_list and 2 * len(served.classes) > len(served):
+        warn_of_rare_classes(served.labels(np.arange(len(served))), served.classes)
+    return served
+
+
+def warn_of_lost_labels(source: Source) -> None:
+    """Warn of a cache whose labels are of other kinds than class numbers, which only its source has."""
+    if source.classes == (NOT_CLASSES,) and not has_targets(source):
+        warn_user(
+            "the labels of this data are no class numbers, and a cache does not hold them: pass what it was built from "
+            "with cache=..., or with_labels(cache, labels)",
+        )
+
+
+def warn_of_no_labels(source: Source) -> None:
+    """Warn of data without labels, whose images are all of one class."""
+    if source.classes == (ONE_CLASS,) and not has_targets(source):
+        warn_user(
+            "the data has no labels, so all of them are 0: pass (path, label) for each image, name the place of labels "
+            "with label=, or use with_labels(source, labels)",
+        )
+
+
+def are_targets(labels: Any) -> bool:
+    """Return whether labels are something else than class numbers: floats, vectors, names, or a dict of labels."""
+    if isinstance(labels, dict):
+        return True
+    if isinstance(labels, (list, tuple)):
+        return any(not isinstance(label, (int, np.integer)) or isinstance(label, bool) for label in labels)
+    array = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+    return array.dtype.kind not in "iu" or array.ndim > 1 or bool(np.ma.is_masked(labels))
+
+
+def count_labels(labels: Any) -> int | None:
+    """Return how many labels with_labels is given; None for a function, and for columns of different lengths."""
+    if isinstance(labels, Mapping):
+        counts = set(map(count_labels, labels.values()))
+        return counts.pop() if len(counts) == 1 else None
+    return len(labels) if hasattr(labels, "__len__") and not isinstance(labels, (str, bytes)) else None
+
+
+def names_numbers(classes: Any) -> bool:
+    """Return whether the option `classes` has names that are numbers, in which numbers are looked up."""
+    return any(is_number(os.fsdecode(name)) for name in checked_classes(classes) or ())
+
+
+def label_source(source: Source, labels: Any, classes: Any = None) -> Source:
+    """Return `source` with other labels, as with_labels takes them. Raises ValueError."""
+    classes = checked_classes_by_label(classes)
+    if isinstance(labels, Mapping) and not all(hasattr(column, "__len__") for column in labels.values()):
+        raise ValueError("labels must be one per sample, a dict of such, or a function of a sample's name")
+    if callable(labels):
+        labels = [_call(labels, source, index) for index in range(len(source))]
+    if not isinstance(labels, Mapping):
+        index = keep_labels(read_labels(labels, len(source), classes))
+        return serve_labels(source, index, has_list=classes is not None)
+    if not labels or not all(isinstance(name, str) and name for name in labels):
+        raise ValueError(f"labels must have names that are strings, got {shown(list(labels))}")
+    of = {} if classes is None else classes
+    if not isinstance(of, Mapping) or not of.keys() <= labels.keys():
+        raise ValueError("classes of several named labels must be a dict by their names")
+    index = keep_labels({name: _read_named(name, labels[name], len(source), of) for name in labels})
+    return serve_labels(source, index, has_list=classes is not None)
+
+
+def read_labels(labels: Any, num_samples: int, classes: Any = None) -> Labels:
+    """Return labels as they are kept, one per sample, or several by name where each is a dict. Raises ValueError."""
+    if hasattr(labels, "detach"):
+        labels = labels.detach().cpu()
+    if np.ma.is_masked(labels):
+        labels = labels.tolist()  # None for what is masked
+    if isinstance(labels, (str, bytes)):
+        raise ValueError(f"labels must be one per sample, got {shown(labels)}: a table of paths and labels is a source")
+    if not hasattr(labels, "__len__") or len(labels) != num_samples:
+        count = f"{len(labels):,}" if hasattr(labels, "__len__") else shown(labels)
+        raise ValueError(f"labels must be one per sample ({num_samples:,}), got {count}")
+    rows = LabelRows(classes, fix=_NO_LABEL)
+    rows.declare_categories({ALONE: labels})
+    if not isinstance(labels, (list, tuple)):
+        array = np.asarray(labels)
+        if array.ndim not in (1, 2) or 0 in array.shape:
+            raise ValueError(f"labels must be of shape [n] or [n, k], got {list(array.shape)}")
+        if array.dtype.kind in "biuf":
+            return {ALONE: _read_array(array, classes)}
+        labels = array.tolist()
+    for number, label in enumerate(labels):
+        rows.add(label, _fail, number)
+    return rows.finish()
+
+
+def _read_array(values: npt.NDArray[Any], classes: Any) -> LabelValues:
+    rows = LabelRows(classes, fix=_NO_LABEL)
+    column, numbers = rows.column(), range(len(values))
+    places = column.begin(~np.isnan(values) if values.ndim == 1 else np.ones(len(values), bool), _fail, numbers)
+    if values.ndim == 2 or values.dtype.kind == "f":
+        column.add_numbers(values[places], _fail, places.tolist(), places)
+    else:
+        found, codes = np.unique(values, return_inverse=True)
+        column.add_coded(found.tolist(), codes, _fail, numbers, places)
+    return rows.finish()[ALONE]
+
+
+def _read_named(name: str, column: Any, num_samples: int, classes: Mapping[str, Any]) -> LabelValues:
+    try:
+        of = read_labels(column, num_samples, classes.get(name))
+        if list(of) != [ALONE]:
+            raise ValueError("labels must not be dicts of dicts")
+    except ValueError as error:
+        raise ValueError(f"labels[{name!r}]: {error}") from None
+    return of[ALONE]
+
+
+def _fail(row: int, cause: str, fix: str | None = None) -> ValueError:
+    """Return the error of the label of a sample."""
+    return ValueError(f"sample {row}: {cause}{f': {fix}' if fix else ''}")
+
+
+def _call(labels: Callable[[str], Any], source: Source, index: int) -> Any:
+    name = sample_name(source, index).decode("utf-8", "surrogateescape")
+    try:
+        return labels(name)
+    except Exception as error:
+        raise ValueError(
+            f"labels raised {type(error).__name__} for sample {index} ({printable(name)}): {error}"
+        ) from error

@@ -1,0 +1,206 @@
+"""Fetches ranges of objects ahead of their use: many requests at a time, neighbours in one, within a limit of bytes."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from penstock.loaders.data.remote.object_store import Deadline, ObjectStore
+from penstock.pipelines.errors import LoaderError
+
+MAX_GAP_BYTES = 64 << 10  # between ranges that one request reads: costs less than another request
+MAX_REQUEST_BYTES = 4 << 20
+
+
+class Range(NamedTuple):
+    """Name the bytes of a sample.
+
+    Attributes:
+        sample: index of the sample.
+        url: the object.
+        start: offset of its bytes there.
+        size: number of bytes.
+        version: of the object, as ObjectStore names it.
+        again: place in the stream at which the sample is needed after this time; 0 if nobody asks.
+        is_early: whether it is let go from memory once it is kept, because it is needed much later.
+    """
+
+    sample: int
+    url: str
+    start: int
+    size: int
+    version: int
+    again: int = 0
+    is_early: bool = False
+
+
+Wanted = TypeVar("Wanted")
+Keep = Callable[[Range, memoryview], bool]
+Find = Callable[[int], bytes | None]
+
+
+class Fetcher:
+    """Fetch samples that are announced, and hand each out once; threads of one process share it.
+
+    Args:
+        store: what reads objects.
+        requests: requests under way at a time.
+        bytes_ahead: bytes that are announced and not yet taken; more are not accepted, except for a batch that is
+            needed now.
+        keep: called in the thread of a request with each sample that came, to store it; returns whether it did.
+        find: returns the bytes of a sample that was kept, None if they are gone.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        requests: int,
+        bytes_ahead: int,
+        keep: Keep = lambda fetched, data: False,
+        find: Find = lambda sample: None,
+    ) -> None:
+        self._store, self._bytes_ahead, self._keep, self._find = store, bytes_ahead, keep, find
+        self._num_threads = requests
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._coming: dict[int, tuple[Range, Future[memoryview], int]] = {}  # by sample, with how often it is wanted
+        self._ahead = 0
+        _open_fetchers.add(self)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more samples may be announced."""
+        return self._ahead < self._bytes_ahead
+
+    def announce(self, ranges: Sequence[Range]) -> None:
+        """Begin to fetch samples; one that is on its way already is only counted."""
+        new: list[tuple[Range, Future[memoryview]]] = []
+        with self._lock:
+            for wanted in ranges:
+                known = self._coming.get(wanted.sample)
+                if known is not None:
+                    self._coming[wanted.sample] = (*known[:2], known[2] + 1)
+                    continue
+                future: Future[memoryview] = Future()
+                self._coming[wanted.sample] = (wanted, future, 1)
+                self._ahead += wanted.size
+                new.append((wanted, future))
+            if self._pool is None and new:
+                self._pool = ThreadPoolExecutor(self._num_threads, "penstock-fetch")
+        for request in join_neighbours(new, lambda pair: pair[0]):
+            assert self._pool is not None
+            self._pool.submit(self._begin, request)
+
+    def take(self, wanted: Range) -> memoryview:
+        """Wait for the bytes of a sample and return them. Raises LoaderError."""
+        with self._lock:
+            known = self._coming.get(wanted.sample)
+        if known is None:
+            found = self._find(wanted.sample)  # it was let go since the caller looked
+            if found is not None:
+                return memoryview(found)
+            self.announce([wanted])
+            with self._lock:
+                known = self._coming.get(wanted.sample)
+            if known is None:  # forget() came between
+                return self.take(wanted)
+        try:
+            return known[1].result()
+        except CancelledError:  # by forget()
+            return self.take(wanted)
+        finally:
+            self._let_go(wanted.sample, known[1])
+
+    def are_coming(self, samples: Sequence[int]) -> list[bool]:
+        """Return which samples are announced and not yet taken."""
+        with self._lock:
+            return [sample in self._coming for sample in samples]
+
+    def forget(self) -> None:
+        """Forget what was announced and not taken; requests under way end by themselves, others do not begin."""
+        with self._lock:
+            for _, future, _ in self._coming.values():
+                future.cancel()
+            self._coming.clear()
+            self._ahead = 0
+
+    def _let_go(self, sample: int, future: Future[memoryview]) -> None:
+        with self._lock:
+            known = self._coming.get(sample)
+            if known is None or known[1] is not future:  # let go or forgotten, and perhaps announced again
+                return
+            if known[2] > 1 and not (future.done() and future.exception()):  # a failure may heal until the next time
+                self._coming[sample] = (*known[:2], known[2] - 1)
+                return
+            del self._coming[sample]
+            self._ahead -= known[0].size
+
+    def _begin(self, request: list[tuple[Range, Future[memoryview]]]) -> None:
+        wanted = [one for one in request if one[1].set_running_or_notify_cancel()]
+        if wanted:
+            self._fetch(wanted, Deadline())
+
+    def _fetch(self, request: list[tuple[Range, Future[memoryview]]], deadline: Deadline) -> None:
+        first = request[0][0]
+        try:
+            data = read_joined(self._store, [wanted for wanted, _ in request], deadline)
+        except LoaderError as error:
+            for one in request:  # each for itself, so that one bad sample does not take its neighbours with it
+                if len(request) > 1 and deadline.allows_attempt():
+                    self._fetch([one], deadline)
+                else:
+                    one[1].set_exception(error)
+            return
+        except BaseException as error:
+            for _, future in request:
+                future.set_exception(error)
+            return
+        for wanted, future in request:
+            own = data[wanted.start - first.start : wanted.start - first.start + wanted.size]
+            try:
+                is_kept = self._keep(wanted, own)
+                is_let_go = is_kept and wanted.is_early
+                # A copy, so that the last sample of a request does not hold the memory of all.
+                future.set_result(own if len(request) == 1 or is_let_go else memoryview(bytes(own)))
+                if is_let_go:
+                    self._let_go(wanted.sample, future)
+            except BaseException as error:  # such as a warning that is an error here: nobody must wait forever
+                future.set_exception(error)
+
+
+def join_neighbours(wanted: Sequence[Wanted], range_of: Callable[[Wanted], Range]) -> list[list[Wanted]]:
+    """Join what has ranges of one object that lie close together, each list a request."""
+    joined: list[list[Wanted]] = []
+    for one in sorted(wanted, key=lambda each: (range_of(each).url, range_of(each).start)):
+        own = range_of(one)
+        if joined:
+            first, last = range_of(joined[-1][0]), range_of(joined[-1][-1])
+            gap = own.start - last.start - last.size
+            whole = own.start + own.size - first.start
+            if own.url == last.url and 0 <= gap <= MAX_GAP_BYTES and whole <= MAX_REQUEST_BYTES:
+                joined[-1].append(one)
+                continue
+        joined.append([one])
+    return joined
+
+
+def read_joined(store: ObjectStore, ranges: Sequence[Range], deadline: Deadline | None = None) -> memoryview:
+    """Read neighbours with one request. Raises LoaderError as ObjectStore.read does."""
+    first, last = ranges[0], ranges[-1]
+    part = store.read(first.url, first.start, last.start + last.size - first.start, first.version, deadline)
+    return memoryview(part.data).cast("B")
+
+
+_open_fetchers: weakref.WeakSet[Fetcher] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for fetcher in list(_open_fetchers):
+        fetcher.forget()
+
+
+# The interpreter ends only after all that was given to a pool: without this it would first fetch what nobody takes.
+threading._register_atexit(_forget_all)  # type: ignore[attr-defined]

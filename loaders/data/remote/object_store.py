@@ -1,0 +1,396 @@
+"""Reads ranges of remote objects: obstore for S3, GCS, Azure and HTTP, fsspec for every other protocol."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import hashlib
+import itertools
+import multiprocessing
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote, unquote, urlsplit
+
+from penstock.loaders.data.remote.storage_errors import ENDPOINTS, as_loader_error, is_busy, refuses_head
+from penstock.loaders.data.remote.store_profile import profile_paths, profile_settings
+from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.messages.user_warnings import warn_user
+
+Result = TypeVar("Result")
+
+_OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
+_HTTP = ("http", "https")
+_URL = re.compile(rb"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+# What a sample may take, all attempts together. A server that never answers is given up after 0.3 of it, and asked
+# again; an answer that is only slow then has 0.6.
+SAMPLE_TIMEOUT_S = 60.0
+_SHORT, _LONG = 0.3, 0.6
+_RETRY_DELAYS_S = (0.2, 1.0, 4.0, 10.0)  # each times 0.5 to 1.5, so that many clients do not come back at once
+# The folder "new_data" of a console or a tool is an object of its name, or of this one.
+_FOLDER_MARK = "_$folder$"
+# What a client is made of, besides its address: another one is opened when any of these changes.
+_SETTINGS = ("AWS_", "GOOGLE_", "AZURE_", "MSI_", "IDENTITY_", "HF_")
+_PLAIN = "!$&'()*+,;=:@-._~[]|\\^"  # what obstore does not quote in the path of an HTTP address
+
+
+class RemoteObject(NamedTuple):
+    """Describe an object.
+
+    Attributes:
+        size: bytes.
+        version: number that differs if the object is replaced: of its ETag, or of its time without one. Where the
+            storage tells neither, as some web servers, it is negative, and differs only with the size.
+    """
+
+    size: int
+    version: int
+
+
+class Part(NamedTuple):
+    """Hold a range of an object.
+
+    Attributes:
+        data: the bytes, as an object with the buffer protocol.
+        found: the object that they come from.
+    """
+
+    data: Any
+    found: RemoteObject
+
+
+Folder = tuple[list[str], dict[str, RemoteObject]]  # folders, objects by URL
+Listed = tuple[list[str], list[tuple[str, RemoteObject]]]  # folders, objects
+
+
+class Deadline:
+    """Limit the attempts at one read together, from now on, to SAMPLE_TIMEOUT_S."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + SAMPLE_TIMEOUT_S
+
+    def allows_attempt(self, pause_s: float = 0.0) -> bool:
+        """Whether an attempt that begins `pause_s` from now can end in time."""
+        return self._end - time.monotonic() - pause_s >= SAMPLE_TIMEOUT_S * _SHORT
+
+    def attempt_s(self, number: int) -> float:
+        """Return the seconds that attempt `number`, counted from 0, may take."""
+        long_s = SAMPLE_TIMEOUT_S * _LONG
+        return long_s if number and self._end - time.monotonic() >= long_s else SAMPLE_TIMEOUT_S * _SHORT
+
+
+def is_url(path: bytes) -> bool:
+    """Return whether `path` is a URL rather than a file; file:// counts as a file."""
+    found = _URL.match(path)
+    return found is not None and found[1].lower() != b"file"
+
+
+class ObjectStore:
+    """Read objects by URL, from several threads; opens one client per bucket or host.
+
+    Credentials come from the provider's own chain (environment, files, instance metadata). Counts what it did.
+
+    Attributes:
+        requests: requests that were answered.
+        num_bytes: bytes that came.
+        retries: requests that were repeated.
+    """
+
+    def __init__(self) -> None:
+        self.requests = self.num_bytes = self.retries = 0
+        self._lock = threading.Lock()
+
+    def stat(self, url: str) -> RemoteObject:
+        """Return size and version of an object. Raises LoaderError: E-MISSING, E-ACCESS, E-READ."""
+        found: RemoteObject = self._try(url, lambda limit_s: _client(url).stat(url, limit_s))
+        return found
+
+    def read(
+        self, url: str, start: int, size: int, version: int | None = None, deadline: Deadline | None = None
+    ) -> Part:
+        """Read `size` bytes from `start` on of an object that should have `version`.
+
+        deadline: of the read that this one is a part of. Raises LoaderError: E-MISSING, E-ACCESS, E-READ, E-CHANGED for
+        another version or fewer bytes.
+        """
+
+        def request(limit_s: float) -> Part:
+            # No storage takes a request for nothing.
+            client = _client(url)
+            part: Part = client.read(url, start, size, limit_s) if size else Part(b"", client.stat(url, limit_s))
+            if version is not None and part.found.version != version:
+                raise LoaderError("E-CHANGED", "the object was replaced since it was indexed")
+            got = memoryview(part.data).nbytes
+            if got != size:
+                if part.found.size < start + size:
+                    cause = f"the object has {part.found.size:,} bytes, fewer than indexed"
+                    raise LoaderError("E-CHANGED", cause)
+                raise OSError(f"{got:,} of {size:,} bytes came")
+            return part
+
+        part = self._try(url, request, deadline)
+        with self._lock:
+            self.requests += 1
+            self.num_bytes += size
+        return part
+
+    def list_folder(self, url: str) -> Folder:
+        """Return the folders directly below `url`, each with a slash at its end, and the objects there, both sorted."""
+
+        def request(limit_s: float) -> Folder:
+            folders, objects = _client(url).list_folder(url, limit_s)
+            return sorted(folders), dict(sorted(objects))
+
+        return self._try(url, request)
+
+    def list(self, url: str) -> dict[str, RemoteObject]:
+        """Return the objects whose names begin with that of `url`, by URL, sorted."""
+        return self._try(url, lambda limit_s: dict(sorted(_client(url).list(url, limit_s))))
+
+    def _try(self, url: str, request: Callable[[float], Result], deadline: Deadline | None = None) -> Result:
+        """Return what `request` returns, which takes the seconds that it may last; repeat it while that may help."""
+        deadline = deadline or Deadline()
+        for number in itertools.count():
+            try:
+                return request(deadline.attempt_s(number))
+            except LoaderError as error:
+                raise error.locate(path=url.encode()) from None
+            except Exception as error:
+                found, may_heal = as_loader_error(error, url), is_busy(error)
+            delays_s = _RETRY_DELAYS_S[number : number + 1] or _RETRY_DELAYS_S[-1:] * may_heal
+            pause_s = sum(delays_s) * random.uniform(0.5, 1.5)  # noqa: S311
+            is_last = not delays_s  # a busy server is asked as long as there is time
+            if is_last or found.code != "E-READ" or not deadline.allows_attempt(pause_s):
+                raise found from None  # the original may hold signed URLs
+            with self._lock:
+                self.retries += 1
+            time.sleep(pause_s)
+        raise AssertionError("unreachable")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ObjectStore, ()
+
+
+def is_known(version: int) -> bool:
+    """Return whether a version tells that an object was replaced by another of its size."""
+    return version >= 0
+
+
+_warned_of = set[str]()  # hosts
+
+
+def warn_of_no_version(url: bytes) -> None:
+    """Warn once, in the process of the user, of a storage that tells no versions of its objects."""
+    host = urlsplit(url.decode()).netloc
+    if host not in _warned_of and multiprocessing.parent_process() is None:
+        _warned_of.add(host)
+        warn_user(
+            f"the server of {printable(url)} tells no version of its objects, neither ETag nor Last-Modified: one that "
+            "is replaced by another of its size is not noticed, and no local copy is kept"
+        )
+
+
+def _version(etag: str | None, modified: Any, size: int) -> int:
+    is_dated = bool(modified) and getattr(modified, "timestamp", lambda: 1)() != 0  # obstore's time for none is 1970
+    if not etag and not is_dated:
+        return -1 - size
+    # In listings Azure leaves out the quotes. Some servers call one tag weak and strong in turn (RFC 9110, 8.8.3).
+    identity = etag.removeprefix("W/").strip('"') if etag else str(modified)
+    return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def _client(url: str) -> Any:
+    scheme, host, path, query, _ = urlsplit(url)
+    scheme, base = scheme.lower(), ""
+    if scheme in _HTTP and quote(unquote(path), safe=f"/{_PLAIN}") != quote(path, safe=f"/%{_PLAIN}"):
+        base = path  # such as a quoted slash, which must be sent as it is: only the address of a client is
+    if query and scheme in _HTTP:
+        base = f"{base or '/'}?{query}"
+    return _open_client(scheme, host + base, _read_settings())
+
+
+def _read_settings() -> tuple[Any, ...]:
+    """Return all that decides how a client signs: when it changes, for example in a notebook, a new one is opened."""
+    of_environment = sorted((name, value) for name, value in os.environ.items() if name.startswith(_SETTINGS))
+    return (*of_environment, *map(_stamp, profile_paths()))
+
+
+def _stamp(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+@functools.lru_cache(maxsize=256)  # one per host; with signed or unusual addresses one for each
+def _open_client(scheme: str, host: str, settings: tuple[Any, ...]) -> Any:
+    kind = _Obstore if scheme in _OBSTORE_SCHEMES else _Fsspec
+    return kind(scheme, host)
+
+
+class _Obstore:
+    """Client of one bucket or host, through obstore."""
+
+    def __init__(self, scheme: str, host: str) -> None:
+        try:
+            import obstore
+            import obstore.store
+        except ImportError:
+            fix = "pip install 'penstock-loader[remote]'"
+            raise LoaderError("E-DEPENDENCY", f"{scheme}:// needs the package obstore", fix=fix) from None
+        self._obstore: Any = obstore
+        self._client: dict[str, Any] = {"connect_timeout": "10s"}
+        if scheme == "http" or any(
+            os.environ.get(name, "").startswith("http://") for name in (*ENDPOINTS, "AZURE_STORAGE_ENDPOINT")
+        ):
+            self._client["allow_http"] = True
+        self._prefix = f"{scheme}://{host}/"
+        self._is_whole = "/" in host.partition("?")[0].rstrip("/")  # the address of one object
+        self._more: dict[str, Any] = profile_settings() if scheme in ("s3", "s3a") else {}
+        self._stores: dict[float, Any] = {}
+        self._has_head = True
+
+    def stat(self, url: str, limit_s: float) -> RemoteObject:
+        if self._has_head:
+            try:
+                return self._describe(self._obstore.head(self._open_store(limit_s), self._path(url)))
+            except Exception as error:
+                if not refuses_head(error):
+                    raise
+        # Addresses that are signed for reading refuse to tell the size alone; and what S3 says of a refusal comes here.
+        found = self.read(url, 0, 1, limit_s).found
+        self._has_head = False
+        return found
+
+    def _path(self, url: str) -> str:
+        return "" if self._is_whole else _path(url)
+
+    def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
+        wanted = {"range": (start, start + size)}
+        answer = self._obstore.get(self._open_store(limit_s), self._path(url), options=wanted)
+        found = self._describe(answer.meta)  # first: older versions forget it with the bytes
+        return Part(answer.bytes(), found)
+
+    def list(self, url: str, limit_s: float) -> list[tuple[str, RemoteObject]]:
+        prefix = _path(url)
+        folder = prefix.rpartition("/")[0]  # a prefix of the storage ends with a whole name
+        found = self._obstore.list(self._open_store(limit_s), folder or None)
+        named = sorted(self._name(meta) for chunk in found for meta in chunk if meta["path"].startswith(prefix))
+        names = [name for name, _ in named]
+        return [each for each in named if _is_below("", *each) and (each[1].size or not _is_folder(each[0], names))]
+
+    def list_folder(self, url: str, limit_s: float) -> Listed:
+        found = self._obstore.list_with_delimiter(self._open_store(limit_s), _path(url).rstrip("/") or None)
+        folder = url.rstrip("/") + "/"
+        objects = [(name, about) for name, about in map(self._name, found["objects"]) if _is_below(folder, name, about)]
+        return [f"{self._prefix}{path}/" for path in found["common_prefixes"]], objects
+
+    def _name(self, meta: Any) -> tuple[str, RemoteObject]:
+        return self._prefix + meta["path"], self._describe(meta)
+
+    def _open_store(self, limit_s: float) -> Any:
+        """Return the client whose requests last `limit_s` at most, which cannot be said of a single request."""
+        if limit_s not in self._stores:
+            client = {**self._client, "timeout": timedelta(seconds=limit_s)}
+            # Without retries of its own, which would not end in time.
+            open_store = self._obstore.store.from_url
+            if self._is_whole:
+                open_store = self._obstore.store.HTTPStore.from_url
+            self._stores[limit_s] = open_store(
+                self._prefix[:-1], client_options=client, retry_config={"max_retries": 0}, **self._more
+            )
+        return self._stores[limit_s]
+
+    @staticmethod
+    def _describe(meta: Any) -> RemoteObject:
+        return RemoteObject(meta["size"], _version(meta["e_tag"], meta["last_modified"], meta["size"]))
+
+
+def _is_below(folder: str, name: str, found: RemoteObject) -> bool:
+    """Return whether an object is not the mark of an empty folder, as consoles and tools leave them."""
+    last = name.rpartition("/")[2]
+    is_mark = not found.size and ("." not in last or last.endswith(_FOLDER_MARK))  # obstore leaves out a last slash
+    return not is_mark and len(name) > len(folder) and name.startswith(folder)
+
+
+def _is_folder(name: str, names: Sequence[str]) -> bool:
+    """Return whether one of `names`, sorted, lies below `name`: then an empty object of that name is its mark."""
+    at = bisect.bisect_left(names, f"{name}/")
+    return at < len(names) and names[at].startswith(f"{name}/")
+
+
+def has_fsspec() -> bool:
+    """Return whether fsspec, which opens other protocols, can be imported."""
+    try:
+        import fsspec  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+_TIMES = ("mtime", "LastModified", "last_modified", "modified", "modificationTime", "created")
+
+
+class _Fsspec:
+    """Client of one protocol, through fsspec."""
+
+    def __init__(self, scheme: str, host: str) -> None:
+        try:
+            import fsspec
+        except ImportError:
+            fix = "pip install fsspec"
+            raise LoaderError("E-DEPENDENCY", f"{scheme}:// needs the package fsspec", fix=fix) from None
+        fix = "check the scheme of the URL; if it is right, pip install the package that adds it to fsspec"
+        try:
+            self._files = fsspec.filesystem(scheme)
+        except TypeError as error:  # ftp, sftp, webhdfs and others
+            cause = f"{scheme}:// needs settings that a URL cannot hold ({error})"
+            fix = "mount the storage as a folder, or serve it by HTTP or S3"
+            raise LoaderError("E-UNSUPPORTED", cause, fix=fix) from None
+        except (ImportError, ValueError) as error:
+            raise LoaderError("E-DEPENDENCY", f"fsspec cannot open {scheme}://: {error}", fix=fix) from None
+
+    def stat(self, url: str, limit_s: float) -> RemoteObject:
+        return self._describe(self._files.info(url, **self._limit(limit_s)))
+
+    @staticmethod
+    def _describe(about: dict[str, Any]) -> RemoteObject:
+        etag = next((about[name] for name in ("etag", "ETag", "sha256", "blob_id") if about.get(name)), None)
+        modified = next((about[name] for name in _TIMES if about.get(name)), "")
+        return RemoteObject(about["size"], _version(None if etag is None else str(etag), modified, about["size"]))
+
+    def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
+        data = self._files.cat_file(url, start=start, end=start + size, **self._limit(limit_s))
+        return Part(data, self.stat(url, limit_s))
+
+    def list(self, url: str, limit_s: float) -> list[tuple[str, RemoteObject]]:
+        folder = url.rpartition("/")[0]
+        base = self._files._strip_protocol(folder).rstrip("/")
+        found = self._files.find(folder, detail=True, **self._limit(limit_s)).items()
+        named = ((folder + path[len(base) :], about) for path, about in found)
+        return [(name, self._describe(about)) for name, about in named if name.startswith(url)]
+
+    def list_folder(self, url: str, limit_s: float) -> Listed:
+        folder = url.rstrip("/")
+        base = self._files._strip_protocol(folder).rstrip("/")
+        found = [
+            (folder + about["name"].rstrip("/")[len(base) :], about)
+            for about in self._files.ls(folder, detail=True, **self._limit(limit_s))
+        ]
+        objects = [(name, self._describe(about)) for name, about in found if about["type"] == "file"]
+        return [f"{name}/" for name, about in found if about["type"] == "directory"], objects
+
+    def _limit(self, limit_s: float) -> dict[str, float]:
+        """Return the argument that ends a call after so many seconds, where the protocol takes one."""
+        return {"timeout": limit_s} if self._files.async_impl else {}
+
+
+def _path(url: str) -> str:
+    """Return the name of an object: in HTTP it is quoted and ends at a query, elsewhere it may hold any character."""
+    scheme, _, rest = url.partition("://")
+    return unquote(urlsplit(url).path).lstrip("/") if scheme.lower() in _HTTP else rest.partition("/")[2].lstrip("/")

@@ -1,0 +1,292 @@
+"""Serves samples that lie in remote containers as a source: fetched ahead, from memory or from a local copy."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.image_files import MAX_FILE_BYTES, IndexedImages, oversize_error
+from penstock.loaders.data.files.range_index import Container, RangeIndex, Ranges
+from penstock.loaders.data.files.range_source import RangeSource
+from penstock.loaders.data.remote.fetcher import Fetcher, Range, join_neighbours
+from penstock.loaders.data.remote.local_copy import LocalCopy, NextUse
+from penstock.loaders.data.remote.object_store import ObjectStore, is_known, is_url, warn_of_no_version
+from penstock.loaders.data.remote.path_or_url import without_key
+from penstock.loaders.data.remote.pinned_urls import without_commit
+from penstock.loaders.system.saved_columns import drop_index
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.checked import checked_int
+from penstock.pipelines.native.rows import ENCODED, NO_NAMES, STORED, Names, Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteOptions:
+    """Say how remote data is fetched.
+
+    Attributes:
+        requests: requests under way at a time, per process.
+        bytes_ahead: bytes that may be fetched before they are needed, per process.
+        local_cache: folder for a copy of what was fetched, shared by the processes of a machine; None for none.
+        local_bytes: bytes that the copy may take, about; by default as many as the data has.
+        max_file_bytes: a larger sample is refused before it is fetched.
+    """
+
+    requests: int = 64
+    bytes_ahead: int = 256 << 20
+    local_cache: str | os.PathLike[Any] | None = None
+    local_bytes: int | None = None
+    max_file_bytes: int = MAX_FILE_BYTES
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "bytes_ahead", "max_file_bytes"):
+            checked_int(name, getattr(self, name), 1)
+        if self.local_bytes is not None:
+            checked_int("local_bytes", self.local_bytes, 1)
+
+
+class Request(NamedTuple):
+    """Hold one request of a remote source.
+
+    Attributes:
+        store: what makes it.
+        ranges: of one object, in their order there.
+        images: how many images it brings, on average.
+    """
+
+    store: ObjectStore
+    ranges: list[Range]
+    images: float
+
+
+REMOTE_OPTIONS = ("requests", "bytes_ahead", "local_cache", "local_bytes")  # that create_loader hands on
+_NUM_CHECKED = 256  # containers that are compared when a saved index is opened; each is compared again when it is read
+
+
+def check_remote(
+    paths: Collection[bytes], max_file_bytes: int = MAX_FILE_BYTES, **remote_options: Any
+) -> RemoteOptions | None:
+    """Return the options of a source whose containers are URLs; None for one of files.
+
+    remote_options: REMOTE_OPTIONS; None stands for an option that was not given. Raises ValueError, TypeError.
+    """
+    given = {name: value for name, value in remote_options.items() if value is not None or name not in REMOTE_OPTIONS}
+    options = RemoteOptions(max_file_bytes=max_file_bytes, **given)
+    num_urls = sum(map(is_url, paths))
+    if num_urls not in (0, len(paths)):
+        raise ValueError(f"either all paths must be URLs or none, got {num_urls:,} of {len(paths):,}")
+    if num_urls:
+        return options
+    if given:
+        raise ValueError(f"only data by URL takes {', '.join(given)}")
+    return None
+
+
+def are_unchanged(index: RangeIndex) -> bool:
+    """Return whether containers of an index, files or URLs, are unchanged; of many URLs a sample is looked at."""
+    count = index.num_containers
+    if not count or not is_url(index.container(0).name):
+        return index.has_same_files()
+    store = ObjectStore()
+    some = np.unique(np.linspace(0, count - 1, min(count, _NUM_CHECKED)).astype(int)).tolist()
+
+    def is_unchanged(number: int) -> bool:
+        name, size, version = index.container(number)
+        return is_known(version) and store.stat(name.decode()) == (size, version)
+
+    with ThreadPoolExecutor(min(len(some), RemoteOptions().requests)) as pool:
+        return all(pool.map(is_unchanged, some))
+
+
+def _find_unknown(ranges: Ranges) -> bytes | None:
+    """Return the address of the first container of which the storage tells no version; None if there is none."""
+    versions = ranges.container_versions
+    unknown = np.flatnonzero((versions < 0) & (versions > np.iinfo(np.int64).min))  # not those that are missing
+    return ranges.container(int(unknown[0])).name if len(unknown) else None
+
+
+def _name_copy(content: str, ranges: Ranges) -> bytes:
+    """Return the name of the folder that holds the local copy of samples.
+
+    The content covers versions, which tell apart what lay at one address at two times, and not what lies at two
+    addresses: the version of many web servers is the time of a file, with its size. Keys of addresses, and commits,
+    change while the data does not.
+    """
+    digest = hashlib.blake2b(content.encode("ascii"), digest_size=16)
+    for place in ranges.places():
+        digest.update(without_commit(without_key(place)) + b"\0")
+    return digest.hexdigest().encode("ascii")
+
+
+class FetchedRanges(IndexedImages):
+    """Read the samples of an index whose containers are URLs: the base of sources by URL.
+
+    `announce` begins to fetch samples; `locate` and `read` wait for them. A container that was replaced since it was
+    indexed is refused (E-CHANGED).
+
+    Attributes:
+        options: how they are fetched.
+        store: counts requests, bytes and retries.
+        local: the local copy, if there is one.
+    """
+
+    def _begin_fetching(self, ranges: Ranges, options: RemoteOptions) -> None:
+        self._ranges, self.options, self.store = ranges, options, ObjectStore()
+        self.local: LocalCopy | None = None
+        unknown = _find_unknown(ranges)
+        if unknown is not None:
+            warn_of_no_version(unknown)
+        elif options.local_cache is not None:
+            folder = os.path.join(os.fsencode(options.local_cache), _name_copy(self.content, ranges))
+            self.local = LocalCopy(folder, ranges, options.local_bytes or 1 << 62)
+        find = self.local.read if self.local is not None else lambda sample: None
+        self._fetcher = Fetcher(self.store, options.requests, options.bytes_ahead, self._keep, find)
+        self._failed: dict[int, LoaderError] = {}
+
+    @property
+    def has_room(self) -> bool:
+        return self._fetcher.has_room
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Requests that were answered, and the bytes that came."""
+        return self.store.requests, self.store.num_bytes
+
+    def plan_requests(self, indices: npt.NDArray[np.int64]) -> list[Request]:
+        """Return the requests that fetch images `indices` (int64 [n]) if all are announced at once."""
+        joined = join_neighbours([self._range(index) for index in indices.tolist()], lambda wanted: wanted)
+        return [Request(self.store, ranges, len(ranges)) for ranges in joined]
+
+    def requests_under_way(self, requests: int) -> int:
+        """Return how many requests are under way at a time if `requests` may be."""
+        return requests
+
+    def announce(self, indices: npt.NDArray[np.int64]) -> None:
+        """Begin to fetch images `indices` (int64 [n]) that are not in the local copy; they are held until read."""
+        self._announce(indices, is_early=False)
+
+    def can_hold(self, num_samples: int) -> bool:
+        """Say whether so many samples fit in the local copy, or in `bytes_ahead`, judged by their mean size."""
+        num_bytes = num_samples * (self.num_bytes // len(self))
+        if self.local is not None:
+            return self.local.can_hold(num_bytes)
+        return num_bytes <= self.options.bytes_ahead
+
+    def announce_blocks(self, indices: npt.NDArray[np.int64]) -> None:
+        """Begin to fetch images `indices` (int64 [n]), neighbours in one request; with a local copy, into that."""
+        self._announce(indices, is_early=True)
+
+    def _announce(self, indices: npt.NDArray[np.int64], *, is_early: bool) -> None:
+        absent = self._absent(indices)
+        again = np.zeros(len(absent), np.int64)
+        if self.local is not None and self.local.is_limited and self.local.victims.next_use is not None:
+            again = self.local.victims.next_use(absent, True)
+        pairs = zip(absent.tolist(), again.tolist(), strict=True)
+        self._fetcher.announce([self._range(index)._replace(again=place, is_early=is_early) for index, place in pairs])
+
+    def forget(self) -> None:
+        """Forget what was announced: the stream goes on elsewhere."""
+        self._fetcher.forget()
+        self._failed.clear()
+
+    def set_future(self, next_use: NextUse) -> None:
+        """Tell the local copy when samples are needed next."""
+        if self.local is not None:
+            self.local.victims.next_use = next_use
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Fill `rows` with where images `indices` lie, after waiting for those that are on their way.
+
+        One that cannot be had stays ELSEWHERE; read() raises why.
+        """
+        rows["size"] = self._ranges.sizes[indices]
+        there = np.zeros(len(indices), bool)
+        coming = np.array(self._fetcher.are_coming(indices.tolist()), bool)  # held in memory until it is taken
+        if self.local is not None:
+            there = self.local.has(indices) & ~coming
+            rows["kind"][there], rows["fd"][there] = STORED, self.local.fd
+            rows["offset"][there] = self.local.offsets(indices[there])
+            rows["crc"][there] = self.local.crcs(indices[there])
+        self.announce(indices[~there & ~coming])  # all at once
+        kept: list[memoryview] = []
+        for row in np.flatnonzero(~there).tolist():
+            index = int(indices[row])
+            self._failed.pop(index, None)  # of an earlier time
+            if not 0 < rows["size"][row] <= self.options.max_file_bytes:
+                continue
+            try:
+                data = self._fetcher.take(self._range(index))
+            except LoaderError as error:
+                self._failed[index] = error
+                continue
+            kept.append(data)
+            rows["kind"][row], rows["offset"][row] = ENCODED, np.frombuffer(data, np.uint8).ctypes.data
+        return NO_NAMES._replace(kept=kept)
+
+    def read(self, index: int) -> bytes:
+        """Return the encoded image `index`. Raises LoaderError: E-MISSING, E-ACCESS, E-READ, E-CHANGED, E-BOMB."""
+        path, size = self.path(index), int(self._ranges.sizes[index])
+        if size > self.options.max_file_bytes:
+            raise oversize_error(size, self.options.max_file_bytes, index, path)
+        failed = self._failed.pop(index, None)
+        local = None if self.local is None or any(self._fetcher.are_coming([index])) else self.local.read(index)
+        if local is not None:
+            return local
+        try:
+            if failed is not None:
+                raise failed
+            return bytes(self._fetcher.take(self._range(index)))
+        except LoaderError as error:
+            if error.code == "E-CHANGED":
+                drop_index(self._index.file)
+            raise LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path) from None
+
+    def _absent(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        sizes = self._ranges.sizes[indices]
+        wanted = indices[(sizes > 0) & (sizes <= self.options.max_file_bytes)]
+        if self.local is not None:
+            wanted = wanted[~self.local.has(wanted)]
+        return wanted
+
+    def _range(self, index: int) -> Range:
+        container = self._ranges.container(int(self._ranges.container_of[index]))
+        start, size = int(self._ranges.starts[index]), int(self._ranges.sizes[index])
+        return Range(index, container.name.decode(), start, size, container.mtime_ns)
+
+    def _keep(self, fetched: Range, data: memoryview) -> bool:
+        if self.local is None or not data.nbytes:
+            return False
+        self.local.keep(fetched.sample, data, fetched.again)
+        return bool(self.local.has(np.array([fetched.sample]))[0])
+
+
+class RemoteSource(FetchedRanges, RangeSource):
+    """Read the samples of a RangeIndex whose containers are URLs."""
+
+    def __init__(self, index: RangeIndex, reopen: Callable[[], RangeSource], options: RemoteOptions) -> None:
+        super().__init__(index, reopen, options.max_file_bytes)
+        self._begin_fetching(index, options)
+
+    def with_options(self, **changes: Any) -> RemoteSource:
+        """Return a source of the same data that shares nothing with this one; `changes` are fields of RemoteOptions."""
+        return RemoteSource(self._index, self._reopen, replace(self.options, **changes))
+
+    def refreshed(self) -> RangeSource:
+        return self if self.is_unchanged() else self._reopen()
+
+    def containers(self) -> Iterator[Container]:
+        """Return the objects that hold the samples."""
+        return self._index.containers()
+
+    def is_unchanged(self) -> bool:
+        """Return whether its containers are those that were indexed."""
+        return are_unchanged(self._index)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteSource, (self._index, self._reopen, self.options)

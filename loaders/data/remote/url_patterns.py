@@ -1,0 +1,52 @@
+"""Expands URLs that stand for several objects: ranges in braces, and * where the storage can list its objects."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+from penstock.loaders.data.files.path_patterns import expand_braces
+from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject
+from penstock.loaders.data.remote.path_or_url import HTTP
+from penstock.pipelines.errors import LoaderError, printable
+
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+def expand_url(pattern: bytes) -> dict[bytes, RemoteObject | None]:
+    """Return the URLs that `pattern` stands for: those of braces in their order, those of a * sorted.
+
+    Each with what the storage's listing says of it; None for those of braces. Raises LoaderError E-NODATA if a * finds
+    nothing, ValueError for a * in an HTTP URL, which cannot be listed.
+    """
+    urls: dict[bytes, RemoteObject | None] = {}
+    store = ObjectStore()
+    for one in expand_braces(pattern):
+        url = one.decode()
+        if not is_url_pattern(one):
+            urls[one] = None
+            continue
+        refuse_http(url)
+        listed = store.list(_WILDCARD.split(url, maxsplit=1)[0]).items()
+        found = {name.encode(): about for name, about in listed if fnmatch.fnmatchcase(name, url)}
+        if not found:
+            fix = "check the pattern; * stands for any characters of the objects' names, ? for one"
+            raise LoaderError("E-NODATA", "no object matches this pattern", fix=fix, path=one)
+        urls |= found
+    return urls
+
+
+def is_url_pattern(url: bytes) -> bool:
+    """Return whether the storage must be listed for a URL. In HTTP a ? begins a query, elsewhere it is a wildcard."""
+    if url.lower().startswith(HTTP):
+        return b"*" in url.partition(b"?")[0]
+    return b"*" in url or b"?" in url
+
+
+def refuse_http(url: str) -> None:
+    """Raise ValueError for a URL whose storage cannot list what there is."""
+    if url.encode().lower().startswith(HTTP):
+        raise ValueError(
+            "HTTP cannot list files: name them with braces, such as train-{0000..0127}.tar, or pass a list or a table "
+            f"of images, got {printable(url)}"
+        )

@@ -1,0 +1,263 @@
+"""Takes the values of fields from the columns of tables, data frames and files of Arrow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from penstock.loaders.data.arrow.arrow_columns import holds_paths
+from penstock.loaders.data.arrow.arrow_files import ArrowFile
+from penstock.loaders.data.arrow.arrow_parquet import open_file, read_schema
+from penstock.loaders.data.arrow.dataset_object import refuse_transform
+from penstock.loaders.data.fields.field_specs import Masks
+from penstock.loaders.data.fields.mask_files import MaskBytes
+from penstock.loaders.data.files.contract import Source, sample_name
+from penstock.loaders.data.files.path_patterns import expand_pattern, is_pattern
+from penstock.loaders.data.labels.label_rows import refuse_twins
+from penstock.loaders.data.remote.path_or_url import absolute, folder_of
+from penstock.loaders.data.tables.open_tables import as_root
+from penstock.loaders.data.tables.table_columns import IMAGE_COLUMNS
+from penstock.loaders.data.tables.table_rows import PARQUET_SUFFIX, TABLE_SUFFIXES, choose_reader, read_header
+from penstock.loaders.system.file_read import read_error
+from penstock.pipelines.errors import printable
+from penstock.pipelines.messages.checked import shown
+
+_IPC_SUFFIXES = (".arrow", ".feather")
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """Name a column that holds the values of a field, where with_fields takes a list of values.
+
+    Attributes:
+        name: of the column. Of masks it holds paths or encoded files; of boxes, classes and keypoints lists, or their
+            text in JSON.
+        table: a table, file of Arrow, data frame or Dataset with one row per sample; by default the data itself.
+        json: whether text is to be read as JSON.
+    """
+
+    name: str
+    table: Any = None
+    json: bool = False
+
+
+def has_column(value: Any) -> bool:
+    """Return whether a field, as with_fields takes it, is a Column or has one among its parts."""
+    return next(_columns_of(value), None) is not None
+
+
+def fill_columns(given: Mapping[str, Any], data: Any, root: Any = None) -> dict[str, Any]:
+    """Return fields as with_fields takes them, with values in place of each Column.
+
+    data: what the source was opened from. root: folder of relative paths, by default that of the table. Raises
+    ValueError, LoaderError as open_tables does.
+    """
+    return {
+        name: _fill(value, name == "mask", name in ("boxes", "keypoints"), data, root) for name, value in given.items()
+    }
+
+
+def refuse_other_order(given: Mapping[str, Any], source: Source) -> None:
+    """Raise ValueError for a Column of another table that names the images of `source`, in another order.
+
+    given: fields as with_fields takes them. A table that has another number of rows is left to who takes its values.
+    """
+    tables = {id(each.table): (name, each.table) for name, value in given.items() for each in _columns_of(value)}
+    for name, table in tables.values():
+        if table is None:
+            continue
+        called, paths = sample_name, _read_paths(table)
+        if not paths:
+            called, paths = _call_row, _name_rows(table)
+        if len(paths) == len(source) and (found := _find_other(paths, source, called)) is not None:
+            raise ValueError(
+                f"field {name!r}: the table is in another order than the data: its row {found}, counted from 0, is of "
+                f"{printable(paths[found])}, and sample {found} is {printable(called(source, found))}: pass the table "
+                "as the data, with_fields(table, ...), or a function of a sample's name"
+            )
+
+
+def _columns_of(value: Any) -> Iterator[Column]:
+    if isinstance(value, Column):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _columns_of(each)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _columns_of(getattr(value, field.name))
+
+
+def _read_paths(table: Any) -> list[str]:
+    """Return the paths of images that a table holds; none where no column is known to hold them."""
+    by_name = {str(name).lower(): name for name in _column_names(table)}
+    named = next((by_name[name] for name in IMAGE_COLUMNS if name in by_name), None)
+    if named is None or not _may_hold_paths(table, named):
+        return []
+    values = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in _read_column(table, named)]
+    return values if all(isinstance(value, str) for value in values) else []
+
+
+def _may_hold_paths(table: Any, name: str) -> bool:
+    """Return whether a column may hold text: one of images is not worth reading."""
+    schema = getattr(getattr(table, "data", table), "schema", None)  # of a Dataset, or a table of pyarrow
+    if isinstance(table, (str, bytes, os.PathLike)):
+        path = _find_files(table)[0]
+        is_parquet = _suffix(path) == PARQUET_SUFFIX
+        schema = read_schema(path) if is_parquet else ArrowFile(path).schema if _suffix(path) in _IPC_SUFFIXES else None
+    field = getattr(schema, "field", None)
+    if field is None:
+        return True
+    kind = field(name).type
+    return holds_paths(getattr(kind, "value_type", kind))
+
+
+def _name_rows(table: Any) -> list[str]:
+    """Return what the rows of several Parquet files are called; none of other tables."""
+    paths = _find_files(table) if isinstance(table, (str, bytes, os.PathLike)) else []
+    if len(paths) < 2 or _suffix(paths[0]) != PARQUET_SUFFIX:
+        return []
+    rows = []
+    for path in paths:
+        with open_file(path) as (file, _):
+            rows += [f"{os.fsdecode(path)}:row {row}" for row in range(file.metadata.num_rows)]
+    return rows
+
+
+def _call_row(source: Source, index: int) -> bytes:
+    return source.path(index)
+
+
+def _find_other(paths: Sequence[str], source: Source, called: Callable[[Source, int], bytes]) -> int | None:
+    """Return the number of the first sample of which another row than its own has the name; None for none."""
+    rows: dict[str, list[str]] = {}  # by the last part of their paths, once one is needed
+    for number, path in enumerate(paths):
+        name = os.fsdecode(called(source, number))
+        if _is_of(path, name):
+            continue
+        if not rows:
+            for each in paths:
+                rows.setdefault(each.rpartition("/")[2], []).append(each)
+        if any(_is_of(each, name) for each in rows.get(name.rpartition("/")[2], ())):
+            return number
+    return None
+
+
+def _is_of(path: str, name: str) -> bool:
+    """Return whether a path and a name are of one file, as far as both go up its folders."""
+    longer, shorter = (path, name) if len(path) > len(name) else (name, path)
+    return longer.endswith(shorter) and longer[: -len(shorter)][-1:] in ("", "/")
+
+
+def _fill(value: Any, are_masks: bool, are_lists: bool, data: Any, root: Any) -> Any:
+    if isinstance(value, Column):
+        table = data if value.table is None else value.table
+        values = _read_column(table, value.name)
+        if are_masks:
+            return _as_masks(values, value.name, _folder(table, root))
+        return [_parse(each, value.name) for each in values] if are_lists or value.json else values
+    if isinstance(value, tuple):
+        return tuple(_fill(each, are_masks, are_lists, data, root) for each in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fill = partial(_fill, are_masks=isinstance(value, Masks), are_lists=True, data=data, root=root)
+        inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        filled = {name: fill(each) for name, each in inner.items() if isinstance(each, Column)}
+        return dataclasses.replace(value, **filled)
+    return value
+
+
+def _read_column(table: Any, name: str) -> list[Any]:
+    if isinstance(table, (str, bytes, os.PathLike)):
+        return [value for each in _find_files(table) for value in _read_file(each, name)]
+    names = _column_names(table)
+    if hasattr(table, "with_format"):  # a Dataset of Hugging Face
+        refuse_transform(table)
+        table = table.with_format("arrow")[:]
+    _check_name(name, names, table)
+    column = table[name]
+    convert = next((c for c in ("to_pylist", "to_list", "tolist") if hasattr(column, c)), None)
+    return list(column) if convert is None else getattr(column, convert)()
+
+
+def _find_files(table: str | bytes | os.PathLike[Any]) -> list[bytes]:
+    path = absolute(os.fsencode(table))
+    return list(expand_pattern(path)) if is_pattern(path) else [path]
+
+
+def _column_names(table: Any) -> list[Any]:
+    """Return the names of a table's columns; none of what is not a table."""
+    if not isinstance(table, (str, bytes, os.PathLike)):
+        names = getattr(table, "column_names", None)
+        return list(getattr(table, "columns", [])) if names is None else list(names)
+    path = _find_files(table)[0]
+    if _suffix(path) in _IPC_SUFFIXES:
+        return list(ArrowFile(path).schema.names)
+    return read_header(path) if _suffix(path) in TABLE_SUFFIXES else []
+
+
+def _read_file(path: bytes, name: str) -> list[Any]:
+    suffix = _suffix(path)
+    if suffix not in (*_IPC_SUFFIXES, *TABLE_SUFFIXES):
+        wanted = "a table, a file of Arrow, a data frame or a Dataset"
+        raise ValueError(
+            f"column {name!r} must be of {wanted}, got {printable(path)}: pass Column({name!r}, table=...)"
+        )
+    try:
+        _check_name(name, _column_names(path), path)
+        if suffix == PARQUET_SUFFIX:
+            with open_file(path) as (file, _):
+                return file.read([name]).column(0).to_pylist()  # type: ignore[no-any-return]
+        if suffix in _IPC_SUFFIXES:
+            return [value for (part,) in ArrowFile(path).chunks([name]) for value in part.to_pylist()]
+        return [row[name] for _, _, row in choose_reader(path)(path, name, {name: name})]
+    except OSError as error:
+        raise read_error(error, path) from error
+
+
+def _suffix(path: bytes) -> str:
+    return os.fsdecode(os.path.splitext(path)[1]).lower()
+
+
+def _check_name(name: str, names: Sequence[Any], table: Any) -> None:
+    if name not in names:
+        found = f"its columns are {', '.join(map(str, names))}" if len(names) else f"got {shown(table)}"
+        raise ValueError(f"no column {name!r} in the table: {found}")
+    refuse_twins([name], names)
+
+
+def _as_masks(values: Sequence[Any], name: str, folder: bytes) -> MaskBytes | list[bytes]:
+    """Return paths of masks, or their content."""
+    contents = [value.get("bytes") if isinstance(value, dict) else value for value in values]
+    held = [each for each in contents if isinstance(each, bytes)]
+    if held and len(held) == len(values):
+        return MaskBytes(held)
+    paths: list[bytes] = []
+    for index, value in enumerate(values):
+        path = value.get("path") if isinstance(value, dict) else value
+        if not isinstance(path, str) or not path:
+            raise ValueError(
+                f"column {name!r} must hold a path or a file for each sample, got {shown(path)} of {index}"
+            )
+        paths.append(os.path.join(folder, os.fsencode(path)))
+    return paths
+
+
+def _folder(table: Any, root: Any) -> bytes:
+    if root is not None:
+        return as_root(root)
+    return folder_of(absolute(os.fsencode(table))) if isinstance(table, (str, bytes, os.PathLike)) else os.getcwdb()
+
+
+def _parse(value: Any, name: str) -> Any:
+    if value is None:
+        return []
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"column {name!r} must hold JSON, got {shown(value)} ({error})") from None

@@ -1,0 +1,214 @@
+"""Opens lists of image paths and labels in memory as sources: pairs, columns, data frames, torchvision's folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice, repeat
+from types import MappingProxyType
+from typing import Any
+
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.folder_index import FolderIndex
+from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
+from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES, warn_of_left_out, warn_of_parts
+from penstock.loaders.data.labels.label_index import save_with_labels
+from penstock.loaders.data.labels.label_rows import RAISE
+from penstock.loaders.data.labels.labelled import serve_labels
+from penstock.loaders.data.labels.row_errors import blame_rows
+from penstock.loaders.data.remote.object_store import RemoteObject
+from penstock.loaders.data.remote.path_or_url import absolute, folder_of, without_query
+from penstock.loaders.data.remote.remote_source import check_remote
+from penstock.loaders.data.tables.image_list import open_index
+from penstock.loaders.data.tables.open_tables import SHOW_AFTER_S, as_root, index_rows
+from penstock.loaders.data.tables.row_packer import NO_LABEL, RowPacker
+from penstock.loaders.data.tables.table_columns import choose_columns
+from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.pipelines.errors import printable
+from penstock.pipelines.messages.checked import shown
+from penstock.pipelines.messages.user_warnings import warn_user
+from penstock.pipelines.targets import parts_of
+
+Path = str | bytes | os.PathLike[Any]
+Classes = Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]]
+LIST_SUFFIXES = tuple(sorted(IMAGE_SUFFIXES))
+
+
+def is_list(spec: Any) -> bool:
+    """Return whether `spec` is a list of (path, label), a pair (paths, labels), or a list of paths of images."""
+    return _form(spec) is not None
+
+
+def open_list(
+    spec: Any,
+    *,
+    root: Path | None = None,
+    classes: Classes | None = None,
+    missing_labels: str = RAISE,
+    **options: Any,
+) -> Source:
+    """Open a list of (path, label), a pair (paths, labels), or a list of paths, which are then of one class.
+
+    A tuple of two lists of paths and names is a pair, a list of two a list of rows. Paths are of files, or URLs of one
+    protocol. A label is a class number or name, a float, a list of numbers, a set or list of class names, or a dict of
+    such labels by name. `root` is the folder or URL to which relative paths belong, unless given the working directory.
+    missing_labels: as of open_tables. `options`: max_file_bytes, and of URLs REMOTE_OPTIONS. Raises LoaderError as
+    open_tables, ValueError.
+    """
+    form, packer = _form(spec), RowPacker(classes, missing_labels=missing_labels)
+    if form == "rows":
+        return _open_rows(map(_checked_row, spec, range(1, len(spec) + 1)), root, classes, packer=packer, **options)
+    if form == "paths":
+        return _open_rows(zip(spec, repeat(NO_LABEL)), root, classes, packer=packer, **options)
+    paths, labels = spec
+    if isinstance(labels, str):
+        _checked_row(labels, 2)
+    if labels is None:
+        raise ValueError("labels are None: pass the list of paths alone if the images have none")
+    for column in labels.values() if isinstance(labels, Mapping) else [labels]:
+        if len(paths) != len(column):
+            raise ValueError(f"paths and labels must be of equal length, got {len(paths):,} and {len(column):,}")
+    packer.labels.declare_categories(labels if isinstance(labels, Mapping) else {"": labels})
+    if isinstance(labels, Mapping):
+        numbers: Iterable[Any] = (dict(zip(labels, row, strict=True)) for row in zip(*labels.values(), strict=True))
+    else:
+        numbers = labels.tolist() if hasattr(labels, "tolist") else labels
+    return _open_rows(zip(paths, numbers, strict=True), root, classes, packer=packer, **options)
+
+
+def is_frame(spec: Any) -> bool:
+    """Return whether `spec` is a data frame, as those of pandas and polars."""
+    return hasattr(spec, "columns") and hasattr(spec, "__getitem__") and not hasattr(spec, "column_names")
+
+
+def open_frame(
+    frame: Any,
+    *,
+    image: Any = None,
+    label: Any = None,
+    root: Path | None = None,
+    classes: Classes | None = None,
+    missing_labels: str = RAISE,
+    **options: Any,
+) -> Source:
+    """Open a data frame, with columns as those of open_tables, and paths and options as those of open_list."""
+    packer = RowPacker(classes, missing_labels=missing_labels)
+    image, label = choose_columns(list(frame.columns), image, label, "the data frame", packer.labels)
+    if isinstance(label, dict):
+        columns = zip(*(frame[column] for column in label.values()), strict=True)
+        labels: Iterable[Any] = (dict(zip(label, row, strict=True)) for row in columns)
+    else:
+        labels = repeat(NO_LABEL) if label is None else frame[label]
+    chosen = {} if label is None else parts_of(label)
+    packer.labels.declare_categories({name: frame[column] for name, column in chosen.items()})
+    return _open_rows(zip(frame[image], labels, strict=False), root, classes, packer=packer, **options)
+
+
+def is_samples(spec: Any) -> bool:
+    """Return whether `spec` is a data set of torchvision that lists its files, such as an ImageFolder."""
+    return hasattr(spec, "classes") and _form(getattr(spec, "samples", None)) == "rows"
+
+
+def open_samples(data: Any, *, max_file_bytes: int = MAX_FILE_BYTES) -> Source:
+    """Open torchvision's ImageFolder or DatasetFolder: the same images, in its order. Its transform is not applied."""
+    if getattr(data, "target_transform", None) is not None:
+        raise ValueError("target_transform must be None: pass a list of (path, label) with the labels that it returns")
+    if getattr(data, "transform", None) is not None:
+        warn_user("the data set's transform is not applied: pass pipeline= instead")
+    classes = [name if isinstance(name, str) else ", ".join(name) for name in data.classes]
+    numbers = getattr(data, "class_to_idx", None) or {}
+    if list(data.classes) == classes and any(numbers.get(name, at) != at for at, name in enumerate(classes)):
+        named: dict[int, list[str]] = {}  # find_classes of the user's own may number them otherwise
+        for name, number in numbers.items():
+            named.setdefault(number, []).append(name)
+        classes = [", ".join(named.get(number, [f"class {number}"])) for number in range(max(named) + 1)]
+    packer = RowPacker(classes)
+    packer.labels.column().keeps_numbers = True  # also where folders are called by numbers
+    return _open_rows(data.samples, None, classes, packer=packer, max_file_bytes=max_file_bytes)
+
+
+def open_images(paths: Collection[bytes], *, classes: Classes | None = None, **options: Any) -> Source:
+    """Open the image files of a pattern: the class of each is the name of its folder.
+
+    One folder is one class, b".", unless `classes` name it.
+
+    paths: of the files, or a mapping of URLs to what the storage's listing says of them.
+    """
+    options["listed"] = paths if isinstance(paths, Mapping) else {}
+    folders = {folder_of(absolute(path)) for path in paths}
+    if len(folders) == 1 and classes is None:
+        return _open_rows(zip(paths, repeat(NO_LABEL)), None, classes, **options)
+    names = [os.path.basename(folder) for folder in islice(folders, 2)]
+    if len({os.path.basename(folder) for folder in folders}) == 1 and classes is None:
+        raise ValueError(
+            f"images in {len(folders):,} folders that are all called {printable(names[0])} have no class: pass a list "
+            "of (path, label), or the folder above the class folders; a list of paths alone is one class"
+        )
+    labelled = ((path, os.path.basename(folder_of(absolute(path)))) for path in paths)
+    source = _open_rows(labelled, None, classes, are_names=True, **options)
+    if classes is None:
+        warn_of_parts(source.classes, "the pattern")
+    return source
+
+
+def _open_rows(
+    rows: Iterable[tuple[Any, Any]],
+    root: Path | None,
+    classes: Classes | None,
+    *,
+    are_names: bool = False,
+    packer: RowPacker | None = None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    listed: Mapping[bytes, RemoteObject | None] = MappingProxyType({}),
+    **remote_options: Any,
+) -> Source:
+    base = None if root is None else as_root(root)
+    if packer is None:
+        packer = RowPacker(classes, are_names=are_names)
+    packer.begin(blame_rows(), base)
+    for number, (path, label) in enumerate(rows, start=1):
+        packer.add(path, label, number)
+    remote = check_remote(packer.folders, max_file_bytes, **remote_options)
+    with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
+        writer = index_rows(packer, bar, "", listed)
+    index, labels = save_with_labels(None, writer.write, FolderIndex, writer.labels)
+    images = open_index(index, remote, max_file_bytes, None, base=base)
+    warn_of_left_out(images.skipped, {}, "the list")
+    return serve_labels(images, labels, has_list=classes is not None or are_names)
+
+
+def _checked_row(row: Any, number: int) -> tuple[Any, Any]:
+    if not isinstance(row, (tuple, list)) or len(row) != 2:
+        raise blame_rows()(number, f"a row must be (path, label), got {shown(row)}")
+    return row[0], row[1]
+
+
+def _form(spec: Any) -> str | None:
+    """Return "rows" for a list of (path, label), "columns" for (paths, labels), "paths" for paths alone, or None."""
+    if not isinstance(spec, (tuple, list)) or not spec or is_frame(spec[0]):
+        return None
+    first = spec[0]
+    if _is_path(first):
+        return "paths" if _may_be_image(first) else None
+    head = list(islice(first, 2)) if hasattr(first, "__len__") and hasattr(first, "__iter__") else []
+    if not head or not _is_path(head[0]):
+        return None
+    # What follows the first path: in rows its label, in columns another path.
+    if len(first) == 2 and (not _is_path(head[1]) or (isinstance(spec, list) and not _is_columns(spec))):
+        return "rows"
+    return "columns" if len(spec) == 2 else None
+
+
+def _is_columns(spec: Sequence[Any]) -> bool:
+    """Return whether the second of two parts cannot be a row (path, label)."""
+    return len(spec) == 2 and (isinstance(spec[1], str) or not _is_path(next(iter(spec[1]), None)))
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, (str, bytes, os.PathLike))
+
+
+def _may_be_image(path: Path) -> bool:
+    """Return whether a path looks like one of an image, and not of a folder, a table or a container."""
+    suffix = os.path.splitext(os.fsdecode(without_query(os.fsencode(path))))[1].lower()
+    return suffix in IMAGE_SUFFIXES | UNREAD_SUFFIXES or (not suffix and not os.path.isdir(path))

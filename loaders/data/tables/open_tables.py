@@ -1,0 +1,171 @@
+"""Opens tables of image paths and labels as sources, and keeps their indexes between runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.folder_index import FolderIndex
+from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
+from penstock.loaders.data.files.left_out import warn_of_left_out
+from penstock.loaders.data.labels.label_index import LabelIndex, load_with_labels, save_with_labels
+from penstock.loaders.data.labels.label_rows import RAISE
+from penstock.loaders.data.labels.labelled import serve_labels
+from penstock.loaders.data.labels.row_errors import blame_rows
+from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, is_url
+from penstock.loaders.data.remote.path_or_url import absolute, folder_of
+from penstock.loaders.data.remote.remote_source import check_remote
+from penstock.loaders.data.tables.image_list import ImageList, are_unchanged, open_index
+from penstock.loaders.data.tables.list_index import ListIndexWriter
+from penstock.loaders.data.tables.row_packer import RowPacker
+from penstock.loaders.data.tables.table_rows import Row, choose_reader, read_parquet
+from penstock.loaders.system.file_read import read_error
+from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.messages.checked import checked_bool
+
+SHOW_AFTER_S = 1.0  # what takes less is not shown on the terminal
+_SHOW_INTERVAL = 1 << 14
+# Some file systems keep time this coarsely: a table that changed just now may change again within the same stamp.
+_SETTLING_NS = 2_000_000_000
+
+
+def open_tables(
+    paths: Sequence[bytes],
+    *,
+    image: str | None = None,
+    label: str | Sequence[str] | Mapping[str, str] | None = None,
+    root: str | bytes | os.PathLike[Any] | None = None,
+    classes: Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]] | None = None,
+    missing_labels: str = RAISE,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    rescan: bool = False,
+    **remote_options: Any,
+) -> Source:
+    """Open tables as one source, whose images are the rows in their order.
+
+    The index is saved in the user's cache folder. It is used again while the tables and a sample of the files are
+    unchanged, unless `rescan`.
+
+    Args:
+        paths: CSV, TSV, JSON lines or Parquet files, by their suffixes; files or URLs, which are read whole.
+        image: column of the images' paths; the default is the first of IMAGE_COLUMNS that there is.
+        label: column of the labels; the default is the first of LABEL_COLUMNS, or one class for all. Integers and
+            strings are classes; numbers with a point, and lists of numbers or of class names, are served as float32.
+            Text that reads as a number or a list is one, and what nearly does is refused. "age:float" serves the
+            numbers of column "age" as float32. A list of columns, or a dict of columns by name, makes several named
+            labels.
+        root: folder or URL to which relative paths belong; the default is that of the table.
+        classes: names of the classes, or the order of labels that are names; of several labels a dict of them.
+        missing_labels: "raise" for rows without a label (empty, null, NaN, class number -1), or "leave_out".
+        max_file_bytes: a larger file is refused before it is read.
+        rescan: whether to read tables and files again in any case.
+        remote_options: of images by URL, REMOTE_OPTIONS as RemoteOptions holds them.
+
+    Raises LoaderError: E-NODATA without rows or files, E-FORMAT for rows that cannot be used, E-DEPENDENCY; ValueError
+    for columns that do not exist.
+    """
+    options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
+    options |= {"max_file_bytes": max_file_bytes, **remote_options}
+    base = None if root is None else as_root(root)
+    images, labels = _open_images(list(map(absolute, paths)), base, checked_bool("rescan", rescan), **options)
+    warn_of_left_out(images.skipped, {}, printable(paths[0]))
+    return serve_labels(images, labels, has_list=classes is not None)
+
+
+def _open_images(
+    paths: list[bytes],
+    base: bytes | None,
+    rescan: bool,
+    *,
+    image: Any,
+    label: Any,
+    classes: Any,
+    missing_labels: str,
+    max_file_bytes: int,
+    **remote_options: Any,
+) -> tuple[ImageList, LabelIndex | None]:
+    """Open the images of tables, and the labels that are no class numbers."""
+    options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
+    options |= {"max_file_bytes": max_file_bytes, **remote_options}
+    made_by, settled = _describe_tables(paths)
+    name = _name_index(paths, base, [image, label, classes, missing_labels])
+    index, labels = (None, None) if rescan else load_with_labels(name, FolderIndex)
+    if index is None or index.header.made_by != made_by or not are_unchanged(index, every_file=False):
+        packer = RowPacker(classes, missing_labels=missing_labels)
+        with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
+            for path in paths:
+                _pack_table(packer, path, base, choose_reader(path)(path, image, label, packer.labels), bar)
+            writer = index_rows(packer, bar, made_by)
+        index, labels = save_with_labels(name if settled else None, writer.write, FolderIndex, writer.labels)
+    remote = check_remote([index.root], max_file_bytes, **remote_options)
+    reopen = partial(_reopen_images, paths, base, **options)
+    return open_index(index, remote, max_file_bytes, reopen, base=base or folder_of(paths[0])), labels
+
+
+def _reopen_images(paths: list[bytes], base: bytes | None, rescan: bool = False, **options: Any) -> ImageList:
+    return _open_images(paths, base, rescan, **options)[0]
+
+
+def as_root(root: str | bytes | os.PathLike[Any]) -> bytes:
+    """Return the folder or URL that the option `root` names."""
+    return absolute(os.path.expanduser(os.fsencode(root)))
+
+
+def index_rows(
+    packer: RowPacker,
+    bar: ProgressBar,
+    made_by: str = "",
+    listed: Mapping[bytes, RemoteObject | None] = MappingProxyType({}),
+) -> ListIndexWriter:
+    """Look up the files of all rows, and show how far that is."""
+    total, what = len(packer), f"looking up {len(packer):,} files"
+    return ListIndexWriter(packer, made_by, lambda done: bar.show(done, total, what), listed)
+
+
+def _pack_table(packer: RowPacker, path: bytes, base: bytes | None, rows: Iterator[Row], bar: ProgressBar) -> None:
+    begun = len(packer)
+    unit = "row" if choose_reader(path) is read_parquet else "line"
+    packer.begin(blame_rows(path, unit), base or folder_of(path))
+    try:
+        for number, image, label in rows:
+            packer.add(image, label, number)
+            if len(packer) % _SHOW_INTERVAL == 0:
+                bar.show(len(packer), what=f"indexing: {len(packer):,} rows of {printable(path)}")
+    except OSError as error:
+        raise read_error(error, path) from error
+    if len(packer) == begun:
+        raise LoaderError("E-NODATA", "the table has no rows", fix="pass a table with one row per image", path=path)
+
+
+def _describe_tables(paths: list[bytes]) -> tuple[str, bool]:
+    """Return sizes, times and inodes of tables, and whether a later change of them will show in these."""
+    if is_url(paths[0]):
+        store = ObjectStore()
+        return json.dumps([store.stat(path.decode()) for path in paths]), True
+    try:
+        found = [os.stat(path) for path in paths]
+    except OSError as error:
+        raise read_error(error, paths[0]) from error
+    stamps = [(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) for status in found]
+    return json.dumps(stamps), all(status.st_mtime_ns < time.time_ns() - _SETTLING_NS for status in found)
+
+
+def _name_index(paths: list[bytes], base: bytes | None, options: list[Any]) -> bytes:
+    """Return the file name of the index: a digest of the tables' paths, the folder of their images, and options."""
+    digest = hashlib.blake2b(b"penstock table 4", digest_size=16)
+    for path in paths:
+        digest.update((path if is_url(path) else os.path.realpath(path)) + b"\0" + (base or folder_of(path)) + b"\0")
+    digest.update(json.dumps(options, default=_as_json).encode())
+    return digest.hexdigest().encode() + b".index"
+
+
+def _as_json(value: Any) -> Any:
+    return os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else list(value)

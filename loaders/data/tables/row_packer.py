@@ -1,0 +1,126 @@
+"""Packs rows of paths and labels into columns, a few bytes per row."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from array import array
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.labels.label_rows import RAISE, LabelRows
+from penstock.loaders.data.labels.row_errors import Fail, blame_rows
+from penstock.loaders.data.remote.object_store import is_url
+from penstock.loaders.data.remote.path_or_url import absolute, join
+from penstock.pipelines.errors import printable
+from penstock.pipelines.messages.checked import shown
+
+_CHUNK = 1024  # paths that are joined at once
+NO_LABEL: Any = object()  # in the place of a label where there is no column of labels
+_FILE_URL = b"file://"
+
+
+class RowPacker:
+    """Collect rows in their order: the name of each file, its folder, its label.
+
+    Attributes:
+        labels: those of the rows, none where these have none.
+        names, offsets: file names one after another, and where each begins.
+        folder_of: of each row the number of its folder in `folders`.
+        folders: absolute path or URL of each folder, with a slash at its end -> its number.
+    """
+
+    def __init__(self, classes: Any = None, *, are_names: bool = False, missing_labels: str = RAISE) -> None:
+        self.labels = LabelRows(classes, are_names=are_names, missing_labels=missing_labels)
+        self.names, self.offsets = bytearray(), array("Q", [0])
+        self.folder_of = array("I")
+        self.folders: dict[bytes, int] = {}
+        self._begin = b""  # of all folders: a slash, or a protocol
+        self.begin(blame_rows(), None)
+
+    def begin(self, fail: Fail, base: bytes | None) -> None:
+        """Take the rows that follow; `fail` makes their errors, relative paths belong to `base`, by default "."."""
+        self._fail, self._base = fail, absolute(base or b".")
+        self._written: dict[bytes, int] = {}  # folder as the rows write it -> its number
+
+    def __len__(self) -> int:
+        return len(self.folder_of)
+
+    def add(self, path: Any, label: Any, row: int) -> None:
+        """Add a row: the path of an image, its label (NO_LABEL for none), and its number in error texts.
+
+        Raises LoaderError E-FORMAT.
+        """
+        text = path.encode("utf-8", "surrogateescape") if type(path) is str else self._encode(path, row)
+        if text[:1] == b"~" or b":/" in text or b"\0" in text:
+            text = self._expand(text, row)
+        query = text.find(b"?")  # which may hold slashes
+        cut = text.rfind(b"/", 0, query if query >= 0 and is_url(text) else len(text)) + 1
+        if cut == len(text):
+            cause = f"{printable(text)} is the path of a folder" if text else "no path"
+            raise self._fail(row, cause, "give every row the path of an image")
+        folder = self._written.get(text[:cut])
+        self.folder_of.append(self._add_folder(text[:cut], row) if folder is None else folder)
+        if label is not NO_LABEL:
+            self.labels.add(label, self._fail, row)
+        self.names += text[cut:]
+        self.offsets.append(len(self.names))
+
+    def leave_out(self, rows: npt.NDArray[np.bool_]) -> None:
+        """Drop the paths of some of the rows (bool [rows])."""
+        kept = np.flatnonzero(~rows)
+        folder_of = np.frombuffer(self.folder_of, np.uint32)[kept]
+        names = [bytes(self.names[self.offsets[row] : self.offsets[row + 1]]) for row in kept.tolist()]
+        self.names, self.offsets = bytearray(b"".join(names)), array("Q", accumulate(map(len, names), initial=0))
+        used, numbers = np.unique(folder_of, return_inverse=True)
+        self.folder_of = array("I", numbers.tolist())
+        folders = list(self.folders)
+        self.folders = {folders[number]: new for new, number in enumerate(used.tolist())}
+
+    def chunks(self) -> Iterator[tuple[list[int], list[bytes]]]:
+        """Yield folder numbers and names of the rows, some at a time."""
+        for first in range(0, len(self), _CHUNK):
+            ends = self.offsets[first : first + _CHUNK + 1]
+            yield (
+                self.folder_of[first : first + _CHUNK].tolist(),
+                [bytes(self.names[begin:end]) for begin, end in pairwise(ends)],
+            )
+
+    def _encode(self, path: Any, row: int) -> bytes:
+        if isinstance(path, (str, bytes, os.PathLike)):
+            return os.fsencode(path)
+        raise self._fail(row, f"a path must be a string, got {shown(path)}", "give every row a path")
+
+    def _expand(self, path: bytes, row: int) -> bytes:
+        if b"\0" in path:
+            raise self._fail(row, f"the path {printable(path)} contains a zero byte")
+        if path.startswith(_FILE_URL):
+            host, slash, below = path[len(_FILE_URL) :].partition(b"/")
+            if host not in (b"", b"localhost"):
+                raise self._fail(row, f"{printable(path)} is on another host", "pass file:///path")
+            return slash + unquote_to_bytes(below)
+        return os.path.expanduser(path)
+
+    def _add_folder(self, written: bytes, row: int) -> int:
+        path = join(self._base, written)
+        if is_url(path):
+            scheme, _, below = path.partition(b"://")
+            begin = scheme.lower() + b"://"
+            if not is_url(written) or b"/../" in below:
+                below = posixpath.normpath(below)
+        else:
+            begin, below = b"/", path
+        if self._begin not in (b"", begin):
+            cause = f"{printable(path)} in a list of {'files' if self._begin == b'/' else self._begin.decode()}"
+            raise self._fail(row, cause, "make a list for each protocol, open_source each, and pass them all")
+        self._begin = begin
+        # Not normpath: a/../b is another folder than b where a is a link. The keys of a storage are taken as they are.
+        parts = [part for part in below.removesuffix(b"/").split(b"/") if begin != b"/" or part not in (b"", b".")]
+        path = begin + b"".join(part + b"/" for part in parts)
+        self._written[written] = number = self.folders.setdefault(path, len(self.folders))
+        return number

@@ -1,0 +1,153 @@
+"""Reads the rows of tables: CSV, TSV, JSON lines and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
+
+from penstock.loaders.data.arrow.arrow_columns import holds_paths
+from penstock.loaders.data.arrow.arrow_package import import_pyarrow
+from penstock.loaders.data.arrow.arrow_parquet import open_file, read_schema
+from penstock.loaders.data.labels.label_rows import LabelRows
+from penstock.loaders.data.labels.row_errors import Fail, blame_rows
+from penstock.loaders.data.remote.object_store import is_url
+from penstock.loaders.data.remote.path_or_url import read_whole, without_query
+from penstock.loaders.data.tables.row_packer import NO_LABEL
+from penstock.loaders.data.tables.table_columns import choose_columns, find_label
+from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.messages.checked import shown
+from penstock.pipelines.targets import map_targets, parts_of
+
+PARQUET_SUFFIX = ".parquet"
+_BATCH_ROWS = 1 << 14
+Row = tuple[int, Any, Any]  # number of its line, path, label (or NO_LABEL, or a dict of several)
+
+
+def read_csv(path: bytes, image: Any, label: Any, labels: LabelRows | None = None) -> Iterator[Row]:
+    """Yield the rows of a CSV file, or of one separated by tabs if its name ends in .tsv, as strings.
+
+    The first line names the columns. Empty lines are skipped. Raises LoaderError E-FORMAT, OSError.
+    """
+    fail = blame_rows(path, "line")
+    with _open_text(path) as file:
+        reader = csv.reader(file, delimiter=_delimiter(path), skipinitialspace=True, strict=True)
+        try:
+            header = next(reader, None)
+            if header is None:
+                raise LoaderError("E-NODATA", "the table is empty", fix="pass a table with rows", path=path)
+            image, label = choose_columns(header, image, label, printable(path), labels)
+            at_path, at_label = header.index(image), None if label is None else map_targets(header.index, label)
+            for row in reader:
+                if len(row) != len(header):
+                    if not row:
+                        continue
+                    cause = f"{len(row)} column{'s' * (len(row) != 1)}, expected {len(header)}"
+                    raise fail(reader.line_num, cause, "quote fields that contain the separator")
+                yield (
+                    reader.line_num,
+                    row[at_path],
+                    NO_LABEL if at_label is None else map_targets(row.__getitem__, at_label),
+                )
+        except csv.Error as error:
+            raise fail(reader.line_num, str(error)) from error
+
+
+def read_json_lines(path: bytes, image: Any, label: Any, labels: LabelRows | None = None) -> Iterator[Row]:
+    """Yield the rows of a file with one JSON object per line; the first one names the columns. A label may be absent.
+
+    Raises LoaderError E-FORMAT, OSError.
+    """
+    fail = blame_rows(path, "line")
+    is_first, first = True, 0
+    with _open_text(path) as file:
+        for number, line in enumerate(file, start=1):
+            if line.isspace():
+                continue
+            row = _parse(line, fail, number)
+            if is_first:
+                image, label = choose_columns(list(row), image, label, printable(path), labels)
+                is_first, first = False, number
+            if image not in row:
+                raise fail(number, f"no {printable(str(image))}")
+            if label is None and (found := find_label(row, image)) is not None:
+                cause = f"it has {printable(found)}, and line {first:,} has not"
+                raise fail(number, cause, f"pass label={found!r}, or give every row its label")
+            yield number, row[image], NO_LABEL if label is None else map_targets(row.get, label)
+
+
+def read_parquet(path: bytes, image: Any, label: Any, labels: LabelRows | None = None) -> Iterator[Row]:
+    """Yield the rows of a Parquet file. Raises LoaderError E-FORMAT, E-DEPENDENCY; ValueError for other columns."""
+    schema = read_schema(path)
+    image, label = choose_columns(schema.names, image, label, printable(path), labels)
+    kind = schema.field(image).type
+    if not holds_paths(kind.value_type if import_pyarrow().types.is_dictionary(kind) else kind):
+        raise ValueError(f"column {image!r} of {printable(path)} must hold paths (strings), got {kind}")
+    number = 0
+    columns = {} if label is None else parts_of(label)
+    with open_file(path) as (table, _):
+        for batch in table.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys([image, *columns.values()]))):
+            paths = batch.column(image).to_pylist()
+            for name, column in columns.items():
+                if labels is not None and hasattr(batch.column(column), "dictionary"):
+                    labels.column(name).declare(batch.column(column).dictionary.to_pylist())
+            found = [batch.column(column).to_pylist() for column in columns.values()]
+            for path_of_row, *own in zip(paths, *found, strict=True):
+                number += 1
+                if isinstance(label, dict):
+                    yield number, path_of_row, dict(zip(label, own, strict=True))
+                else:
+                    yield number, path_of_row, own[0] if own else NO_LABEL
+
+
+def read_header(path: bytes) -> list[str]:
+    """Return the names of a table's columns: none of an empty table. Raises LoaderError E-FORMAT, OSError."""
+    if choose_reader(path) is read_parquet:
+        return list(read_schema(path).names)
+    with _open_text(path) as file:
+        if choose_reader(path) is read_json_lines:
+            return next((list(_parse(line, blame_rows(path, "line"), 1)) for line in file if not line.isspace()), [])
+        return next(csv.reader(file, delimiter=_delimiter(path), skipinitialspace=True), [])
+
+
+def _delimiter(path: bytes) -> str:
+    return "\t" if without_query(path).lower().endswith(b".tsv") else ","
+
+
+def _parse(line: str, fail: Fail, number: int) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise fail(number, f"not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise fail(number, f"a line must be a JSON object, got {shown(row)}")
+    return row
+
+
+def _open_text(path: bytes) -> TextIO:
+    """Open UTF-8 text, with or without a byte order mark; other bytes are kept, since names of files may be any."""
+    if is_url(path):
+        file = io.BytesIO(read_whole(path))
+        return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    return open(os.fsdecode(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+_READERS = {
+    ".csv": read_csv,
+    ".tsv": read_csv,
+    ".jsonl": read_json_lines,
+    ".ndjson": read_json_lines,
+    PARQUET_SUFFIX: read_parquet,
+}
+TABLE_SUFFIXES = tuple(_READERS)
+
+
+def choose_reader(path: bytes) -> Callable[..., Iterator[Row]]:
+    """Return what reads the rows of a table, by its suffix: a function of path, column of images and labels.
+
+    It takes the LabelRows that the labels are for as well, which learn what the table says of them.
+    """
+    return _READERS[os.fsdecode(os.path.splitext(without_query(path))[1]).lower()]

@@ -1,0 +1,299 @@
+"""Reads the headers of a tar, on a disk or in object storage: where the bytes of each member lie."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from penstock.loaders.data.files.left_out import BROKEN_LINK, LINK, NOT_REGULAR, LeftOut
+from penstock.loaders.data.files.range_index import Container
+from penstock.loaders.data.remote.object_store import ObjectStore, is_url
+from penstock.loaders.system.file_read import mtime_ns, open_regular, read_error, with_retries
+from penstock.pipelines.errors import LoaderError
+
+BLOCK = 512  # bytes: headers and contents begin at multiples of it
+FOLDER, AFTER_END, NO_END = "folder", "data after the end of a tar", "tar without an end-of-archive block"
+LONG_END = "more zeros after the end of a tar than padding"
+_LOCAL_WINDOW = 4096  # bytes: a label next to an image often lies in the same page as the next header
+_REMOTE_WINDOW = 1 << 20  # a request costs as much as some hundred kilobytes
+_ZEROS = bytes(BLOCK)
+_AFTER_END_BYTES = 1 << 16  # of what follows the end, to see whether it is padding
+_MOST_EXTENDED_BYTES = 1 << 20  # of a long name or a pax header
+_REGULAR, _FOLDER, _HARD_LINK, _SYMLINK, _NO_DATA = b"0\0007", b"5", b"1", b"2", b"123456"
+_PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK = b"xX", b"g", b"L", b"K"
+_EXTENDED = _PAX + _PAX_GLOBAL + _LONG_NAME + _LONG_LINK
+_SPARSE, _CONTINUED = b"S", b"M"
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+_WRITE_AGAIN = "copy or write this tar again; tar -tvf names its members"
+Values = dict[bytes, bytes]  # what extended headers say of a member: b"path", b"linkpath", b"size"
+
+
+class OpenTar(NamedTuple):
+    """Hold an open tar.
+
+    Attributes:
+        container: the file as it is now.
+        read: takes (start, bytes) and returns as many bytes, or fewer, but none only at the end.
+        window: bytes that are worth reading at once.
+    """
+
+    container: Container
+    read: Callable[[int, int], bytes]
+    window: int
+
+
+@contextlib.contextmanager
+def open_tar(path: bytes, store: ObjectStore) -> Iterator[OpenTar]:
+    """Open a tar by path or URL. Raises LoaderError, E-CHANGED if it was written to in the meantime."""
+    if is_url(path):
+        url = path.decode()
+        found = store.stat(url)
+
+        def read(start: int, count: int) -> bytes:
+            count = min(count, found.size - start)
+            return bytes(store.read(url, start, count, found.version).data) if count > 0 else b""
+
+        yield OpenTar(Container(path, *found), read, _REMOTE_WINDOW)
+        return
+    try:
+        fd = with_retries(lambda: open_regular(path))
+        try:
+            before = os.fstat(fd)
+            container = Container(path, before.st_size, mtime_ns(before))
+            yield OpenTar(container, lambda start, count: os.pread(fd, count, start), _LOCAL_WINDOW)
+            after = os.fstat(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise read_error(error, path) from error
+    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise LoaderError("E-CHANGED", "the tar was written to while it was indexed", path=path)
+
+
+class Member(NamedTuple):
+    """Say where a regular file lies in a tar: `size` bytes from `start` on."""
+
+    name: bytes
+    start: int
+    size: int
+
+
+class TarReader:
+    """Reads the headers of an open tar one after another, and small contents, all by pread.
+
+    It knows v7, ustar, GNU (long names, numbers in base 256) and pax headers. An archive without its end-of-archive
+    blocks is accepted if its last member is complete, and counted. What follows an end-of-archive block is not read.
+
+    Attributes:
+        path, size: of the file, bytes.
+        left_out: entries that are not regular files, and odd ends.
+        position: where the next header begins.
+    """
+
+    def __init__(self, tar: OpenTar, end: int | None = None) -> None:
+        """Read the headers of `tar`, up to byte `end` if that is given."""
+        self.path, self.size, self.position = tar.container.name, tar.container.size if end is None else end, 0
+        self.left_out = LeftOut()
+        self._tar = tar
+        self._window, self._window_start = b"", 0
+        self._earlier: dict[bytes, Member] | None = None
+
+    def members(self) -> Iterator[Member]:
+        """Yield the regular files, in order; hard links to earlier members with the place of these.
+
+        Raises LoaderError: E-FORMAT for a file that is compressed or no tar, E-TRUNC for one that was cut off,
+        E-CORRUPT for a damaged header, E-UNSUPPORTED for sparse members and parts of multi-volume archives, E-CHANGED
+        for a file that shrinks meanwhile; OSError.
+        """
+        always: Values = {}
+        more: Values = {}
+        while (header := self._next_header()) is not None:
+            at, kind = self.position, header[156:157]
+            start = at + BLOCK
+            try:
+                size = _number(header[124:136])
+                if kind in _EXTENDED:
+                    found = self._read_extended(kind, start, size)
+                    (always if kind == _PAX_GLOBAL else more).update(found)
+                    self.position = start + size + -size % BLOCK
+                    continue
+                values = {**always, **more} if always or more else more
+                name = values.get(b"path") or _name(header)
+                size = int(values.get(b"size") or size)
+                if size < 0:
+                    raise ValueError("negative size")
+            except ValueError:
+                raise self._damaged(at) from None
+            self._refuse_unsupported(kind, name, values)
+            if kind in _NO_DATA:
+                size = 0
+            if start + size > self.size:
+                raise self._cut(f"the member {os.fsdecode(name)!a} needs {start + size - self.size:,} bytes more")
+            self.position = start + size + -size % BLOCK
+            more = {}
+            member = self._take(kind, Member(name, start, size), values.get(b"linkpath") or _text(header[157:257]), at)
+            if member is not None:
+                yield member
+        if more:
+            raise self._cut("a long name or a pax header has no member")
+
+    def read(self, start: int, count: int) -> bytes:
+        """Return `count` bytes from `start` on. Raises OSError, LoaderError E-CHANGED if the file shrank."""
+        begin = start - self._window_start
+        if begin >= 0 and begin + count <= len(self._window):
+            return self._window[begin : begin + count]
+        return self._pread(start, count, count)
+
+    def _next_header(self) -> bytes | None:
+        """Return the header at `position`, None at the end."""
+        at = self.position
+        if at + BLOCK > self.size:
+            self._check_remainder(at)
+            if self.size > 0:
+                self.left_out.add(NO_END, self.path)
+            return None
+        begin = at - self._window_start
+        if begin < 0 or begin + BLOCK > len(self._window):
+            self._window, self._window_start, begin = self._pread(at, BLOCK, self._tar.window), at, 0
+        header = self._window[begin : begin + BLOCK]
+        if header == _ZEROS:
+            rest = self._pread(at, min(_AFTER_END_BYTES, self.size - at), _AFTER_END_BYTES)
+            if rest.strip(b"\0"):
+                self.left_out.add(AFTER_END, self.path)
+            elif self.size - at > _AFTER_END_BYTES:
+                self.left_out.add(LONG_END, self.path)
+            return None
+        if not _is_sound(header):
+            raise self._damaged(at)
+        return header
+
+    def _check_remainder(self, at: int) -> None:
+        """Raise LoaderError if the file ends within a header that begins at `at`."""
+        rest = self._pread(at, self.size - at, BLOCK) if at < self.size else b""
+        if at == 0 and rest:
+            raise self._damaged(0)
+        if rest.strip(b"\0"):
+            raise self._cut("it ends in the middle of a header")
+
+    def _pread(self, start: int, least: int, most: int) -> bytes:
+        """Return `least` to `most` bytes from `start` on."""
+        data = with_retries(lambda: self._tar.read(start, most))
+        if len(data) >= least:
+            return data
+        if not data:
+            raise LoaderError("E-CHANGED", "the file shrank while it was indexed", path=self.path)
+        return data + self._pread(start + len(data), least - len(data), most - len(data))  # network file systems
+
+    def _read_extended(self, kind: bytes, start: int, size: int) -> Values:
+        """Return what a long name or a pax header says. Raises ValueError for a damaged one."""
+        if start + size > self.size:
+            raise self._cut("it ends in the middle of a header")
+        if not 0 <= size <= _MOST_EXTENDED_BYTES:
+            raise ValueError("too long")
+        data = self.read(start, size)
+        if kind in (_LONG_NAME, _LONG_LINK):
+            return {b"path" if kind == _LONG_NAME else b"linkpath": _text(data)}
+        return _parse_pax(data)
+
+    def _take(self, kind: bytes, member: Member, target: bytes, at: int) -> Member | None:
+        """Return the member that a header (at `at`) stands for; None for what is no regular file, which is counted."""
+        if kind == _HARD_LINK:
+            if self._earlier is None:  # few archives have links: only then are the members before this one kept
+                before = TarReader(self._tar, at)
+                self._earlier = {earlier.name: earlier for earlier in before.members()}
+            linked = self._earlier.get(target)
+            if linked is None:
+                self.left_out.add(BROKEN_LINK, member.name)
+                return None
+            member = linked._replace(name=member.name)
+        elif kind == _FOLDER or (kind in _REGULAR and member.name.endswith(b"/")):  # v7 marks folders by a slash
+            self.left_out.add(FOLDER, member.name)
+            return None
+        elif kind not in _REGULAR:
+            self.left_out.add(LINK if kind == _SYMLINK else NOT_REGULAR, member.name)
+            return None
+        if self._earlier is not None:
+            self._earlier[member.name] = member
+        return member
+
+    def _refuse_unsupported(self, kind: bytes, name: bytes, values: Values) -> None:
+        if kind == _SPARSE or any(key.startswith(b"GNU.sparse.") for key in values):
+            cause = f"the member {os.fsdecode(name)!a} is stored as a sparse file, without its holes"
+            raise LoaderError("E-UNSUPPORTED", cause, fix="write the tar again without --sparse", path=self.path)
+        if kind == _CONTINUED:
+            fix = "write the tar again without --multi-volume"
+            raise LoaderError("E-UNSUPPORTED", "it is a part of a multi-volume archive", fix=fix, path=self.path)
+
+    def _damaged(self, at: int) -> LoaderError:
+        if at:
+            return LoaderError("E-CORRUPT", f"the header at byte {at:,} is damaged", fix=_WRITE_AGAIN, path=self.path)
+        head = self._pread(0, 0, 16)
+        for magic, name in _MAGIC.items():
+            if head.startswith(magic):
+                cause = f"compressed with {name}: the members of a compressed tar cannot be read one by one"
+                fix = "decompress it (images hardly shrink when they are compressed again)"
+                return LoaderError("E-FORMAT", cause, fix=fix, path=self.path)
+        cause = f"not a tar file: it begins with {head!r}"
+        return LoaderError("E-FORMAT", cause, fix="pass tar files only", path=self.path)
+
+    def _cut(self, what: str) -> LoaderError:
+        return LoaderError("E-TRUNC", f"the tar was cut off: {what}", fix=_WRITE_AGAIN, path=self.path)
+
+
+def _is_sound(header: bytes) -> bool:
+    """Return whether the checksum fits: the sum of all bytes, with spaces for the checksum itself.
+
+    The low half of Adler-32 is this sum modulo 65521, plus one, 50 times faster than sum(). Some old programs summed
+    signed bytes.
+    """
+    try:
+        stored = _number(header[148:156])
+    except ValueError:
+        return False
+    difference = stored - 255 - (zlib.adler32(header[156:], zlib.adler32(header[:148])) & 0xFFFF)
+    if difference % 65521 == 0:
+        return True
+    high = sum(byte >= 128 for byte in header[:148] + header[156:])
+    return (difference + 256 * high) % 65521 == 0
+
+
+def _name(header: bytes) -> bytes:
+    name = _text(header[:100])
+    if header[345] and header[257:263] == b"ustar\0":  # GNU headers keep times there
+        return _text(header[345:500]) + b"/" + name
+    return name
+
+
+def _text(field: bytes) -> bytes:
+    return field.partition(b"\0")[0]
+
+
+def _number(field: bytes) -> int:
+    """Return a number in octal digits, or in base 256 as GNU tar writes large ones. Raises ValueError."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    return int(field.partition(b"\0")[0].strip() or b"0", 8)
+
+
+def _parse_pax(data: bytes) -> Values:
+    """Return the records of a pax header: length, key and value of each. Raises ValueError."""
+    values: Values = {}
+    at = 0
+    while at < len(data) and data[at]:
+        space = data.index(b" ", at, at + 20)
+        end = at + int(data[at:space])
+        if not space < end <= len(data) or data[end - 1 : end] != b"\n":
+            raise ValueError("a record of another length")
+        key, _, value = data[space + 1 : end - 1].partition(b"=")
+        values[key] = value
+        at = end
+    return values

@@ -1,0 +1,297 @@
+"""Makes the index of tars: scans them, and gives every sample its labels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, compress
+from os.path import basename, splitext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.loaders.data.files.folder_scan import FLAT_CLASS, skipped_text
+from penstock.loaders.data.files.left_out import BESIDE_CLASSES, NO_LABEL, NO_SAMPLES, PARTS, LeftOut
+from penstock.loaders.data.files.range_index import RangeTable
+from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE, LabelRows
+from penstock.loaders.data.labels.row_errors import Fail
+from penstock.loaders.data.labels.stored_labels import Labels, digest_labels, split_classes
+from penstock.loaders.data.tars.tar_join import TarSamples
+from penstock.loaders.data.tars.tar_labels import (
+    FOLDER,
+    SHARD,
+    LabelPlaces,
+    Table,
+    folder_labels,
+    label_places,
+    table_labels,
+)
+from penstock.loaders.data.tars.tar_samples import EVERY, sample_key
+from penstock.loaders.data.tars.tar_scan import TarScan
+from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.pipelines.errors import LoaderError, hide_secrets, printable
+
+KIND = "tar files"
+_RULES = b"penstock tars 7"  # the version of the rules by which samples are grouped, ordered and labelled
+SHOW_SCAN_AFTER_S = 1.0
+_FIX_OTHERS = "pass label='folder', 'shard', or a table of keys and labels, or missing_labels='leave_out'"
+_FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
+_FIX_SAMPLE = "repair the sample, or pass missing_labels='leave_out', label='folder', or a table of keys and labels"
+_FIX_TABLE = "add its key to the table: the name up to the first dot of its last part, or the whole name"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexSettings:
+    """Hold what decides the content of an index, apart from the tars.
+
+    Attributes:
+        image: suffixes of the images, in small letters; none for automatic. Those that begin with b"*." are the last
+            suffix of any name.
+        label: the option `label`.
+        table: key -> label, if `label` is or names a table.
+        classes: class names, or those of each label; None for automatic.
+        floats: names of the labels that are floats.
+        missing_labels: what becomes of samples without a label, as of LabelRows.
+    """
+
+    image: tuple[bytes, ...]
+    label: Any
+    table: Table | None
+    classes: Any
+    floats: frozenset[str]
+    missing_labels: str
+
+    def digest(self, paths: Iterable[bytes] = ()) -> str:
+        """Return a hex digest of the settings and of `paths`."""
+        digest = hashlib.blake2b(_RULES, digest_size=16)
+        label = self.label if self.table is None else "table"
+        options = (self.image, label, self.classes, sorted(self.floats), self.missing_labels)
+        digest.update(repr(options).encode("utf-8", "surrogateescape"))
+        for part in chain(paths, *sorted((self.table or {}).items())):
+            digest.update(b"%d " % len(part) + part)
+        return digest.hexdigest()
+
+
+def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTable, Labels]:
+    """Return the samples of the tars, in the order of these and of their keys, and labels that are no class numbers.
+
+    Raises LoaderError.
+    """
+    places = label_places(settings.label) if settings.table is None else LabelPlaces(())
+    tars, whole_names = _scan(paths, settings, places)
+    left_out = _count_left_out(tars)
+    names = list(chain.from_iterable(tar.names for tar in tars))
+    container_of = np.repeat(np.arange(len(tars)), [len(tar.names) for tar in tars])
+    if not names:
+        fix = "pass tars that contain JPEG, PNG, WebP, BMP, GIF or TIFF files"
+        if settings.image:
+            fix = "check image=: no member has this suffix"
+        raise LoaderError("E-NODATA", f"no sample in {_describe(paths)}{skipped_text(left_out.counts)}", fix=fix)
+
+    def place(index: int) -> bytes:
+        return paths[int(container_of[index])] + b":" + names[index]
+
+    def fail(sample: int, cause: str, fix: str | None = None) -> LoaderError:
+        return LoaderError("E-FORMAT", cause, fix=fix, path=place(sample))
+
+    labels = _choose_labels(tars, names, places, settings, whole_names, fail)
+    if settings.table is not None and None in labels.texts and settings.missing_labels == RAISE:
+        where = place(labels.texts.index(None))
+        raise LoaderError("E-MISUSE", "the table has no label for this sample", fix=_FIX_TABLE, path=where)
+    rows = LabelRows(
+        settings.classes or labels.classes,
+        are_names=labels.are_names,
+        floats=settings.floats,
+        missing_labels=LEAVE_OUT if labels.are_names else settings.missing_labels,
+    )
+    for number, text in enumerate(labels.texts):
+        rows.add(_as_label(text, places), fail, number)
+    numbers, classes, others = split_classes(rows.finish(), int((~rows.left_out).sum()))
+    if rows.left_out.any():
+        reason = BESIDE_CLASSES if labels.are_names else NO_LABEL
+        lost = list(compress(names, rows.left_out.tolist()))
+        left_out.add(reason, min(lost), len(lost))
+    kept = ~rows.left_out
+    starts = np.concatenate([np.asarray(tar.starts, np.int64) for tar in tars])
+    sizes = np.concatenate([np.asarray(tar.sizes, np.int64) for tar in tars])
+    table = RangeTable(
+        kind=KIND,
+        containers=[tar.container for tar in tars],
+        container_of=container_of[kept],
+        starts=starts[kept],
+        sizes=sizes[kept],
+        labels=numbers.astype(np.int64),
+        keys=list(compress(names, kept.tolist())),
+        classes=classes,
+        made_by=settings.digest(),
+        skipped=dict(left_out.counts),
+        examples=left_out.texts(),
+        labels_digest=digest_labels(others) if others else "",
+    )
+    return table, others
+
+
+def _count_left_out(tars: Sequence[TarSamples]) -> LeftOut:
+    """Return what is left out of all tars; of several tars the names say which."""
+    left_out = LeftOut()
+    for tar in tars:
+        if not tar.names:
+            left_out.add(NO_SAMPLES, tar.container.name)
+        which = os.fsencode(basename(hide_secrets(tar.container.name))) + b":"
+        for reason, count in tar.left_out.counts.items():
+            name = tar.left_out.examples[reason]
+            is_member = name != tar.container.name and len(tars) > 1
+            left_out.add(reason, which + name if is_member else name, count)
+    return left_out
+
+
+def _choose_labels(
+    tars: Sequence[TarSamples],
+    names: Sequence[bytes],
+    places: LabelPlaces,
+    settings: IndexSettings,
+    whole_names: bool,
+    fail: Fail,
+) -> _Labels:
+    """Return the labels of all samples, from the table, the names of the tars, members, or folders."""
+    if settings.table is not None:
+        keys = [sample_key(name, whole=whole_names) for name in names]
+        return _Labels(table_labels(settings.table, names, keys, fail))
+    if settings.label == SHARD:
+        shards = [os.fsencode(splitext(basename(hide_secrets(tar.container.name)))[0]) for tar in tars]
+        return _Labels([shard for shard, tar in zip(shards, tars, strict=True) for _ in tar.names], are_names=True)
+    return _find_labels(tars, names, places, settings, fail)
+
+
+def _as_label(text: bytes | None, places: LabelPlaces) -> Any:
+    """Return a label, or several by name, as LabelRows takes them."""
+    if places.names:
+        return json.loads(text or b"")
+    return None if text is None else os.fsdecode(text)
+
+
+class _Labels(NamedTuple):
+    """Hold the labels of all samples as text; None for one that has none.
+
+    Attributes:
+        texts: the labels.
+        are_names: whether numbers among them are names too.
+        classes: class names, if these are known.
+    """
+
+    texts: Sequence[bytes | None]
+    are_names: bool = False
+    classes: tuple[bytes, ...] | None = None
+
+
+def _find_labels(
+    tars: Sequence[TarSamples], names: Sequence[bytes], places: LabelPlaces, settings: IndexSettings, fail: Fail
+) -> _Labels:
+    """Return the labels in members, or else those of the folders."""
+    if places.names:
+        columns = [_collect(tars, places, number, settings, fail) for number in range(len(places.places))]
+        rows = ([os.fsdecode(text) if text else None for text in row] for row in zip(*columns, strict=True))
+        return _Labels([json.dumps(dict(zip(places.names, row, strict=True))).encode() for row in rows])
+    numbers = range(len(places.places))
+    chosen = next((number for number in numbers if any(tar.has_place(number) for tar in tars)), None)
+    if not places.is_choice and places.places:
+        chosen = 0
+    if chosen is not None:
+        if places.is_choice and settings.missing_labels == RAISE:
+            _refuse_other_places(tars, places, chosen)
+        return _Labels(_collect(tars, places, chosen, settings, fail))
+    longer = next(((tar.container.name, tar.longer_label) for tar in tars if tar.longer_label), None)
+    if longer is not None and places.is_choice:
+        suffix = longer[1][len(sample_key(longer[1])) + 1 :]
+        cause = f"the suffix of {printable(longer[1])} begins at the first dot, and is not that of a label"
+        fix = f"pass label={os.fsdecode(suffix)!r}, or label='folder' to leave it out"
+        raise LoaderError("E-FORMAT", cause, fix=fix, path=longer[0])
+    folders = folder_labels(names)
+    if folders is not None:
+        if places.is_choice:
+            _refuse_parts(folders, fail)
+        return _Labels(folders, are_names=True)
+    if settings.label == FOLDER:
+        raise LoaderError("E-FORMAT", "no member lies in a folder", fix=_FIX_LABEL, path=tars[0].container.name)
+    return _Labels([b"0"] * len(names), classes=(FLAT_CLASS,))
+
+
+def _refuse_other_places(tars: Sequence[TarSamples], places: LabelPlaces, chosen: int) -> None:
+    """Raise LoaderError if a tar has samples, but no label at the place where others have theirs."""
+    has = next(tar for tar in tars if tar.has_place(chosen))
+    lacks = next((tar for tar in tars if tar.names and not tar.has_place(chosen)), None)
+    if lacks is None:
+        return
+    others = range(chosen + 1, len(places.places))
+    other = next((places.places[number].describe() for number in others if lacks.has_place(number)), FOLDER)
+    if other == FOLDER and folder_labels(lacks.names) is None:
+        other = "none"
+    one, two = (printable(basename(hide_secrets(tar.container.name))) for tar in (has, lacks))
+    cause = f"the tars store labels differently: {places.places[chosen].describe()} in {one}, {other} in {two}"
+    raise LoaderError("E-FORMAT", cause, fix=_FIX_OTHERS)
+
+
+def _collect(
+    tars: Sequence[TarSamples], places: LabelPlaces, number: int, settings: IndexSettings, fail: Fail
+) -> list[bytes | None]:
+    """Return the labels at one place. Raises LoaderError with the first sample that has none."""
+    texts: list[bytes | None] = []
+    faults: list[tuple[int, str]] = []
+    for tar in tars:
+        faults += [(len(texts) + sample, cause) for place, sample, cause in tar.faults if place == number]
+        texts += tar.texts[number] or [None] * len(tar.names)
+    if faults:
+        raise fail(*min(faults), _FIX_SAMPLE)
+    if not all(texts) and settings.missing_labels == RAISE:
+        count, first = sum(not text for text in texts), [bool(text) for text in texts].index(False)
+        tar = tars[int(np.searchsorted(np.cumsum([len(tar.names) for tar in tars]), first, "right"))]
+        place = places.places[number]
+        cause = f"the sample has no {place.describe_member(tar.suffixes)}"
+        if texts[first] is not None:
+            cause = f"its .{os.fsdecode(place.suffix)} member is empty"
+            cause = f"the field {place.field!r} of its .json member is null or empty" if place.field else cause
+        cause += f"; {count:,} of the {len(texts):,} samples have no label" if count > 1 else ""
+        stray = next((tar.stray_labels[number] for tar in tars if number in tar.stray_labels), None)
+        cause += "" if stray is None else f"; {printable(stray)} has the key of no image"
+        raise fail(first, cause, _FIX_SAMPLE)
+    return texts
+
+
+def _refuse_parts(folders: Sequence[bytes | None], fail: Fail) -> None:
+    """Raise LoaderError if folders are called as the parts of samples are, and not as classes."""
+    classes = sorted({folder for folder in folders if folder is not None})
+    if len(classes) > 1 and PARTS.issuperset(name.lower() for name in classes):
+        some = " and ".join(map(printable, classes[:2]))
+        cause = f"the folders {some} look like parts of samples, and not like classes"
+        fix = "give the members of a sample one folder and name, or pass label='folder'"
+        raise fail(0, cause, fix)
+
+
+def _scan(paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces) -> tuple[list[TarSamples], bool]:
+    """Return the samples of each tar, and whether their keys go up to the last dot."""
+    with ProgressBar("indexing", show_after_s=SHOW_SCAN_AFTER_S) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.show(done, total, what=f"indexing {_describe(paths)}")
+
+        image = settings.image
+        if any(suffix.startswith(EVERY) for suffix in image):
+            return list(TarScan(paths, image, places, show, True)), True
+        tars = list[TarSamples]()
+        for tar in TarScan(paths, image, places, show):
+            tars.append(tar)
+            if tar.series is not None and not image:
+                break
+        has_label = any(tar.has_place(number) for tar in tars for number in range(len(places.places)))
+        if image:  # which says what the suffix is, unless no member has it
+            whole_names = not any(tar.names for tar in tars) and any(tar.series for tar in tars)
+        else:
+            whole_names = bool(tars[-1].series) or (not has_label and any(tar.longer_label for tar in tars))
+        return list(TarScan(paths, image, places, show, True)) if whole_names else tars, whole_names
+
+
+def _describe(paths: Sequence[bytes]) -> str:
+    return f"{len(paths):,} {KIND}" if len(paths) > 1 else printable(paths[0])

@@ -1,0 +1,266 @@
+"""Joins the members of a tar into samples by their keys, whatever lies between them."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.left_out import HIDDEN, NO_IMAGE, OTHER_IMAGE, SIDECAR, LeftOut, explain_name
+from penstock.loaders.data.files.range_index import Container
+from penstock.loaders.data.tars.tar_headers import Member, TarReader
+from penstock.loaders.data.tars.tar_labels import LabelPlaces, parse_json
+from penstock.loaders.data.tars.tar_samples import (
+    EVERY,
+    NO_RANK,
+    UNREAD,
+    Role,
+    find_role,
+    is_hidden,
+    sample_key,
+    split_series,
+)
+from penstock.pipelines.errors import LoaderError, printable
+
+REPORT_INTERVAL = 1024  # samples
+_MOST_LABEL_BYTES = 16 << 20  # of a member that holds a label
+_FIX_IMAGES = "pass image={!r} if they are parts of one sample, image={!r} if each is a sample"
+_FIX_TWICE = "write the tar again with each name once, or each sample under a key of its own"
+
+
+@dataclass
+class TarSamples:
+    """Hold the samples of one tar, in the order in which their keys come.
+
+    Attributes:
+        container: the file.
+        names: of the members that are the images.
+        starts, sizes: of these, bytes.
+        texts: of each place of labels the label of each sample: None for none, b"" for an empty one; [] where no member
+            holds one.
+        faults: place, sample and what is wrong with its label, of each that has none therefore.
+        stray_labels: place -> name of a label without an image, the first.
+        longer_label: name of a member that would be a label if its key went up to the last dot.
+        series: names of two images that only numbers behind the first dot tell apart.
+        left_out: what is not served.
+        suffixes: of all members.
+        is_empty: whether it has no regular file.
+    """
+
+    container: Container
+    names: list[bytes] = field(default_factory=list)
+    starts: array[int] = field(default_factory=lambda: array("q"))
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    texts: list[list[bytes | None]] = field(default_factory=list)
+    faults: list[tuple[int, int, str]] = field(default_factory=list)
+    stray_labels: dict[int, bytes] = field(default_factory=dict)
+    longer_label: bytes = b""
+    series: tuple[bytes, bytes] | None = None
+    left_out: LeftOut = field(default_factory=LeftOut)
+    suffixes: tuple[bytes, ...] = ()
+    is_empty: bool = False
+
+    def has_place(self, place: int) -> bool:
+        """Return whether any member of the tar holds a label at this place."""
+        return bool(self.texts[place]) or place in self.stray_labels or place in (fault[0] for fault in self.faults)
+
+
+class MemberJoin:
+    """Join members to samples in one pass over the headers; contents of labels are read on the way.
+
+    Args:
+        samples: filled with the samples.
+        wanted: suffixes of the images; none for automatic.
+        places: where labels may be.
+        whole: whether keys go up to the last dot of a name, and not to the first.
+        report: called with every REPORT_INTERVAL samples.
+    """
+
+    def __init__(
+        self,
+        samples: TarSamples,
+        wanted: Sequence[bytes],
+        places: LabelPlaces,
+        whole: bool,
+        report: Callable[[], None],
+    ) -> None:
+        self._samples, self._places, self._whole, self._report = samples, places, whole, report
+        self._wanted = [suffix.removeprefix(EVERY) for suffix in wanted]
+        self._every = any(suffix.startswith(EVERY) for suffix in wanted)
+        self._left_out = samples.left_out
+        self._numbers: dict[bytes, int] = {}  # of the samples by key
+        self._ranks = array("l")  # of their images
+        self._matters: set[int] = set()  # samples that are worth a warning if they have no image
+        self._ties: dict[int, tuple[bytes, bytes]] = {}  # images of one rank, of each sample the first two
+        self._middles: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}  # sample and form of numbered names -> first
+        self._series: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}  # the same -> two names
+        self._forms: dict[bytes, tuple[bytes, bytes]] = {}  # key to the first dot -> form of its images, first name
+        self._has_text = False
+        samples.texts = [[] for _ in places.places]
+
+    def read(self, reader: TarReader) -> None:
+        """Join all members. Raises LoaderError as TarReader.members, and E-FORMAT for images that share a key."""
+        self._reader = reader
+        samples, numbers, ranks, whole = self._samples, self._numbers, self._ranks, self._whole
+        roles: dict[bytes, Role] = {}
+        last, number = b"", -1
+        for member in reader.members():
+            name, start, size = member
+            slash = name.rfind(b"/") + 1
+            dot = name.rfind(b".", slash) if whole else name.find(b".", slash)
+            if dot <= slash or name[slash] == 46 or (slash and is_hidden(name[:slash])):
+                self._skip(name, slash)
+                continue
+            key, suffix = name[:dot], name[dot + 1 :]
+            role = roles.get(suffix)
+            if role is None:
+                role = roles[suffix] = find_role(suffix, self._wanted, self._places.places)
+            rank = role.rank
+            if key != last:
+                last, count = key, len(ranks)
+                number = numbers.setdefault(key[2:] if key[:2] == b"./" else key, count)
+                if number == count:
+                    samples.names.append(name)
+                    samples.starts.append(start)
+                    samples.sizes.append(size)
+                    ranks.append(NO_RANK)
+                    if count % REPORT_INTERVAL == REPORT_INTERVAL - 1:
+                        self._report()
+            if rank != NO_RANK:
+                if ranks[number] == NO_RANK:
+                    ranks[number], samples.names[number] = rank, name
+                    samples.starts[number], samples.sizes[number] = start, size
+                else:
+                    self._add_another_image(number, rank, member)
+                if (whole and not self._every) or (role.is_dotted and not self._wanted):
+                    self._note_form(number, name)
+            elif not role.is_sidecar:
+                self._matters.add(number)
+                if role.is_dotted and suffix.rpartition(b".")[2].lower() in self._wanted:
+                    self._note_form(number, name)
+            if role.places:
+                self._add_labels(number, role, member)
+        samples.suffixes = tuple(sorted({suffix.lower() for suffix in roles}))
+        self._finish()
+
+    def _skip(self, name: bytes, slash: int) -> None:
+        hidden = is_hidden(name[:slash]) or name[slash : slash + 1] == b"."
+        self._left_out.add(HIDDEN if hidden else explain_name(os.fsdecode(name[slash:])), name)
+
+    def _add_another_image(self, number: int, rank: int, member: Member) -> None:
+        names, best, name = self._samples.names, self._ranks[number], member.name
+        if not self._wanted:
+            self._left_out.add(OTHER_IMAGE, names[number] if rank < best else name)
+        if rank < best:
+            self._ties.pop(number, None)
+            self._ranks[number], names[number] = rank, name
+            self._samples.starts[number], self._samples.sizes[number] = member.start, member.size
+        elif rank == best < UNREAD:
+            self._ties.setdefault(number, (names[number], name))
+
+    def _note_form(self, number: int, name: bytes) -> None:
+        """Look for images of one key that only numbers tell apart, and, with keys to the last dot, for other images."""
+        middle, form = split_series(name)
+        if self._whole:
+            first_form, first = self._forms.setdefault(sample_key(name), (form, name))
+            if first_form != form:
+                raise self._shared(first, name)
+        elif middle != form:
+            known, first = self._middles.setdefault((number, form), (middle, name))
+            if known != middle:
+                self._series.setdefault((number, form), (first, name))
+
+    def _add_labels(self, number: int, role: Role, member: Member) -> None:
+        """Read the labels that a member holds."""
+        samples, all_places = self._samples, self._places.places
+        is_json = role.is_json
+        if is_json and self._places.is_choice and self._has_text:
+            return  # texts come first
+        is_large = member.size > _MOST_LABEL_BYTES
+        content: Any = b"" if is_large else self._reader.read(member.start, member.size)
+        if is_json and not is_large:
+            if self._places.is_choice and not any(all_places[place].quoted_field in content for place in role.places):
+                return  # reading the text of every sample's metadata takes longer than its header
+            content = parse_json(content)
+        for place in role.places:
+            try:
+                if is_large:
+                    raise ValueError(f"its .{os.fsdecode(all_places[place].suffix)} member has {member.size:,} bytes")
+                text = all_places[place].find(content)
+            except ValueError as error:
+                if not role.is_longer:
+                    samples.faults.append((place, number, str(error)))
+                continue
+            if text is not None and role.is_longer:
+                samples.longer_label = samples.longer_label or member.name
+            elif text is not None:
+                self._add_label(place, number, text, member.name)
+                self._has_text = self._has_text or not is_json
+
+    def _add_label(self, place: int, number: int, text: bytes, name: bytes) -> None:
+        texts = self._samples.texts[place]
+        if number >= len(texts):
+            texts.extend([None] * (number + 1 - len(texts)))
+        elif texts[number] is not None:
+            raise self._twice(self._key_of(name) + b"." + self._places.places[place].suffix, name)
+        texts[number] = text
+
+    def _finish(self) -> None:
+        """Keep the samples that have an image. Raises LoaderError E-FORMAT for one that has two of one role."""
+        samples, ranks = self._samples, np.array(self._ranks, np.int64)
+        for number, (one, other) in self._ties.items():
+            form = split_series(one)[1]
+            if (number, form) not in self._series or form != split_series(other)[1]:
+                suffixes = [name[len(self._key_of(name)) + 1 :].lower() for name in (one, other)]
+                raise self._twice(one, other) if suffixes[0] == suffixes[1] else self._shared(one, other)
+        for (number, form), names in self._series.items():
+            if self._wanted or (ranks[number] < UNREAD and split_series(samples.names[number])[1] == form):
+                samples.series = samples.series or names
+        served = ranks < UNREAD
+        for texts in samples.texts:
+            if texts:
+                texts.extend([None] * (len(ranks) - len(texts)))
+        if not served.all():
+            self._leave_out(served)
+        samples.is_empty = not len(ranks) and not self._left_out.counts
+        self._left_out.add_all(self._reader.left_out)
+
+    def _leave_out(self, served: npt.NDArray[np.bool_]) -> None:
+        """Count samples without an image, and keep the others."""
+        samples = self._samples
+        last_names = {os.path.basename(self._key_of(name)) for name in compress(samples.names, served)}
+        for number in np.flatnonzero(~served).tolist():
+            name = samples.names[number]
+            has_text = any(texts and texts[number] is not None for texts in samples.texts)
+            matters = has_text or number in self._matters or self._ranks[number] != NO_RANK
+            is_apart = os.path.basename(self._key_of(name)) in last_names  # images/0.jpg and labels/0.txt
+            self._left_out.add(NO_IMAGE if matters or is_apart else SIDECAR, name)
+            for place, texts in enumerate(samples.texts):
+                if texts and texts[number] is not None:
+                    samples.stray_labels.setdefault(place, name)
+        new_numbers = np.cumsum(served) - 1
+        samples.faults = [(place, int(new_numbers[n]), why) for place, n, why in samples.faults if served[n]]
+        samples.names = list(compress(samples.names, served))
+        samples.texts = [list(compress(texts, served)) for texts in samples.texts]
+        samples.starts = array("q", np.array(samples.starts)[served].tobytes())
+        samples.sizes = array("q", np.array(samples.sizes)[served].tobytes())
+
+    def _key_of(self, name: bytes) -> bytes:
+        return sample_key(name, whole=self._whole)
+
+    def _twice(self, one: bytes, other: bytes) -> LoaderError:
+        cause = f"two members have one key and one suffix: {printable(one)} and {printable(other)}"
+        return LoaderError("E-FORMAT", cause, fix=_FIX_TWICE, path=self._samples.container.name)
+
+    def _shared(self, one: bytes, other: bytes) -> LoaderError:
+        suffix = os.fsdecode(one[len(sample_key(one)) + 1 :].lower())
+        what = "the key, which ends at the first dot, is that of two images"
+        cause = f"{what}: {printable(one)} and {printable(other)}"
+        fix = _FIX_IMAGES.format(suffix, f"*.{suffix.rpartition('.')[2]}")
+        return LoaderError("E-FORMAT", cause, fix=fix, path=self._samples.container.name)

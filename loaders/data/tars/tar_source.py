@@ -1,0 +1,202 @@
+"""Opens tars of samples (WebDataset) as a source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.loaders.data.files.contract import Source, images_of
+from penstock.loaders.data.files.folder_scan import root_error
+from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
+from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, LeftOut, explain_name, warn_of_left_out, warn_of_parts
+from penstock.loaders.data.files.range_index import RangeIndex
+from penstock.loaders.data.files.range_source import RangeSource
+from penstock.loaders.data.files.reopen_source import Reopening
+from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
+from penstock.loaders.data.labels.label_index import load_with_labels, save_with_labels
+from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE, split_floats
+from penstock.loaders.data.labels.labelled import serve_labels
+from penstock.loaders.data.remote.object_store import ObjectStore, is_url
+from penstock.loaders.data.remote.remote_source import (
+    REMOTE_OPTIONS,
+    RemoteSource,
+    are_unchanged,
+    check_remote,
+)
+from penstock.loaders.data.remote.url_patterns import refuse_http
+from penstock.loaders.data.tars.tar_headers import AFTER_END, LONG_END, NO_END
+from penstock.loaders.data.tars.tar_index import IndexSettings, make_table
+from penstock.loaders.data.tars.tar_labels import JSON, open_table
+from penstock.loaders.data.tars.tar_samples import EVERY
+from penstock.pipelines.errors import printable
+from penstock.pipelines.messages.checked import checked_bool, checked_choice, shown
+from penstock.pipelines.messages.user_warnings import warn_user
+
+SUFFIX = ".tar"
+_ENDS = {
+    NO_END: "it may have been cut off between two members; compare its size with the original's, or copy it again",
+    LONG_END: "a part of it may be lost; compare its digest with the original's, or copy it again",
+    AFTER_END: "what follows the end is not read; if tars were joined by cat, pass them one by one",
+}
+COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4")  # refused with a fix
+TAR_OPTIONS = (
+    "image",
+    "label",
+    "classes",
+    "missing_labels",
+    "rescan",
+    *REMOTE_OPTIONS,
+)  # of open_tars, that create_loader hands on
+
+
+def open_tars(
+    paths: Sequence[bytes],
+    *,
+    image: str | None = None,
+    label: str | os.PathLike[str] | Sequence[str] | Mapping[Any, Any] | None = None,
+    classes: Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]] | None = None,
+    missing_labels: str = RAISE,
+    rescan: bool = False,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    **remote_options: Any,
+) -> Source:
+    """Open tar files as one source: the samples of the first tar, in the order of its members, then of the next.
+
+    The index is made of the headers and saved in the user's cache folder. It is used again while each tar has its size
+    and time; `rescan=True` always makes it.
+
+    Args:
+        paths: of the tars.
+        image: suffix of the images; several separated by ";": the first one that a sample has is used. Unless given it
+            is the JPEG, else the WebP, else another image of a sample; a warning counts the others, and two of one
+            format are refused, unless only numbers behind the first dot tell them apart: then each is a sample. "*.jpg"
+            makes a sample of each JPEG, whatever other dots its name has.
+        label: where the labels stand: "cls" (a .cls member; also "class", "label"), "json:FIELD" (a field of a .json
+            member), "folder" (the first folder of the names in which they differ), "shard" (the tar's name), a dict
+            {key: label}, or the path of a CSV or TSV file of keys and labels. Unless given it is the first of these
+            that any sample has: "cls", "class", "label", "json:label", "json:cls", "folder"; else all are of one class.
+            Labels that are all integers, but not folders and tars, are the class numbers; numbers with a point and
+            lists (of numbers, or of class names) are served as float32; others are class names. A list of "cls" and
+            "json:FIELD" makes several labels, named by the fields. ":float" behind it serves integers as float32.
+        classes: class names, by class number; of several labels a dict of them.
+        missing_labels: "raise" for samples without a label (an absent or empty member, null, NaN, class number -1), or
+            "leave_out".
+        rescan: make the index again.
+        max_file_bytes: a larger image is refused before it is read.
+        remote_options: of tars by URL, REMOTE_OPTIONS as RemoteOptions holds them.
+
+    Raises LoaderError: E-NODATA without samples or for a tar without files, E-FORMAT for another file, members of one
+    key and suffix, and a label that is missing or does not fit, E-TRUNC for a tar that was cut off, E-CORRUPT for a
+    damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for a table that lacks a sample; ValueError for options.
+    """
+    settings = _read_settings(image, label, classes, missing_labels)
+    remote = check_remote(paths, max_file_bytes, **remote_options)
+    paths = [path if remote else os.path.abspath(path) for path in paths]
+    name = settings.digest(paths if remote else map(os.path.realpath, paths)).encode() + b".index"
+    index, labels = (None, None) if checked_bool("rescan", rescan) else load_with_labels(name, RangeIndex)
+    if index is None or index.header.made_by != settings.digest() or not are_unchanged(index):
+        table_of_samples, others = make_table(paths, settings)
+        index, labels = save_with_labels(name, table_of_samples.write, RangeIndex, others)
+    if settings.table is not None and isinstance(label, (str, os.PathLike)):
+        label = os.path.abspath(label)
+    options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
+    options |= {"max_file_bytes": max_file_bytes, **remote_options}
+    reopen = Reopening(lambda: images_of(open_tars(paths, **options)))
+    _warn_of_content(index, paths, may_be_parts=label is None and classes is None)
+    images = RangeSource(index, reopen, max_file_bytes) if remote is None else RemoteSource(index, reopen, remote)
+    return serve_labels(images, labels, has_list=classes is not None)
+
+
+def _read_settings(image: Any, label: Any, classes: Any, missing_labels: str) -> IndexSettings:
+    """Return the options that decide the content of an index. Raises ValueError."""
+    plain, floats = (label, frozenset[str]()) if isinstance(label, Mapping) else split_floats(label, ())
+    table = open_table(plain)
+    return IndexSettings(
+        image=_checked_image(image),
+        label=plain,
+        table=table,
+        classes=checked_classes_by_label(classes),
+        floats=frozenset(name.removeprefix(JSON) for name in floats),
+        missing_labels=checked_choice("missing_labels", missing_labels, (RAISE, LEAVE_OUT)),
+    )
+
+
+def _warn_of_content(index: RangeIndex, paths: Sequence[bytes], may_be_parts: bool) -> None:
+    """Warn of what is left out of tars, and of folders that may be parts of the data and not classes."""
+    _warn_of_ends(index.header.skipped, index.header.examples, paths)
+    tars = printable(paths[0]) + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
+    instead = "pass a table of keys and labels as label="
+    rename = "give images the suffix of their format"
+    warn_of_left_out(index.header.skipped, index.header.examples, tars, instead=instead, rename=rename)
+    if may_be_parts:
+        warn_of_parts(index.classes, tars, f"write a tar of each, or {instead}")
+
+
+def _warn_of_ends(skipped: Mapping[str, int], examples: Mapping[str, str], paths: Sequence[bytes]) -> None:
+    """Warn of tars that may be only a part of what was written, or more than one tar."""
+    for reason, meaning in _ENDS.items():
+        if reason in skipped:
+            where = f"{skipped[reason]:,} of {len(paths):,} tars ({printable(examples[reason])})"
+            warn_user(f"{printable(paths[0]) if len(paths) == 1 else where}: {reason}: {meaning}")
+
+
+def is_tar_folder(path: bytes) -> bool:
+    """Return whether a folder holds tars, but no image and no folder; it is read up to the first of these."""
+    has_tar = False
+    if is_url(path):
+        folders, names = _list_url(path)
+        suffixes = {os.path.splitext(name.lower())[1] for name in names}
+        return not folders and SUFFIX in suffixes and not suffixes & IMAGE_SUFFIXES
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                name = os.fsdecode(entry.name).lower()
+                if name.startswith("."):
+                    continue
+                if name[name.rfind(".") :] in IMAGE_SUFFIXES or entry.is_dir():
+                    return False
+                has_tar = has_tar or name.endswith(SUFFIX)
+    except OSError:
+        return False
+    return has_tar
+
+
+def open_tar_folder(path: bytes, **options: Any) -> Source:
+    """Open the tars in a folder or below a URL, sorted by name (bytes), as open_tars does."""
+    if is_url(path):
+        found = [name.encode() for name in _list_url(path)[1]]
+    else:
+        try:
+            found = [os.path.join(path, name) for name in sorted(os.listdir(path)) if not name.startswith(b".")]
+        except OSError as error:
+            raise root_error(error, path) from error
+    source = open_tars([name for name in found if name.lower().endswith(SUFFIX.encode())], **options)
+    left_out = LeftOut()
+    for name in map(os.path.basename, found):
+        if not name.lower().endswith(SUFFIX.encode()):
+            left_out.add(explain_name(os.fsdecode(name)), name)
+    rename = "decompress tars, and give them the suffix .tar"
+    warn_of_left_out(left_out.counts, left_out.texts(), printable(path), rename=rename)
+    return source
+
+
+def _list_url(url: bytes) -> tuple[list[str], list[str]]:
+    """Return the URLs of folders and objects directly below `url` whose names do not begin with a dot, sorted."""
+    folder = url.decode() + "/"
+    refuse_http(folder)
+    folders, objects = ObjectStore().list_folder(folder)
+    shown = [[name for name in names if name[len(folder)] != "."] for names in (folders, objects)]
+    return shown[0], shown[1]
+
+
+def _checked_image(image: Any) -> tuple[bytes, ...]:
+    """Return the suffixes that the option names; EVERY begins the last suffix of any name."""
+    parts = [part.strip() for part in image.split(";")] if isinstance(image, str) else []
+    named = [part.removeprefix("*").lstrip(".").lower() for part in parts if part.strip(". ")]
+    if image is not None and not all(named or [""]):
+        raise ValueError(f"image must be the suffix of the images, such as 'jpg' or 'png;jpg', got {shown(image)}")
+    are_last = ["*" in part for part in parts if part.strip(". ")]
+    if any(are_last) and (not all(are_last) or any(set(".*") & set(part) for part in named)):
+        raise ValueError(f"image must be suffixes, or '*.jpg' for the last suffix of any name, got {shown(image)}")
+    return tuple(EVERY * any(are_last) + os.fsencode(part) for part in named)

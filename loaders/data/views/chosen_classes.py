@@ -1,0 +1,89 @@
+"""Serves a source with the class numbers of another list of classes, such as those of the training data."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.contract import Source, refuse_targets
+from penstock.loaders.data.files.view import View
+from penstock.pipelines.errors import count_text
+from penstock.pipelines.messages.checked import near_name, shown
+from penstock.pipelines.messages.user_warnings import warn_user
+
+
+class ChosenClasses(View):
+    """Serve the samples of a source with the numbers that their classes have in `classes`."""
+
+    keeps_order = True
+
+    def __init__(self, source: Source, classes: tuple[bytes, ...]) -> None:
+        self._chosen = classes
+        digest = hashlib.blake2b(repr(classes).encode(), digest_size=16).hexdigest()
+        super().__init__(source, len(source), f"with classes {digest}")
+
+    def _show(self, source: Source) -> None:
+        super()._show(source)
+        self._numbers = _number_classes(tuple(source.classes), self._chosen)
+        self.classes = self._chosen
+
+    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the class numbers (int64) of images `indices`."""
+        found: npt.NDArray[np.int64] = self._numbers[self.source.labels(indices)]
+        return found
+
+    def describe(self) -> str:
+        """Describe the data in one line."""
+        return f"{self.source.describe()}, numbered as {count_text(len(self.classes), 'class')}"
+
+
+def choose_classes(source: Source, classes: tuple[bytes, ...] | None) -> Source:
+    """Return `source` with its classes numbered as in `classes`; itself where that changes nothing, or without them.
+
+    Names that no sample has are allowed, others than those of `classes` are not. Where the classes of the source are
+    numbers, `classes` are their names. Raises ValueError.
+    """
+    if classes is None:
+        return source
+    refuse_targets(source, "classes=")
+    return source if classes == tuple(source.classes) else ChosenClasses(source, classes)
+
+
+def warn_of_text_order(source: Source) -> None:
+    """Warn of classes that are called by numbers and numbered in another order than that of these."""
+    names = tuple(getattr(source, "classes", ()))
+    if len(names) > 1 and all(name.isdigit() for name in names):
+        numbers = list(map(int, names))
+        at = next((at for at in range(1, len(numbers)) if numbers[at - 1] > numbers[at]), None)
+        if at is not None:
+            before, behind = names[at - 1].decode(), names[at].decode()
+            warn_user(
+                f"class names that are numbers are sorted as text, {before!r} before {behind!r}, so that class number "
+                f"{at} is {behind!r}: pass classes=[...] for another order"
+            )
+
+
+def _number_classes(own: tuple[bytes, ...], chosen: tuple[bytes, ...]) -> npt.NDArray[np.int64]:
+    """Return the number that each class of a source has among the chosen ones. Raises ValueError."""
+    number_of = {name: number for number, name in enumerate(chosen)}
+    unknown = [name for name in own if name not in number_of]
+    if unknown and own == tuple(b"%d" % number for number in range(len(own))) and len(own) <= len(chosen):
+        if len(unknown) == len(own):
+            return np.arange(len(own))
+        known = next(name.decode() for name in own if name in number_of)
+        raise ValueError(
+            f"the data has class numbers from 0 to {len(own) - 1}, and classes lists {known!r} as a name, so either "
+            "may be meant: pass classes= where the data itself is opened, or names that are no numbers"
+        )
+    if unknown:
+        first = unknown[0].decode("utf-8", "surrogateescape")
+        near = near_name(first, [name.decode("utf-8", "surrogateescape") for name in chosen])
+        more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+        raise ValueError(f"the data has the class {shown(first)}{more}, not in classes: add what is missing{near}")
+    for names in (own, chosen):
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"classes must have different names, and two are called {shown(twice.decode())}")
+    return np.array([number_of[name] for name in own], np.int64)

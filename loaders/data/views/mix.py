@@ -1,0 +1,78 @@
+"""Mixes sources by shares: each epoch holds a fixed number of samples of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.views.concat import Concat
+from penstock.pipelines.messages.checked import shown
+
+
+class MixtureShares(NamedTuple):
+    """Hold what decides the order of a mixture.
+
+    Attributes:
+        names: of the sources.
+        sizes: samples of each source.
+        shares: of each epoch the share of each source; the last goes for all later epochs.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    shares: tuple[tuple[float, ...], ...]
+
+
+class Mixture(Concat):
+    """Serves several sources as one, whose shuffled order takes a fixed share of each.
+
+    Attributes:
+        mixture: names, sizes and shares.
+    """
+
+    def __init__(self, sources: Mapping[str, Source], shares: tuple[tuple[float, ...], ...]) -> None:
+        super().__init__(list(sources.values()))
+        self.mixture = MixtureShares(tuple(sources), tuple(map(len, self.sources)), shares)
+
+    def over(self, sources: Sequence[Source]) -> Mixture:
+        """Return other sources that hold the same data, mixed by the same shares."""
+        return Mixture(dict(zip(self.mixture.names, sources, strict=True)), self.mixture.shares)
+
+    def count_sources(self, indices: npt.NDArray[np.int64]) -> dict[str, int]:
+        """Return name -> how many of images `indices` (int64 [n]) are of that source."""
+        ends = np.cumsum(self.mixture.sizes)
+        counts = np.bincount(np.searchsorted(ends, indices, "right"), minlength=len(ends)).tolist()
+        return dict(zip(self.mixture.names, counts, strict=True))
+
+
+def checked_shares(shares: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
+    """Return the shares of each epoch. shares: by name a number, or a sequence of numbers, one per epoch.
+
+    Raises ValueError.
+    """
+    schedules = {name: _checked_schedule(name, share) for name, share in shares.items()}
+    num_epochs = max(map(len, schedules.values()))
+    epochs = [
+        tuple(schedule[min(epoch, len(schedule) - 1)] for schedule in schedules.values()) for epoch in range(num_epochs)
+    ]
+    for epoch, of_epoch in enumerate(epochs):
+        if not sum(of_epoch):
+            raise ValueError(f"the shares of a mix must not all be 0, got that for epoch {epoch}")
+    return tuple(epochs)
+
+
+def _checked_schedule(name: str, share: Any) -> list[float]:
+    values = list(share) if isinstance(share, Sequence) and not isinstance(share, str) else [share]
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+            raise ValueError(f"the share of {name!r} must be a number or a list of numbers, got {shown(share)}")
+        if not math.isfinite(value) or value < 0:
+            raise ValueError(f"the share of {name!r} must be finite and at least 0, got {shown(share)}")
+    if not values:
+        raise ValueError(f"the share of {name!r} must be a number or a list of numbers, got {shown(share)}")
+    return [float(value) for value in values]

@@ -1,0 +1,167 @@
+"""Splits a source into parts by a hash of each sample's name, so that no sample ever moves to another part."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.contract import Source, has_targets, refuse_mixture, sample_name
+from penstock.loaders.data.views.saved_split import SavedSplit, load_split, save_split
+from penstock.loaders.data.views.subset import Subset
+from penstock.loaders.system.durable_file import ensure_writable
+from penstock.loaders.system.real_path import real_place
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.checked import checked_bool, checked_int, checked_number, shown
+
+_HASHES = 1 << 64
+_TOLERANCE = 1e-9  # by which fractions may miss 1, as 0.7 + 0.2 + 0.1 does
+_EVERYTHING = b""  # the name of the one group of samples where classes do not count
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def split_source(
+    source: Source,
+    parts: float | Sequence[float] = 0.9,
+    *,
+    seed: int = 0,
+    by_class: bool = True,
+    save: str | os.PathLike[str] | None = None,
+) -> tuple[Subset, ...]:
+    """Split a source into parts that hold each sample once, each part in the order of the source.
+
+    A sample's part depends on a hash of its name (sample_name) and of `seed`, and on nothing that changes when the data
+    is moved, reordered or extended; equal names get the same part. The hash is compared with thresholds, which lie
+    where they give exact shares, of each class if `by_class`.
+
+    Args:
+        source: the data.
+        parts: the share of the first of two parts, or the shares of all; they add up to 1.
+        seed: another one gives other parts.
+        by_class: cut each class by itself, with at least one sample in each part where a class has as many.
+        save: a JSON file for the thresholds. If it is there it is used, so that samples that were added since fall into
+            a part and no other sample moves. A class that it does not know is cut by the plain shares.
+
+    Raises ValueError for impossible shares, LoaderError E-STATE for a file of another split, E-NODATA for an empty
+    part, E-MISUSE and E-ACCESS for a place where no file can be written.
+    """
+    shares, seed, by_class = (
+        _checked_shares(parts),
+        checked_int("seed", seed, 0, _HASHES - 1),
+        checked_bool("by_class", by_class),
+    )
+    refuse_mixture(source, "split")
+    wanted = SavedSplit(parts=list(map(float, shares)), seed=seed, by_class=by_class, thresholds={})
+    known = None if save is None else load_split(save, wanted)
+    if known is None and save is not None:
+        ensure_writable(os.fsdecode(real_place(save)))
+    names, groups = _group_samples(source, by_class)
+    hashes = hash_names(source, seed)
+    plain = _plain_thresholds(shares)
+    if known is None:
+        thresholds = _fit_thresholds(hashes, groups, len(names), shares, plain)
+        if save is not None:
+            save_split(save, wanted.with_thresholds(dict(zip(names, thresholds.tolist(), strict=True))))
+    else:
+        saved = known.by_name()
+        thresholds = np.array([saved.get(name, plain.tolist()) for name in names], np.uint64)
+    part_of = (hashes[:, None] >= thresholds[groups]).sum(axis=1)
+    return tuple(_take(source, part_of, part) for part in range(len(shares)))
+
+
+def hash_names(source: Source, seed: int) -> Hashes:
+    """Return a 64-bit hash of the name of each sample: uint64 [n], keyed BLAKE2b."""
+    keyed = hashlib.blake2b(digest_size=8, key=b"penstock split 1" + seed.to_bytes(8, "little")).copy
+
+    def hash_one(index: int) -> bytes:
+        state = keyed()  # spares the setup for each name, which takes as long as the hash
+        state.update(sample_name(source, index))
+        return state.digest()
+
+    return np.frombuffer(b"".join(map(hash_one, range(len(source)))), "<u8").astype(np.uint64)
+
+
+def _take(source: Source, part_of: npt.NDArray[np.int64], part: int) -> Subset:
+    indices = np.flatnonzero(part_of == part)
+    if not len(indices):
+        raise LoaderError(
+            "E-NODATA",
+            f"part {part + 1} of the split holds none of the {len(source):,} samples",
+            fix="choose larger shares, or pass by_class=False where classes have few samples",
+        )
+    return Subset(source, indices)
+
+
+def _checked_shares(parts: Any) -> list[Fraction]:
+    """Return the shares of all parts as they were typed: 0.1, not the double next to it."""
+    single = isinstance(parts, (int, float, np.number))
+    if not single and (isinstance(parts, str) or not hasattr(parts, "__len__") or len(parts) < 2):
+        raise ValueError(f"parts must be a share such as 0.9, or shares such as (0.8, 0.1, 0.1), got {shown(parts)}")
+    shares = [
+        Fraction(str(checked_number("a share", share, above=0, high=1))) for share in ([parts] if single else parts)
+    ]
+    if single:
+        shares.append(1 - shares[0])
+    if not all(shares) or not math.isclose(sum(shares), 1, abs_tol=_TOLERANCE):
+        raise ValueError(f"shares must be above 0 and add up to 1, got {shown(parts)}")
+    return shares
+
+
+def _group_samples(source: Source, by_class: bool) -> tuple[list[bytes], npt.NDArray[np.int64]]:
+    """Return the names of groups that are cut by themselves, and the group of each sample (int64 [n])."""
+    if not by_class or has_targets(source):
+        return [_EVERYTHING], np.zeros(len(source), np.int64)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(source.classes))}  # classes may share a name
+    group_of_class = np.array([numbers[name] for name in source.classes], np.int64)
+    return list(numbers), group_of_class[source.labels(np.arange(len(source), dtype=np.int64))]
+
+
+def _plain_thresholds(shares: Sequence[Fraction]) -> Hashes:
+    """Return the thresholds [parts - 1] that give these shares of hashes without end."""
+    ends = [sum(shares[: part + 1]) for part in range(len(shares) - 1)]
+    return np.array([min(int(end * _HASHES), _HASHES - 1) for end in ends], np.uint64)
+
+
+def _fit_thresholds(
+    hashes: Hashes, groups: npt.NDArray[np.int64], num_groups: int, shares: Sequence[Fraction], plain: Hashes
+) -> Hashes:
+    """Return thresholds [groups, parts - 1] that give exact shares of each group.
+
+    Each lies between two of the group's hashes, as near to the plain threshold as these allow, so that samples that are
+    added later fall by the plain shares as nearly as possible.
+    """
+    order = np.lexsort((hashes, groups))
+    ordered = hashes[order]
+    begins = np.searchsorted(groups[order], np.arange(num_groups + 1))
+    counts = np.diff(begins)
+    cuts = _cut_counts(counts, shares)
+    below, above = begins[:-1, None] + cuts - 1, begins[:-1, None] + cuts
+    last = len(ordered) - 1
+    low = np.where(cuts > 0, ordered[below.clip(0, last)] + np.uint64(1), np.uint64(0))
+    high = np.where(cuts < counts[:, None], ordered[above.clip(0, last)], np.uint64(_HASHES - 1))
+    return np.clip(np.broadcast_to(plain, cuts.shape), low, high)
+
+
+def _cut_counts(counts: npt.NDArray[np.int64], shares: Sequence[Fraction]) -> npt.NDArray[np.int64]:
+    """Return how many samples of each group lie before each cut, int64 [groups, parts - 1]."""
+    cuts = np.empty((len(counts), len(shares) - 1), np.int64)
+    end = Fraction(0)
+    for part, share in enumerate(shares[:-1]):
+        end += share
+        numerator, denominator = end.limit_denominator(1 << 20).as_integer_ratio()
+        cuts[:, part] = (2 * counts * numerator + denominator) // (2 * denominator)  # the nearest integer
+    enough = counts >= len(shares)
+    for part in range(cuts.shape[1]):  # one for each part before the cut
+        least = cuts[:, part - 1] + 1 if part else 1
+        cuts[enough, part] = np.maximum(cuts[:, part], least)[enough]
+    for part in reversed(range(cuts.shape[1])):  # and after it
+        most = cuts[:, part + 1] - 1 if part + 1 < cuts.shape[1] else counts - 1
+        cuts[enough, part] = np.minimum(cuts[:, part], most)[enough]
+    return cuts

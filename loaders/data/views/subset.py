@@ -1,0 +1,165 @@
+"""Serves chosen samples of a source, in a chosen order, as a source."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.contract import Source, refuse_mixture, refuse_targets
+from penstock.loaders.data.files.view import Index, OverSources, View
+from penstock.loaders.data.views.subset_spec import SubsetSpec, is_slice, parse_subset
+from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.checked import checked_int
+from penstock.pipelines.messages.user_warnings import warn_user
+from penstock.pipelines.plan.philox import STREAM_CLASS_LIMIT, random_words
+
+NextUse = Callable[[npt.NDArray[np.int64], bool], npt.NDArray[np.int64]]  # as FetchingSource.set_future takes it
+PART_OPTIONS = ("subset", "max_per_class")  # of open_source, whatever the kind of data
+
+
+class Subset(View):
+    """Serve the samples `indices` (int64 [n]) of a source, in that order.
+
+    The indices are in shared memory, 4 bytes each (8 in a source of more than 2**31 samples). A subset of a subset is
+    one of its source, with the fingerprint that this has. Pickles only while a process is being started, as SharedArray
+    does. Raises LoaderError E-NODATA without an index.
+    """
+
+    def __init__(self, source: Source, indices: npt.NDArray[np.integer[Any]]) -> None:
+        if not len(indices):
+            raise LoaderError(
+                "E-NODATA",
+                f"the subset holds none of the {len(source):,} samples",
+                fix="choose a larger part",
+                path=getattr(source, "root", None),
+            )
+        if isinstance(source, Subset):
+            indices, source = source.indices[indices], source.source
+        kind = np.int32 if len(source) <= 1 << 31 else np.int64
+        self._shared = SharedArray.create((len(indices),), kind, name="penstock-subset")
+        self.indices[:] = indices
+        digest = hashlib.blake2b(np.ascontiguousarray(indices, "<i8").data, digest_size=32).hexdigest()
+        super().__init__(source, len(indices), f"subset {digest}")
+
+    @property
+    def indices(self) -> npt.NDArray[Any]:
+        """The source's index of each sample, int32 or int64 [n], in shared memory: never write to it."""
+        return self._shared.array
+
+    def _at(self, index: Index) -> Index:
+        if not isinstance(index, int):
+            return self.indices[index].astype(np.int64)
+        if not 0 <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)}")
+        return int(self.indices[index])
+
+    def set_future(self, next_use: NextUse) -> None:
+        """Tell the source when its samples are needed next: never if they are not here."""
+        set_future = getattr(self.source, "set_future", None)
+        if set_future is not None:
+            set_future(_InSource(self.indices, next_use))
+
+    def describe(self) -> str:
+        """Describe the data in one line: "900 of 1,000 images, ..."."""
+        return f"{len(self):,} of {self.source.describe()}"
+
+
+class _InSource:
+    """Say when samples of a subset's source are needed next; of one that is in the subset twice one place counts."""
+
+    def __init__(self, indices: npt.NDArray[Any], next_use: NextUse) -> None:
+        self._indices, self._next_use = indices, next_use
+        self._order: npt.NDArray[np.intp] | None = None  # that sorts the indices; takes long, and few copies ask
+
+    def __call__(self, samples: npt.NDArray[np.int64], is_past: bool) -> npt.NDArray[np.int64]:
+        if self._order is None:
+            self._order = np.argsort(self._indices, kind="stable")
+        found = np.searchsorted(self._indices, samples, sorter=self._order).clip(0, len(self._order) - 1)
+        numbers = self._order[found]
+        is_here = self._indices[numbers] == samples
+        when = np.full(len(samples), np.iinfo(np.int64).max)
+        when[is_here] = self._next_use(numbers[is_here], is_past)
+        return when
+
+
+def is_reordered(source: Source) -> bool:
+    """Return whether `source` serves all samples of some data in another order than that of the data."""
+    if isinstance(source, Subset) and _is_permuted(source.indices, len(source.source)):
+        return True
+    places: dict[str, list[npt.NDArray[np.int64]]] = defaultdict(list)  # in each data set, of the samples in order
+    sizes = {}
+    for whole, inner in _find_places(source, np.arange(len(source), dtype=np.int64)):
+        places[whole.fingerprint].append(inner)
+        sizes[whole.fingerprint] = len(whole)
+    if any(_is_permuted(np.concatenate(own), sizes[data]) for data, own in places.items()):
+        return True
+    return any(map(is_reordered, getattr(source, "sources", ())))
+
+
+def _find_places(source: Source, indices: npt.NDArray[np.int64]) -> Iterator[tuple[Source, npt.NDArray[np.int64]]]:
+    """Yield each data set, whole, of samples `indices`, and their indices in it."""
+    if not isinstance(source, OverSources):
+        yield source, indices
+        return
+    for part, inner in source.parts(indices):
+        yield from _find_places(part, inner)
+
+
+def _is_permuted(indices: npt.NDArray[np.integer[Any]], count: int) -> bool:
+    """Return whether indices are those of all `count` samples of some data, in another order."""
+    rows = np.arange(count)
+    return not np.array_equal(indices, rows) and np.array_equal(np.sort(indices), rows)
+
+
+def take_part(source: Source, subset: SubsetSpec = None, max_per_class: int | None = None) -> Source:
+    """Return the part of a source that open_source is asked for: first the subset, then at most so many of each class.
+
+    Warns (UserWarning) of a slice that leaves out whole classes of a source sorted by class. Raises as parse_subset and
+    Subset do, and ValueError for an impossible number.
+    """
+    if subset is not None or max_per_class is not None:
+        refuse_mixture(source, "subset=" if subset is not None else "max_per_class=")
+    if subset is not None:
+        indices = parse_subset(subset, len(source))
+        if is_slice(subset):
+            _warn_of_classes(source, indices)
+        source = Subset(source, indices)
+    if max_per_class is not None:
+        source = limit_per_class(source, checked_int("max_per_class", max_per_class, 1))
+    return source
+
+
+def limit_per_class(source: Source, most: int) -> Source:
+    """Return at most `most` samples of each class, in the order of the source.
+
+    A sample is kept or not by a keyed hash of its index, of a subset by its index in the whole source. So other classes
+    do not matter, and what a lower limit keeps, a higher one keeps too.
+    """
+    refuse_targets(source, "max_per_class")
+    places = np.arange(len(source), dtype=np.int64)
+    labels = source.labels(places)
+    numbers = source.indices.astype(np.int64) if isinstance(source, Subset) else places
+    words = random_words(0, 0, numbers, STREAM_CLASS_LIMIT, 2)
+    order = np.lexsort((words[:, 1], words[:, 0], labels))
+    begins = np.searchsorted(labels[order], labels[order])  # where the class of each begins
+    kept = np.sort(order[places - begins < most])
+    return source if len(kept) == len(source) else Subset(source, kept)
+
+
+def _warn_of_classes(source: Source, indices: npt.NDArray[np.int64]) -> None:
+    labels = source.labels(np.arange(len(source), dtype=np.int64))
+    if not len(indices) or np.any(labels[1:] < labels[:-1]):
+        return
+    whole, part = len(np.unique(labels)), len(np.unique(labels[indices]))
+    if part < whole:
+        warn_user(
+            f"this subset leaves out {whole - part:,} of {whole:,} classes, because the samples are sorted by class: "
+            "split(source, 0.9, by_class=True) cuts within each class",
+            UserWarning,
+        )

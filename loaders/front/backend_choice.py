@@ -1,0 +1,99 @@
+"""Chooses backend, options and decoder: those that the arguments name, or for "auto" those of a saved profile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from penstock.loaders.front.backends import BACKEND_NAMES, BACKENDS, Backend
+from penstock.loaders.front.profile import DEFAULT_PROFILE, Profile, load_profile, profile_error, profile_path
+from penstock.loaders.run.engine.options import WorkerOptions
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.checked import checked_choice, shown
+from penstock.pipelines.sample.decode import JpegDecoder, choose_jpeg_decoder
+
+ProfileName = str | os.PathLike[str]
+
+
+class Choice(NamedTuple):
+    """Hold what serves a stream.
+
+    Attributes:
+        backend: the backend.
+        options: options of its engine, checked.
+        source_options: options of its prepare_source.
+        decoder: name of the decoder as it was asked for.
+        jpeg_decoder: the decoder of what the native library leaves.
+        reason: why that decoder, in a few words.
+    """
+
+    backend: Backend
+    options: WorkerOptions
+    source_options: dict[str, Any]
+    decoder: str
+    jpeg_decoder: JpegDecoder
+    reason: str
+
+
+def choose_named(backend: str, decoder: str | None, options: Mapping[str, Any], profile: ProfileName) -> Choice | None:
+    """Return what the arguments name; None for backend "auto", whose choice depends on the source.
+
+    Raises ValueError for arguments that are wrong whatever the source, LoaderError E-DEPENDENCY for a decoder that is
+    not installed, E-MISUSE for a named profile that does not exist.
+    """
+    checked_choice("backend", backend, BACKEND_NAMES)
+    if profile != DEFAULT_PROFILE:
+        _check_profile(profile, backend)
+    if backend != "auto":
+        return _choose(BACKENDS[backend], decoder, options)
+    choose_jpeg_decoder("auto" if decoder is None else decoder)
+    return None
+
+
+def choose_saved(decoder: str | None, options: Mapping[str, Any], profile: ProfileName, *, is_cache: bool) -> Choice:
+    """Return what the saved profile says, where the arguments say nothing else; without a profile the defaults.
+
+    A profile of the hdf5 backend is used only where there is a cache, as source or by the option `cache`. Raises
+    LoaderError E-MISUSE for a profile with options that its backend does not take.
+    """
+    default = BACKENDS["hdf5" if "cache" in options else "torch"]
+    saved = load_profile(profile)
+    if saved is None or (saved.backend == "hdf5" and not is_cache and "cache" not in options):
+        return _choose(default, decoder, options)
+    saved_options = _checked_options(saved, profile)
+    decoder = saved.decoder if decoder is None else decoder
+    if "cache" in options and saved.backend == "torch":
+        return _choose(default, decoder, options)
+    return _choose(BACKENDS[saved.backend], decoder, {**saved_options, **options})
+
+
+def _choose(backend: Backend, decoder: str | None, options: Mapping[str, Any]) -> Choice:
+    decoder = "auto" if decoder is None else decoder
+    return Choice(backend, *backend.parse(options), decoder, *choose_jpeg_decoder(decoder))
+
+
+def _checked_options(saved: Profile, name: ProfileName) -> dict[str, Any]:
+    """Return the options of a profile. Raises LoaderError E-MISUSE for those that its backend does not take."""
+    named = {k: v for k, v in (("workers", saved.workers), ("prefetch", saved.prefetch)) if v is not None}
+    options: dict[str, Any] = {**named, **saved.options}
+    if saved.backend not in BACKENDS:
+        raise profile_error(f"unknown backend {saved.backend!r}", name)
+    try:
+        _, of_source = BACKENDS[saved.backend].parse(options)
+    except (TypeError, ValueError) as error:
+        raise profile_error(f"its options do not suit its backend ({error})", name) from None
+    if of_source:
+        raise profile_error(f"a profile holds no options of one source ({', '.join(of_source)})", name)
+    return options
+
+
+def _check_profile(name: Any, backend: str) -> None:
+    """Refuse a profile that was asked for by name and would not be read."""
+    if not isinstance(name, (str, os.PathLike)):
+        raise ValueError(f"profile must be a name or a path, got {shown(name)}")
+    if backend != "auto":
+        raise ValueError(f"profile must be left out unless backend is 'auto', which reads it; got {shown(name)}")
+    if not profile_path(name).exists():
+        fix = "correct its name, or save it: penstock bench DATA --save NAME"
+        raise LoaderError("E-MISUSE", "no such profile", fix=fix, path=str(profile_path(name)))

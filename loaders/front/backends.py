@@ -1,0 +1,98 @@
+"""The backends by name: how each opens its engine, which options it takes, and what it needs of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+from penstock.loaders.cache_build.open_or_build import SOURCE_OPTIONS, prepare_source
+from penstock.loaders.dali import dali_engine
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.layout import BatchLayout
+from penstock.loaders.order.engine_contract import Engine
+from penstock.loaders.run.engine.choose import needs_of, open_engine
+from penstock.loaders.run.engine.options import WorkerOptions
+from penstock.loaders.run.engine.process_engine import ProcessOptions
+from penstock.loaders.run.workers.needs import Needs
+from penstock.pipelines.messages.foreign_names import cure_of_name
+from penstock.pipelines.spec import PIPELINE_SETTINGS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """Describe one backend; loaders differ in nothing else.
+
+    Attributes:
+        name: what users call it.
+        options: class of its options.
+        open_engine: (settings, options) -> Engine that serves the sample stage.
+        needs: (options, layout of a batch) -> what the engine takes of the machine.
+        prepare_source: (source, cache=, encoding=) -> the source that is read in its place, such as a cache; None where
+            every source is read as it is.
+        has_own_decoder: whether it decodes JPEGs by other means than ours, which do not report repairs.
+    """
+
+    name: str
+    options: type[WorkerOptions]
+    open_engine: Callable[[ProducerSettings, Any], Engine]
+    needs: Callable[[Any, BatchLayout], Needs]
+    prepare_source: Callable[..., Source] | None = None
+    has_own_decoder: bool = False
+
+    def parse(self, options: Mapping[str, Any]) -> tuple[WorkerOptions, dict[str, Any]]:
+        """Return the options of the engine, checked, and those of prepare_source. Raises ValueError."""
+        unknown = [name for name in options if name not in self.option_names]
+        if unknown:
+            cures = dict.fromkeys(filter(None, map(self._cure, unknown)))
+            fix = "; ".join(cures) or f"it takes {', '.join(self.option_names)}"
+            raise ValueError(f"backend {self.name!r} has no option {', '.join(unknown)}: {fix}")
+        of_source = {name: value for name, value in options.items() if name in self._source_options}
+        of_engine = {name: value for name, value in options.items() if name not in of_source}
+        return self.options(**of_engine), of_source
+
+    def _cure(self, name: str) -> str | None:
+        others = [backend for backend in _RECORDS if backend is not self and name in backend.option_names]
+        if others:
+            return f"{name} is an option of {' and '.join(f'backend={backend.name!r}' for backend in others)}"
+        return cure_of_name(name, [*self.option_names, *OF_EVERY_BACKEND], PIPELINE_SETTINGS)
+
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """Names of the options of the engine and of prepare_source."""
+        return (*(field.name for field in fields(self.options)), *self._source_options)
+
+    @property
+    def _source_options(self) -> tuple[str, ...]:
+        return SOURCE_OPTIONS if self.prepare_source is not None else ()
+
+
+# Arguments of create_loader, one of which a misspelled or foreign name may mean.
+OF_EVERY_BACKEND = (
+    *("pipeline", "batch_size", "sizes", "buckets", "patches", "device", "dtype", "seed", "shuffle", "weights"),
+    *("epoch_samples", "drop_last", "pad", "rank", "world_size", "decoder", "on_bad_sample", "on_repaired", "max_bad"),
+    *("with_index", "with_geometry", "memory_format", "transform", "batch_transform", "transform_moves", "profile"),
+    *("backend", "subset", "max_per_class", "image", "label", "root", "classes"),
+)
+_RECORDS = (
+    Backend(name="torch", options=ProcessOptions, open_engine=partial(open_engine, "torch"), needs=needs_of),
+    Backend(
+        name="hdf5",
+        options=ProcessOptions,
+        open_engine=partial(open_engine, "hdf5"),
+        needs=needs_of,
+        prepare_source=prepare_source,
+    ),
+    Backend(
+        name="dali",
+        options=dali_engine.DaliOptions,
+        open_engine=dali_engine.open_engine,
+        needs=dali_engine.needs_of,
+        prepare_source=dali_engine.prepare_source,
+        has_own_decoder=True,
+    ),
+)
+BACKENDS = {backend.name: backend for backend in _RECORDS}
+BACKEND_NAMES = ("auto", *BACKENDS)

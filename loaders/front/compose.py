@@ -1,0 +1,203 @@
+"""Splits data of any kind into parts, and joins data sets to one source: what users call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
+from penstock.loaders.data.fields.field_specs import Boxes, Coco, Keypoints, Yolo, count_values, field_source
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.view import find_whole
+from penstock.loaders.data.labels.label_rows import LEAVE_OUT
+from penstock.loaders.data.labels.labelled import count_labels, label_source
+from penstock.loaders.data.tables.field_columns import fill_columns, has_column, refuse_other_order
+from penstock.loaders.data.views.concat import concat_sources
+from penstock.loaders.data.views.mix import Mixture, checked_shares
+from penstock.loaders.data.views.split import split_source
+from penstock.loaders.data.views.subset import PART_OPTIONS, Subset, is_reordered, take_part
+from penstock.loaders.front.open_source import SourceLike, open_source, split_options
+from penstock.pipelines.messages.checked import shown
+from penstock.pipelines.messages.user_warnings import warn_user
+
+
+def split(
+    source: SourceLike,
+    parts: float | Sequence[float] = 0.9,
+    *,
+    seed: int = 0,
+    by_class: bool = True,
+    save: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> tuple[Subset, ...]:
+    """Split data into parts, such as training and validation, that never overlap.
+
+        train, validation = split("photos", 0.9, seed=0, save="cut.json")
+        loader = create_loader(train, backend="hdf5", cache="photos.h5")
+
+    A sample's part follows from a hash of its name, so it does not depend on where the data lies or in which order.
+    With `save` no sample ever moves, whatever is added later.
+
+    Args:
+        source: what open_source takes, with its `options`.
+        parts: the share of the first of two parts, or the shares of all, such as (0.8, 0.1, 0.1).
+        seed: another one gives other parts.
+        by_class: give exact shares of each class, with at least one sample in each part where a class has as many.
+        save: a JSON file for the thresholds of the hashes; used if it is there.
+
+    Raises ValueError for impossible shares, LoaderError E-STATE for a file of another split, E-NODATA for an empty
+    part, and as open_source does.
+    """
+    return split_source(open_source(source, **options), parts, seed=seed, by_class=by_class, save=save)
+
+
+def with_labels(source: SourceLike, labels: Any, *, classes: Any = None, **options: Any) -> Source:
+    """Return data with labels of your own, of any kind, one per image in the order of the data.
+
+        prices = with_labels("photos", np.array([1.5, 0.2, ...]))  # float32 [batch] in each batch
+        tags = with_labels("photos", [["sea", "sky"], [], ["dog"]])  # float32 [batch, 3], 1 for each tag
+        both = with_labels("photos", {"price": prices, "kind": ["boat", "dog", "dog"]})  # a dict of tensors
+        ages = with_labels("photos", lambda name: age_of[name])
+
+    Caches hold images only, so one cache serves all labels. Rows without a sample have class number -1, or NaN.
+
+    Args:
+        source: what open_source takes, with its `options`.
+        labels: class numbers (integers [n]), served as int64 [batch]; class names (strings); floats [n] or numbers [n,
+            k], served as float32 [batch] or [batch, k]; a set of class names per sample, served as float32 [batch,
+            classes]; a dict of these by name, served as a dict; or a function of a sample's name that returns one.
+            Next to subset= and max_per_class=, as many labels as the whole data has samples belong to these.
+        classes: names of the class numbers, or of the elements of each label; of several labels a dict of these.
+
+    Raises ValueError for other labels, and as open_source does.
+    """
+    part = _take_options(options)
+    whole = open_source(source, **options)
+    if part and count_labels(labels) == len(whole):
+        return take_part(label_source(whole, labels, classes), **part)
+    return label_source(take_part(whole, **part), labels, classes)
+
+
+def with_fields(source: SourceLike, **fields: Any) -> Source:
+    """Return data with more than an image and a label per sample; batches are then dicts of tensors by name.
+
+        with_fields("images", mask="masks")  # {"images": ..., "labels": ..., "mask": uint8 [batch, height, width]}
+        with_fields("images", boxes=Boxes(corners, classes, names=["cat", "dog"]), caption=captions)
+        with_fields("images", coco="instances.json")
+        with_fields("train.parquet", mask=Column("mask"), boxes=Boxes(Column("boxes"), Column("classes")))
+
+    Masks, boxes and keypoints follow the crop, turn and flip of their image, and what auto_augment moves; with several
+    views each is a tuple of one per view. mixup and cutmix are refused with them.
+
+    Boxes are served as lists of float32 [k, 4], one tensor per image, with `boxes_classes`, int64 [k]: detection models
+    take one dict of such tensors per image. Boxes(..., padded=True) serves [batch, most, 4], [batch, most] (-1 behind
+    the last) and `boxes_lengths`.
+
+    Args:
+        source: what open_source takes; its options may stand among the fields.
+        fields: by name. Under the name mask what Masks takes, boxes: Boxes, keypoints: Keypoints, coco: the path of a
+            JSON file, yolo: a folder of text files. Under any name one of Masks, Boxes, Keypoints, Coco and Yolo, or a
+            list of strings, of bytes, or of objects that JSON can hold, one per sample in the order of the data, or a
+            function of a sample's name that returns one, or open_source("a.tar", image="txt") for the texts of tars.
+            These are served as lists. Column("name") stands for a list: a column of the table, data frame or Parquet
+            and Arrow files that `source` is, or of another table. Next to subset= and max_per_class=, a list with one
+            value per sample of the whole data belongs to these samples, and so does each Column; one with as many
+            values as the part has belongs to that.
+
+    Raises ValueError for fields that do not fit the data, and as open_source does.
+    """
+    options, own = split_options(fields)
+    part = _take_options(options)
+    whole = open_source(source, **options)
+    if any(map(has_column, own.values())) and is_reordered(whole):
+        raise ValueError(
+            "a Column has a value for each row of a table, and this source serves its data in another order: give the "
+            "fields to the data first, or pass subset= to with_fields"
+        )
+    filled = fill_columns(own, source, options.get("root"))
+    if options.get("missing_labels") == LEAVE_OUT:
+        _refuse_left_out({name: filled[name] for name in own if has_column(own[name])}, len(whole))
+    refuse_other_order(own, whole)
+    own = filled
+    _warn_of_smaller_images(whole, own)
+    if not part:
+        return field_source(whole, own)
+    of_whole = {name: value for name, value in own.items() if count_values(value) == len(whole)}
+    others = {name: value for name, value in own.items() if name not in of_whole}
+    served = take_part(field_source(whole, of_whole) if of_whole else whole, **part)
+    return field_source(served, others) if others else served
+
+
+def _refuse_left_out(columns: Mapping[str, Any], num_samples: int) -> None:
+    """Raise ValueError for a column of all rows of a table, of which some without a label are left out."""
+    for name, values in columns.items():
+        more = (count_values(values) or 0) - num_samples
+        if more > 0:
+            raise ValueError(
+                f"field {name!r}: a Column has a value for each row, and missing_labels='leave_out' leaves {more:,} of "
+                "them out: leave these rows out of the table, and the option out"
+            )
+
+
+def _warn_of_smaller_images(source: Source, fields: Mapping[str, Any]) -> None:
+    """Warn of places in pixels, without a size to compare, next to a cache whose images were made smaller."""
+    caches = [whole for whole in find_whole(source) if isinstance(whole, Hdf5Cache)]
+    smaller = [cache.about[0].coded.describe() for cache in caches if cache.about[0].coded.resize is not None]
+    names = [name for name, value in fields.items() if _is_in_pixels(name, value)]
+    if smaller and names:
+        warn_user(
+            f"the cache holds images that were made smaller ({smaller[0]}), and {', '.join(names)} must be in pixels "
+            "of these: pass Boxes(..., sizes=), which are compared, or a cache whose Encoding has no resize"
+        )
+
+
+def _is_in_pixels(name: str, value: Any) -> bool:
+    if isinstance(value, Boxes):
+        return value.sizes is None
+    return isinstance(value, Keypoints) or (name in ("boxes", "keypoints") and not isinstance(value, (Coco, Yolo)))
+
+
+def _take_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the options that choose a part of the data out of `options`, and return them."""
+    return {name: options.pop(name) for name in PART_OPTIONS if name in options}
+
+
+def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Any) -> Source:
+    """Return several data sets as one source, of which each epoch takes a fixed share of each.
+
+        source = mix({"photos": ("photos", 0.7), "drawings": ("drawings", [0.1, 0.2, 0.3])})
+        loader = create_loader(source, epoch_samples=100_000)
+
+    The counts are exact and the samples of all sources shuffled among each other. An epoch goes on in each source where
+    the last one stopped, so that no sample comes twice before all others of its source came once. Crops are drawn anew
+    each time that a sample comes. The ledger counts the samples of each source. Without shuffle (evaluation) each
+    sample is served once, as concat does. with_labels and with_fields keep the shares; subset, max_per_class, split,
+    concat and another mix would lose them and are refused: apply them to each source, then mix.
+
+    Args:
+        parts: name -> (what open_source takes, share). Shares need not add up to 1. A list gives a share per epoch, the
+            last for all later ones.
+        options: of all sources, as open_source takes them.
+
+    Raises ValueError for impossible shares, and as open_source does.
+    """
+    are_pairs = isinstance(parts, Mapping) and all(isinstance(p, (tuple, list)) and len(p) == 2 for p in parts.values())
+    if not are_pairs or not parts:
+        raise ValueError(f"mix takes a dict of name -> (source, share), got {shown(parts)}")
+    named = {str(name): part for name, part in parts.items()}  # as the JSON of a state holds them
+    if len(named) < len(parts):
+        raise ValueError(f"the names of a mix must differ as text, got {shown(list(parts))}")
+    shares = checked_shares({name: share for name, (_, share) in named.items()})
+    return Mixture({name: open_source(source, **options) for name, (source, _) in named.items()}, shares)
+
+
+def concat(sources: Sequence[SourceLike], **options: Any) -> Source:
+    """Return several data sets as one source, those of the first first; classes of the same name become one class.
+
+    sources: what open_source takes, each with `options`. Equal class tuples are kept. Other classes are sorted by name,
+    or by value if all names are numbers. Raises ValueError without a source, and as open_source does.
+    """
+    if isinstance(sources, (str, bytes, os.PathLike)):
+        raise ValueError(f"concat takes a list of sources, got {shown(sources)}")
+    return concat_sources([open_source(source, **options) for source in sources])

@@ -1,0 +1,397 @@
+"""create_loader makes a loader of a source, a pipeline and the name of a backend."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.loaders.data.fields.keypoint_pairs import warn_of_unpaired
+from penstock.loaders.data.files.contract import Source, has_fields, has_targets, is_cache
+from penstock.loaders.data.files.view import View
+from penstock.loaders.data.labels.labelled import warn_of_lost_labels, warn_of_no_labels
+from penstock.loaders.front.backend_choice import Choice, choose_named, choose_saved
+from penstock.loaders.front.backends import BACKENDS
+from penstock.loaders.front.batch import BatchContents
+from penstock.loaders.front.choose_order import Shuffle, checked_shuffle, choose_order
+from penstock.loaders.front.loader import Loader
+from penstock.loaders.front.open_source import SourceLike, open_source, split_options
+from penstock.loaders.front.profile import DEFAULT_PROFILE
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.layout import image_layout
+from penstock.loaders.make.moving_checks import check_moving, handed_fields
+from penstock.loaders.make.native_rows import suits_native_library
+from penstock.loaders.make.own_transform import (
+    OwnTransform,
+    list_transforms,
+    saved_functions,
+    transformed_layout,
+    try_transforms,
+)
+from penstock.loaders.make.sizes.aspect_buckets import checked_buckets, order_by_buckets
+from penstock.loaders.make.sizes.patch_budget import PatchBudget, check_patches
+from penstock.loaders.make.sizes.size_schedule import DEFAULT_BATCH, ByUpdate, check_sizes, make_phases
+from penstock.loaders.order.agreement import name_line
+from penstock.loaders.order.bad_samples import BadSamplePolicy
+from penstock.loaders.order.engine_contract import Engine
+from penstock.loaders.order.ranks import distributed_place
+from penstock.loaders.order.schedule import Schedule
+from penstock.loaders.order.state import LoaderState, pipeline_settings
+from penstock.loaders.run.engine.slot_needs import consumer_bytes
+from penstock.loaders.run.feed.batch_feed import Stage
+from penstock.loaders.run.feed.copies import checked_device, numbered
+from penstock.loaders.run.workers.needs import Needs
+from penstock.pipelines.batch.stage import BatchStage, PatchStage, PlainStage
+from penstock.pipelines.fields.field_kinds import MOVING
+from penstock.pipelines.messages.checked import checked_bool, checked_int
+from penstock.pipelines.sample.decode import NATIVE
+from penstock.pipelines.spec import ImagePipeline, checked_views
+
+REPORT_REPAIRS = ("simplejpeg", "turbojpeg")  # decoders that report what libjpeg repairs, at no cost
+
+
+def create_loader(  # noqa: PLR0913  the one place where all settings of a loader meet
+    source: SourceLike,
+    *,
+    backend: str = "torch",
+    pipeline: ImagePipeline | Sequence[ImagePipeline] | None = None,
+    batch_size: int | Mapping[int, int] | ByUpdate = DEFAULT_BATCH,
+    sizes: Mapping[int, Any] | ByUpdate | None = None,
+    buckets: Sequence[Any] | None = None,
+    patches: PatchBudget | None = None,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    shuffle: Shuffle = None,
+    weights: Any = None,
+    epoch_samples: int | None = None,
+    drop_last: bool | None = None,
+    pad: bool | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    decoder: str | None = None,
+    on_bad_sample: str = "raise",
+    on_repaired: str | None = None,
+    max_bad: int | float | None = None,
+    with_index: bool = False,
+    with_geometry: bool = False,
+    memory_format: torch.memory_format = torch.channels_last,
+    transform: Any = None,
+    batch_transform: Callable[..., Any] | None = None,
+    transform_moves: bool | None = None,
+    profile: str | os.PathLike[str] = DEFAULT_PROFILE,
+    **options: Any,
+) -> Loader:
+    """Make a loader of (images, labels).
+
+    Images are [batch, channels, height, width], channels_last, on `device`; labels are int64 [batch], or soft targets
+    float32 [batch, num_classes] where the pipeline mixes samples. Labels of other kinds, such as regression targets or
+    several per image, are described at with_labels. Data with fields (masks, boxes, keypoints, text; see with_fields)
+    is served as dicts, {"images": ..., "labels": ..., "mask": ...}. Raises ValueError for settings that cannot work,
+    LoaderError for data, resources and missing packages.
+
+    An evaluation counts samples, not batches: on several ranks some rows are padding, with label -1 (NaN for floats).
+
+        for images, labels in create_loader("imagenet/val", pipeline=imagenet_eval(224), device="cuda"):
+            keep = labels >= 0
+            correct += (model(images).argmax(1) == labels)[keep].sum()
+            total += keep.sum()
+
+    Args:
+        source: a folder of images (class folders, or flat for one class); a list of (path, label); a table (.csv, .tsv,
+            .jsonl, .parquet) or data frame of paths and labels; tar files of WebDataset; Arrow or Parquet files that
+            hold images, or a Dataset of Hugging Face; an HDF5 cache; a pair (images uint8 [n, h, w, 3], labels); a
+            pattern of paths such as "train-{0000..1023}.tar"; a list of these; what split, concat, mix, with_labels and
+            with_fields return; or a Source of your own. All but arrays also by URL (s3://, gs://, az://, https://):
+            files, patterns, a folder "s3://bucket/train/", lists and tables of URLs.
+        backend: "torch", "hdf5", "dali", or "auto" for what `penstock bench --save` chose on this machine. The stream
+            does not depend on it.
+        pipeline: imagenet_train() unless given. Several are several views of each image, which is read and decoded
+            once for all: `images` is then a tuple, [batch, 3, height, width] for each view. Views differ in crop, size
+            and augmentations, such as [imagenet_train(224)] * 2 + [imagenet_train(96, scale=(0.05, 0.4))] * 6. Crops
+            "five" and "ten" are 5 and 10 views. Published recipes are in penstock.pipelines.presets.
+        batch_size: samples per batch on each rank; {0: 512, 6: 320} for other numbers from epoch 6 on, for example.
+        sizes: image sizes that change by epoch, such as {0: 128, 6: 160, 10: (224, 192)}, each a side or (height,
+            width); by default the pipeline's size. ByUpdate({0: 128, 5000: 160}) changes from batch 5000 of the run on,
+            counted from 0 through all epochs; batch_size takes it too.
+        buckets: image sizes of different aspect, such as [(224, 224), (192, 256), (256, 192)]: every batch has one of
+            them, and an image goes to the bucket whose aspect (width / height) is nearest to its own. All ranks serve
+            the same size at each step. Without drop_last the last batch of each bucket is short, or padded. The sizes
+            of the images are read from their headers once, and kept next to the index of a folder.
+        patches: a PatchBudget, for images in their own aspect, cut into padded sequences of patches. Batches are dicts
+            then: {"patches": [batch, length, size * size * 3], "patch_coord", "patch_valid", "labels"}; see Batch.
+        device: where the batches go.
+        dtype: uint8 hands out raw pixels, of a pipeline with depth=16 uint16; float32, float16 and bfloat16 are
+            normalised.
+        seed: seed of order, crops, flips and augmentations. Two loaders with one seed draw equal flips and related
+            crops for the same index, whatever their pipelines: take different seeds for independent views.
+        shuffle: on unless the pipeline draws nothing (imagenet_eval). "blocks" or Blocks(...) shuffles blocks of
+            neighbouring samples (of Parquet files, the row groups), deals them to the ranks so that one rank reads
+            each, and mixes a group of blocks at a time: for remote data, with local_cache or enough bytes_ahead, and
+            for storage that is slow at random reads.
+        weights: draw samples with replacement: one weight per sample, a dict of each class's share of the draws, or
+            "balanced" for equal shares of all classes.
+        epoch_samples: samples in an epoch, with weights or a shuffled mix(...); by default as many as there are.
+        drop_last: whether samples that do not fill a batch on every rank are left out; like shuffle unless given.
+        pad: whether rows without a sample are padding (index and label -1), so that all batches are full and all ranks
+            make the same number of steps. By default several ranks pad, and one rank has a short last batch. True pads
+            on one rank too, for fixed shapes (torch.compile, CUDA graphs). False never pads: a rank that has no sample
+            for the last step ends one step earlier.
+        rank: number of this process. Unless given it is taken from torch.distributed or from a launcher's variables
+            at the beginning of each iteration, so the process group may start later. The ranks must then agree: see
+            E-STATE.
+        world_size: number of processes, found in the same way unless given.
+        decoder: "auto" for the native library, if it was built, and the fastest installed decoder for the rest;
+            "native" to require it; "simplejpeg", "turbojpeg" or "pillow" to decode every image with that one.
+        on_bad_sample: "raise", or "replace" by the next sample in the order, at most `max_bad` times per epoch.
+        on_repaired: what to do about JPEGs in which libjpeg fills in missing data, such as a truncated photo: "count"
+            them in stats() and ledger(), "raise", "replace", or "ignore". Unless given they are counted if the decoder
+            reports them. Pillow and DALI do not; with them anything but "ignore" costs a second look at each file.
+        max_bad: count, or fraction as a float below 1.
+        with_index: yield (images, labels, index), with -1 in padding.
+        with_geometry: yield dicts with "geometry", a Geometry, which says how each image was cropped, placed, turned
+            and flipped, and maps boxes and points back to the image. Refused with mixup and cutmix.
+        memory_format: torch.channels_last, or torch.contiguous_format at the cost of a copy: `images.view(len(images),
+            -1)` needs that, `images.flatten(1)` takes both.
+        transform: your own function, which workers call for each crop (after crop, resize and flip): it takes an image,
+            uint8 [height, width, 3], and returns an array or a tensor, of one shape and dtype for all. Randomness comes
+            from a second parameter, a numpy.random.Generator of the sample's; for functions of the image alone, such as
+            torchvision's transforms, the global random state is set, and albumentations' transforms are seeded. The
+            result does not depend on workers. uint8 [h, w, 3] goes on to augmentations and normalising; all else is
+            served as it is, floats in `dtype`. One function, or one for each view.
+        batch_transform: your own function of (images, labels), or (images, labels, generator) with a torch.Generator,
+            which returns both. It is called on `device`, in the thread and on the stream that take the batch, when the
+            batch is taken and never ahead of that: it may use a model that your training step changes.
+        transform_moves: False if transform and batch_transform leave every pixel in its place, such as changes of
+            colour. Next to masks, boxes or keypoints these are refused otherwise, because the fields would not follow.
+            Transforms of albumentations are handed the fields with the image, and what they return is served. A
+            transform that changes the size of images is refused next to fields.
+        profile: name or path of the profile that "auto" reads. Unless given it may be missing.
+        options: of the source: `subset` (indices, a mask, a slice such as ":0.9", or a file of indices) and
+            `max_per_class`; `image`, `label`, `root`, `classes` and `missing_labels` say how tables, tars, Arrow and
+            Parquet hold images and labels, see docs/guides/labels.md; `split` names one of a Hugging Face data set;
+            `cache_bytes` bounds what Parquet keeps decoded; `root` may be a URL. `requests`, `bytes_ahead`,
+            `local_cache` and `local_bytes` are for URLs; failures that can heal are retried, for 60 s per sample at
+            most. See docs/guides/remote.md.
+            Of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes" or "auto", see
+            docs/design/workers.md), start_method. hdf5: these, and for a source that is no cache yet `cache`, where it
+            lies or is built on first use, and `encoding`, an Encoding. dali: workers, prefetch, watchdog_s, readers,
+            cache, encoding, and the others of DaliOptions.
+    """
+    views = checked_views(pipeline)
+    is_random = any(view.random for view in views)
+    of_source, options = split_options(options)
+    choice = choose_named(backend, decoder, options, profile)
+    target = usable_device(device)
+    seed = checked_int("seed", seed)
+    largest_batch, phases = make_phases(batch_size, sizes, views[0].size)
+    bucket_sizes = () if buckets is None else checked_buckets(buckets)
+    check_sizes(views, phases, bucket_sizes, has_schedule=sizes is not None)
+    others = {"buckets": buckets, "sizes": sizes, "batch_size by epoch": phases or None, "transform": transform}
+    patches = check_patches(patches, views, batch_size, [name for name, given in others.items() if given is not None])
+    with_index, with_geometry = checked_bool("with_index", with_index), checked_bool("with_geometry", with_geometry)
+    shuffle = checked_shuffle(shuffle, default=is_random)
+    drop_last = bool(shuffle) if drop_last is None else checked_bool("drop_last", drop_last)
+    policy = BadSamplePolicy(
+        evaluation=not shuffle and not is_random,
+        on_bad_sample=on_bad_sample,
+        on_repaired="count" if on_repaired is None else on_repaired,
+        max_bad=max_bad,
+    )
+    if rank is not None and world_size is not None:
+        rank, world_size = checked_int("rank", rank), checked_int("world_size", world_size)
+    named = open_source(source, **of_source)
+    warn_of_lost_labels(named)
+    if is_random and len(views) == 1 and not isinstance(source, Source) and not of_source.keys() & {"label", "classes"}:
+        warn_of_no_labels(named)  # to train by; several views of an image need none
+    choice = choice or choose_saved(decoder, options, profile, is_cache=is_cache(named))
+    if on_repaired is None and (choice.backend.has_own_decoder or choice.jpeg_decoder.name not in REPORT_REPAIRS):
+        policy = replace(policy, on_repaired="ignore")
+    if views[0].depth == 16 and (is_cache(named) or choice.source_options or choice.backend.name == "hdf5"):
+        raise ValueError("depth=16 needs the image files: caches hold 8 bits of each level")
+    place = distributed_place(rank, world_size, certain=False)
+    refuses = policy.on_bad_sample == "raise"
+    in_buckets = partial(order_by_buckets, named, views[0], bucket_sizes, seed, shuffled=bool(shuffle), refuses=refuses)
+    order = choose_order(named, shuffle, seed, weights, epoch_samples, in_buckets if bucket_sizes else None)
+    rounds = None if patches is None else patches.rounds(largest_batch, shuffled=bool(shuffle))
+    schedule = Schedule(
+        n=order.n,
+        batch_size=largest_batch if rounds is None else max(rounds.batch_sizes),
+        seed=seed,
+        rank=place[0],
+        world_size=place[1],
+        shuffle=bool(shuffle),
+        drop_last=drop_last,
+        pad=pad,
+        order=order,
+        phases=phases,
+        rounds=rounds,
+    )
+    if views[0].augment.mixes:
+        _check_mixing(schedule, named)
+    if transform is not None and (phases or bucket_sizes):
+        raise ValueError("transform needs one size for all batches: leave out sizes, buckets and a changing batch_size")
+    kinds = named.field_kinds if has_fields(named) else {}
+    functions = list_transforms(transform, len(views))
+    checks: Any = {"has_geometry": with_geometry, "transform_moves": transform_moves}
+    handed = handed_fields(kinds, functions, batch_transform, **checks)
+    transforms = try_transforms(functions, image_layout(views, 1).images, handed)
+    make_stage = partial(
+        _make_stage, BatchStage if rounds is None else PatchStage, dtype, target, len(named.classes), memory_format
+    )
+    stages = [make_stage(*both) for both in zip(views, transforms or [None] * len(views), strict=True)]
+    if with_geometry and "geometry" in kinds:
+        raise ValueError("with_geometry=True puts 'geometry' into batches, and the data has a field of that name")
+    moving = [name for name, kind in kinds.items() if kind.kind in MOVING] + ["geometry"] * with_geometry
+    check_moving(moving, views, transforms)
+    warn_of_unpaired(kinds, views)
+    # After all checks of the arguments, because it may build a cache, for hours.
+    prepare_source = choice.backend.prepare_source
+    data = named if prepare_source is None else prepare_whole(named, partial(prepare_source, **choice.source_options))
+    settings = ProducerSettings(
+        source=data,
+        pipelines=views,
+        transforms=transforms,
+        schedule=schedule,
+        decoder=choice.decoder,
+        substitute=policy.substitutes,
+        evaluation=policy.evaluation,
+        on_repaired=policy.on_repaired,
+        device=str(target),
+    )
+    settings = replace(settings, consumer_bytes=consumer_bytes(settings.largest_layout, dtype, str(target)))
+    state = LoaderState(
+        fingerprint=data.fingerprint,
+        samples=len(data),
+        seed=seed,
+        shuffle=bool(shuffle),
+        sampler=order.name,
+        pipeline={
+            **pipeline_settings(views, dtype, policy),
+            **schedule.saved_sizes(views[0].size),
+            **saved_functions(transforms, batch_transform),
+        },
+    )
+    loader = Loader(
+        partial(_open_engine, choice.backend.name, settings, choice.options),
+        schedule,
+        stages,
+        state,
+        policy,
+        contents=BatchContents(with_index, with_geometry, views[0].exif == "apply"),
+        batch_transform=batch_transform,
+        about=_describe(choice, settings, stages[0]),
+        follows=name_line(sys._getframe(1)) if rank is None else None,
+        source=data,
+    )
+    loader.named_source = named
+    return loader
+
+
+def _make_stage(
+    kind: type[BatchStage],
+    dtype: torch.dtype,
+    device: torch.device,
+    num_classes: int,
+    memory_format: torch.memory_format,
+    view: ImagePipeline,
+    transform: OwnTransform | None,
+) -> Stage:
+    """Return the batch stage of a view. Raises ValueError for augmentations of what is no longer an image."""
+    if transform is not None:
+        shape, made = transform.part.shape, np.dtype(transform.part.dtype)
+        if made != view.sample_dtype or len(shape) != 3 or shape[2] != view.channels:
+            if view.augment.active:
+                raise ValueError(f"augmentations need uint8 [h, w, 3], and transform returns {made} {list(shape)}")
+            return PlainStage(transform.part.torch_dtype, dtype, device)
+        view = replace(view, size=shape[:2])
+    return kind(view, dtype, device, num_classes=num_classes, memory_format=memory_format)
+
+
+def prepare_whole(source: Source, prepare: Callable[[Source], Source]) -> Source:
+    """Prepare the source that a view shows, so that all its views share one cache."""
+    if not isinstance(source, View) or source.is_cached_whole:
+        return prepare(source)
+    prepared = prepare_whole(source.source, prepare)
+    return source if prepared is source.source else source.over(prepared)
+
+
+def _open_engine(backend: str, settings: ProducerSettings, options: Any, schedule: Schedule) -> Engine:
+    return BACKENDS[backend].open_engine(replace(settings, schedule=schedule), options)
+
+
+def _describe(choice: Choice, settings: ProducerSettings, stage: Stage) -> dict[str, object]:
+    """Return what makes the images, for records and reports."""
+    about: dict[str, object] = {
+        "decoder": choice.jpeg_decoder.name,
+        "decoder_version": choice.jpeg_decoder.version(),
+        "decoder_reason": choice.reason,
+        "on_repaired": settings.on_repaired,
+    }
+    if not choice.backend.has_own_decoder and suits_native_library(
+        settings.source, settings.pipeline, settings.decoder
+    ):
+        reason = f"the native library; {choice.jpeg_decoder.name} for what it leaves"
+        about |= {"decoder": NATIVE, "decoder_reason": reason}
+    if settings.pipeline.augment.active:
+        about["augmentations"] = stage.kernels
+    return about
+
+
+def check_arguments(
+    *,
+    backend: str = "torch",
+    decoder: str | None = None,
+    on_bad_sample: str = "raise",
+    on_repaired: str | None = None,
+    max_bad: int | float | None = None,
+    profile: str | os.PathLike[str] = DEFAULT_PROFILE,
+    **options: Any,
+) -> None:
+    """Raise what create_loader raises for these arguments whatever the data; a scan of it may take minutes."""
+    choose_named(backend, decoder, split_options(options)[1], profile)
+    BadSamplePolicy(
+        on_bad_sample=on_bad_sample, on_repaired="count" if on_repaired is None else on_repaired, max_bad=max_bad
+    )
+
+
+def loader_needs(
+    backend: str,
+    *,
+    batch_size: int,
+    size: tuple[int, int],
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    transform: Any = None,
+    **options: Any,
+) -> Needs:
+    """Return what a loader with these settings takes of the machine; `size` is (height, width). Raises ValueError."""
+    chosen = BACKENDS[backend]
+    layout = image_layout((ImagePipeline(size=size),), batch_size)
+    if transform is not None:
+        layout = transformed_layout(layout, try_transforms(list_transforms(transform, 1), layout.images))
+    needs = chosen.needs(chosen.parse(options)[0], layout)
+    return needs._replace(own_bytes=needs.own_bytes + consumer_bytes(layout, dtype, device))
+
+
+def _check_mixing(schedule: Schedule, source: Source) -> None:
+    for batch_size in [phase.batch_size for phase in schedule.phases] or [schedule.batch_size]:
+        if batch_size % 2:
+            raise ValueError(f"batch_size must be even for mixup and cutmix, which mix pairs; got {batch_size}")
+    if has_targets(source):
+        kinds = source.targets(np.zeros(1, np.int64))
+        if isinstance(kinds, dict) or kinds.dtype.kind != "f":
+            raise ValueError("mixup and cutmix mix one label per sample, class numbers or floats, not named labels")
+    elif len(source.classes) < 2:
+        raise ValueError("mixup and cutmix mix classes, and this data set has only one")
+
+
+def usable_device(device: str | torch.device) -> torch.device:
+    """Return `device`, a GPU with its number. Raises ValueError, LoaderError E-DEPENDENCY for one that is not there."""
+    return numbered(checked_device(device))

@@ -1,0 +1,381 @@
+"""Loader adds epochs, saved state, bad-sample policy, ledger and statistics to an engine."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from penstock.loaders.data.files.contract import Source, has_fields, is_fetching
+from penstock.loaders.data.files.outline import explain_other_data, make_outline
+from penstock.loaders.front.batch import Batch, BatchContents
+from penstock.loaders.front.dataloader_attributes import DataLoaderAttributes
+from penstock.loaders.front.one_thread import Item, OneThread
+from penstock.loaders.make.served_fields import ServedFields
+from penstock.loaders.make.target_labels import add_targets
+from penstock.loaders.order.agreement import RankAgreement
+from penstock.loaders.order.bad_samples import BadSamplePolicy
+from penstock.loaders.order.beginning import Beginning
+from penstock.loaders.order.engine_contract import Cursor, Engine
+from penstock.loaders.order.ledger import EpochLedger
+from penstock.loaders.order.ranks import distributed_place
+from penstock.loaders.order.schedule import Schedule
+from penstock.loaders.order.state import NUM_EPOCHS, LoaderState, saved_ledger
+from penstock.loaders.run.feed.batch_feed import DeviceBatch, DeviceFeed, Stage
+from penstock.loaders.run.feed.patch_fields import add_patches
+from penstock.loaders.run.metrics.stats import LoaderStats
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.checked import checked_bool, checked_int
+
+_CLOSE_S = 5.0  # what closing a loader may wait for a thread that takes a batch
+
+
+class Loader(DataLoaderAttributes):
+    """Iterates over (images, labels), or (images, labels, index) if asked to; made by create_loader.
+
+    An iteration serves the rest of the current epoch; the next one serves the next epoch, also after an iteration that
+    was left early. An iteration that was left after a single batch is a look: the next one begins where it began. Only
+    one look is free: after the second in a row the next iteration begins the next epoch, with a warning.
+    `state_dict()` counts delivered batches only, and continues exactly when loaded into another loader of any backend,
+    worker count or world size. Until its first batch it can be pickled to another process.
+
+    Args:
+        open_engine: makes the engine for a schedule.
+        follows: the line of code that makes the loader on every rank, if it takes rank and world size from the process,
+            as they are whenever an iteration begins: launchers may start torch.distributed after the loader was made.
+            The ranks' loaders are then compared.
+        source: the data that the schedule numbers.
+    """
+
+    def __init__(
+        self,
+        open_engine: Callable[[Schedule], Engine],
+        schedule: Schedule,
+        stages: Sequence[Stage],
+        state: LoaderState,
+        policy: BadSamplePolicy,
+        *,
+        contents: BatchContents = BatchContents(),  # noqa: B008  a tuple
+        batch_transform: Callable[..., Any] | None = None,
+        about: dict[str, object] | None = None,
+        follows: str | None = None,
+        source: Source,
+    ) -> None:
+        self._open_engine, self._stages, self._identity = open_engine, stages, state
+        self._contents, self._about, self._follows, self._source = contents, about or {}, follows, source
+        self._batch_transform = batch_transform
+        self._open(schedule, policy)
+        self._cursor = schedule.settle(Cursor(0, 0))
+        self._fresh = True  # nothing of the epoch at _cursor was delivered since it was chosen
+        self._iteration = 0
+        self._begun: Beginning | None = None  # of the latest iteration, unless it came to its end
+        self._looks = 0  # latest iterations that were left after a single batch
+        self._left: Cursor | None = None  # where the latest iteration ended, unless the loader was sent elsewhere since
+        self._agreement = None if follows is None else RankAgreement(follows, self.identity())
+        self._ledgers: dict[int, EpochLedger] = {}
+        self._stats, self._started_s, self._closed = LoaderStats(), 0.0, False
+        self._used_in: int | None = None  # id of the process that iterated last
+        self._turn = threading.RLock()  # held by the thread that asks for a batch
+
+    def _open(self, schedule: Schedule, policy: BadSamplePolicy) -> None:
+        """Make the engine that serves `schedule`; nothing is started yet."""
+        self._engine = self._open_engine(schedule)
+        self._feed = DeviceFeed(
+            add_patches(add_targets(self._engine.next, self._source), schedule.patch),
+            self._engine.ready,
+            self._stages,
+            seed=schedule.seed,
+            draw_keys=schedule.draw_keys,
+            pad=schedule.pads,
+            batch_transform=self._batch_transform,
+            add_fields=ServedFields(
+                self._source, is_upright=self._contents.is_upright, with_geometry=self._contents.with_geometry
+            ),
+        )
+        self._schedule = schedule
+        self._policy = replace(policy, samples_per_epoch=schedule.n // schedule.world_size)
+        self._fed: Cursor | None = None  # place of the batch that the feed hands out next, None if unknown
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._fed is not None or self._stats.batches or self._closed:
+            fix = "send it before its first batch, or make it in that process"
+            raise LoaderError("E-MISUSE", "a loader that was used cannot be sent to another process", fix=fix)
+        more: dict[str, Any] = {"contents": self._contents, "about": self._about, "follows": self._follows}
+        more["batch_transform"] = self._batch_transform
+        parts = (self._open_engine, self._schedule, self._stages, self._identity, self._policy)
+        kept = {"_cursor": self._cursor, "_ledgers": self._ledgers, "named_source": self.named_source}
+        return partial(Loader, source=self._source, **more), parts, kept
+
+    def __len__(self) -> int:
+        """Return the steps of this whole epoch, which are equal on all ranks, or with pad=False this rank's own."""
+        return self._current_schedule(certain=False).served_steps(epoch=self._cursor.epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._for_one_thread(self._tuples())
+
+    def _tuples(self) -> Generator[Any, None, None]:
+        for batch in self.batches():
+            if has_fields(self._source) or self._schedule.patch is not None or self._contents.with_geometry:
+                yield batch.as_dict(with_index=self._contents.with_index)
+            elif self._contents.with_index:
+                yield batch.images, batch.labels, torch.from_numpy(batch.index)
+            else:
+                yield batch.images, batch.labels
+
+    def batches(self) -> Iterator[Batch]:
+        """Iterate over the same batches as Batch, with their index, crop windows, flips, epoch and step."""
+        if self._closed:
+            raise self._misuse("the loader is closed", "make a new loader")
+        self._refuse_after_fork()
+        if not self._fresh:
+            self._go_on_from_middle()
+        self._iteration += 1
+        return self._for_one_thread(self._rest_of_epoch(self._iteration))
+
+    def _beginning(self) -> Cursor:
+        """Return where an iteration begins: if the latest was left early, as its `place_after` says."""
+        if self._fresh:
+            return self._cursor
+        return Cursor(self._cursor.epoch + 1, 0) if self._begun is None else self._begun.place_after(self._cursor)
+
+    def _go_on_from_middle(self) -> None:
+        beginning, begun = self._beginning(), self._begun
+        self._looks = begun.looks + 1 if begun is not None and begun.is_look else 0
+        if begun is None or begun.cursor != beginning:
+            if begun is not None:
+                begun.warn_if_left(shuffled=self._identity.shuffle, by_update=self._schedule.by_update)
+            self._go_to(beginning, left=self._cursor)
+            return
+        self._go_to(beginning, left=self._left)
+        self._ledgers.pop(beginning.epoch, None)
+        if begun.ledger is not None:
+            self._ledgers[beginning.epoch] = begun.ledger
+
+    def _iterate_from(self, cursor: Cursor) -> Iterator[tuple[torch.Tensor, ...]]:
+        self._go_to(cursor)
+        return iter(self)
+
+    def _rest_of_epoch(self, iteration: int) -> Generator[Batch, None, None]:
+        self._check_current(iteration)
+        self._take_place()
+        epoch = self._cursor.epoch
+        if self._cursor.position == 0:
+            self._ledgers.pop(epoch, None)  # an epoch that is served again counts anew
+        begun = self._begun = Beginning(self._cursor, copy.deepcopy(self._ledgers.get(epoch)), self._looks)
+        self._seek()
+        last = False
+        while not last:
+            self._check_current(iteration)
+            if self._agreement is not None:
+                self._agreement.check_step(begun.steps, begun.cursor, self._left, self._cursor)
+            batch = self._take()
+            step = self._schedule.number(self._cursor)
+            self._cursor = self._schedule.after(self._cursor)
+            begun.steps += 1
+            last = self._fresh = self._cursor.epoch != epoch
+            if last:
+                self._end_epoch(begun)
+            host = batch.host
+            if len(host.index):  # else its samples were all bad, or are all other ranks'
+                geometry = host.windows, host.flips, host.places, host.turns
+                yield Batch(batch.images, batch.labels, host.index, *geometry, epoch, step, batch.fields)
+
+    def _end_epoch(self, begun: Beginning) -> None:
+        left, self._left, self._begun, self._looks = self._left, self._cursor, None, 0
+        if self._agreement is not None:
+            self._agreement.end(begun.steps, begun.cursor, left)
+
+    def _check_current(self, iteration: int) -> None:
+        if self._closed or iteration != self._iteration:
+            why = "the loader was closed" if self._closed else "another iteration over this loader has begun"
+            raise self._misuse(why, "use one iterator at a time")
+        self._refuse_after_fork()
+
+    def _for_one_thread(self, items: Generator[Item, None, None]) -> OneThread[Item]:
+        why = "another thread is waiting for a batch of this loader"
+        refusal = partial(self._misuse, why, "use a loader in one thread, which hands its batches out")
+        # On a closed loader a thread waits its turn: it is refused for that reason then.
+        return OneThread(items, self._turn, lambda: _CLOSE_S if self._closed else 0, refusal)
+
+    def _misuse(self, cause: str, fix: str) -> LoaderError:
+        return LoaderError("E-MISUSE", cause, fix=fix, backend=self._engine.name)
+
+    def _is_parents(self) -> bool:
+        """Say whether this process was forked from the one that iterated last."""
+        return self._used_in not in (None, os.getpid())
+
+    def _refuse_after_fork(self) -> None:
+        if self._is_parents() and self._engine.describe()["workers"]:
+            cause = f"the workers of this loader belong to process {self._used_in}, and this one was forked from it"
+            raise self._misuse(cause, "make a loader in each process")
+
+    def _current_schedule(self, *, certain: bool) -> Schedule:
+        """Return the schedule of this process's place among the ranks, which may have changed since the last batch."""
+        if self._follows is None:
+            return self._schedule
+        place = distributed_place(certain=certain)
+        same = place == (self._schedule.rank, self._schedule.world_size)
+        return self._schedule if same else replace(self._schedule, rank=place[0], world_size=place[1])
+
+    def _take_place(self) -> None:
+        """Serve what this rank is to serve from here on, if that agrees with what the other ranks are to serve."""
+        schedule = self._current_schedule(certain=True)
+        if schedule is not self._schedule:
+            self._engine.close()
+            self._feed.close()
+            if schedule.rank != self._schedule.rank:
+                self._ledgers.pop(self._cursor.epoch, None)  # another rank's, of a state that was loaded too early
+            self._open(schedule, self._policy)
+            self._cursor = schedule.resume_at(self._cursor)
+        if self._agreement is not None:
+            self._agreement.begin()
+
+    def identity(self) -> dict[str, Any]:
+        """Return by name, JSON-serialisable, what the loaders of all ranks of a run have in common."""
+        classes = hashlib.blake2b(b"\0".join(self._source.classes), digest_size=8).hexdigest()
+        about = {**asdict(self._identity), **self._schedule.identity(), "classes": classes}
+        pipeline = about.pop("pipeline")
+        return {**about, **pipeline}
+
+    def _take(self) -> DeviceBatch:
+        started, ready = time.perf_counter(), self._engine.ready()
+        self._started_s = self._started_s or started
+        self._fed = None  # unknown for now: Ctrl-C may lose a batch
+        try:
+            batch: DeviceBatch = self._feed.next()
+        except LoaderError as error:
+            self._closed = True
+            raise error.locate(backend=self._engine.name, rank=self._schedule.rank) from error.__cause__
+        assert batch.host.cursor == self._cursor, "the engine left the order"
+        self._fed = self._schedule.after(batch.host.cursor)
+        ledger = self._ledgers.setdefault(self._cursor.epoch, EpochLedger(self._cursor.epoch))
+        self._policy.judge_misread(batch.host.misread, backend=self._engine.name, rank=self._schedule.rank)
+        self._policy.judge(batch.host.bad, ledger, backend=self._engine.name, rank=self._schedule.rank)
+        ledger.add(batch.host, self._count_sources)
+        self._count(batch, ready, started)
+        return batch
+
+    def _count(self, batch: DeviceBatch, ready: int, started: float) -> None:
+        now, host = time.perf_counter(), batch.host
+        self._stats = self._stats.with_batch(
+            int((host.index >= 0).sum()),
+            wait_s=now - started,
+            elapsed_s=now - self._started_s,
+            ready=ready,
+            produce_s=host.produce_s,
+            read_s=host.read_s,
+            repaired=len(host.repaired) + len(host.misread),
+            replaced=len(host.bad),
+        )
+
+    def _go_to(self, cursor: Cursor, *, left: Cursor | None = None) -> None:
+        self._cursor, self._left, self._fresh = self._schedule.resume_at(cursor), left, True
+        self._iteration += 1  # iterators over the old place end with an error instead of serving the wrong epoch
+
+    def _seek(self) -> None:
+        self._used_in = os.getpid()
+        if self._fed != self._cursor:
+            self._fed = None  # for now, as above
+            self._feed.flush()
+            self._engine.seek(self._cursor)
+            self._fed = self._cursor
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration start `epoch`, 0 to 2**32 - 1; keeps the place in that epoch (after load_state_dict).
+
+        Raises ValueError.
+        """
+        epoch = checked_int("epoch", epoch, 0, NUM_EPOCHS - 1)
+        if epoch != self._cursor.epoch or not self._fresh:
+            self._go_to(Cursor(epoch, 0))
+            self._looks = 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return self._cursor.epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place in the stream, JSON-serialisable; it counts delivered batches, never prefetched ones.
+
+        With it goes this rank's ledger of the epoch under way, or of the one that has just ended.
+        """
+        ledger = self._ledgers.get(self._cursor.epoch) or self._ledgers.get(self._cursor.epoch - 1)
+        own = [] if ledger is None else [{"rank": self._schedule.rank, **ledger.as_dict()}]
+        outline = {} if self._outline is None else {"outline": self._outline}
+        return {**self._identity.save(self._cursor), **self._schedule.saved(self._cursor), **outline, "ledgers": own}
+
+    @functools.cached_property
+    def _outline(self) -> str | None:
+        return make_outline(self._source)
+
+    def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
+        """Continue where `state` was taken; a ledger that this rank has in it goes on, and with it max_bad.
+
+        Raises LoaderError E-STATE if it is of another data set, seed or order or, unless `strict` is False, of another
+        pipeline, dtype or policy for bad samples.
+        """
+        strict = checked_bool("strict", strict)
+        try:
+            cursor = self._identity.restore(state, strict=strict, epoch_samples=self._schedule.n)
+        except LoaderError as error:
+            raise explain_other_data(error, state, self._source, self._outline) from None
+        schedule = self._current_schedule(certain=False)
+        schedule.check_saved(state, cursor)
+        ledger = saved_ledger(state, schedule.rank, schedule.world_size)
+        self._go_to(cursor)
+        self._looks = 0
+        self._ledgers.pop(cursor.epoch, None)
+        if ledger is not None:
+            self._ledgers[ledger.epoch] = ledger
+
+    def stats(self) -> LoaderStats:
+        """Return where time went so far."""
+        requests, num_bytes = getattr(self._source, "traffic", (0, 0))
+        return replace(self._stats, requests=requests, fetched_bytes=num_bytes)
+
+    def ledger(self, epoch: int | None = None) -> EpochLedger:
+        """Return what became of the samples of `epoch`, by default of the epoch last served."""
+        if epoch is None:
+            epoch = max(self._ledgers, default=self._cursor.epoch)
+        return self._ledgers.get(epoch, EpochLedger(epoch))
+
+    def ledgers(self) -> list[EpochLedger]:
+        """Return the ledgers of all epochs served by this loader, in order."""
+        return [self._ledgers[epoch] for epoch in sorted(self._ledgers)]
+
+    def describe(self) -> dict[str, object]:
+        """Return the settings in force, JSON-serialisable, for records and reports."""
+        return {**self._engine.describe(), **self._about}
+
+    def close(self) -> None:
+        """Stop the workers and free the slots, within seconds; idempotent. In a forked child it leaves them alone."""
+        self._closed = True
+        if self._agreement is not None:
+            self._agreement.close()
+        if self._is_parents():
+            return  # a thread that held a lock at the fork is not here to release it
+        self._engine.close()
+        if is_fetching(self._source):
+            self._source.forget()
+        # A thread that waited for a worker has an error by now; one that makes its batch itself may take longer.
+        if self._turn.acquire(timeout=_CLOSE_S):
+            try:
+                self._feed.close()
+            finally:
+                self._turn.release()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,211 @@
+"""ProducerSettings holds all that decides the content of batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.make.layout import BatchLayout, Part, image_layout, patch_layout
+from penstock.loaders.make.native_rows import Plan, plan_images
+from penstock.loaders.make.own_transform import OwnTransform, transformed_layout
+from penstock.loaders.make.read_ahead import ReadAhead
+from penstock.loaders.make.worker_fields import mask_types
+from penstock.loaders.order.bucket_order import Size
+from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.schedule import Schedule
+from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
+from penstock.pipelines.plan.patch_grids import plan_patches
+from penstock.pipelines.spec import ImagePipeline
+
+_MOST_KEPT = 8  # more batches than are made at a time
+
+
+class Content(NamedTuple):
+    """Say what a batch consists of.
+
+    Attributes:
+        samples: the sample of each row, int64 [batch]; -1 for padding.
+        keys: numbers by which the rows are drawn, int64 [batch]; None for their samples.
+        layout: of the batch in its slot.
+        plan: draws how its images are made.
+        is_full: whether each row holds a sample.
+    """
+
+    samples: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64] | None
+    layout: BatchLayout
+    plan: Plan
+    is_full: bool
+
+
+class _Kept:
+    """Keeps what was found out in this process: threads that share a batch, its shape or a sample do it once.
+
+    Attributes:
+        contents: the latest batches.
+        plans: layout and plan of the latest shapes.
+        sound: as ProducerSettings.sound; None before the first use.
+    """
+
+    def __init__(self) -> None:
+        self.contents: dict[Cursor, Content] = {}
+        self.plans: dict[tuple[Any, ...], tuple[BatchLayout, Plan]] = {}
+        self.sound: npt.NDArray[np.bool_] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Kept, ()
+
+
+def _keep(kept: dict[Any, Any], key: Any, found: Any) -> None:
+    if len(kept) >= _MOST_KEPT:
+        kept.clear()
+    kept[key] = found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerSettings:
+    """Hold all that decides the content of batches; it is sent to every worker.
+
+    Attributes:
+        source: images and labels.
+        pipelines: crops, size and resampling of each view of an image.
+        transforms: what is done to the crops of each view; None for nothing.
+        schedule: which samples make a batch.
+        decoder: name of the JPEG decoder, or "auto".
+        substitute: policy "replace": put the next good sample of the order in the row of a bad one.
+        evaluation: serve each sample at most once: the row of a bad one becomes padding instead.
+        device: device of the loader's batches, for engines that make them there.
+        on_repaired: what becomes of an image that libjpeg repairs; see BadSamplePolicy.
+        consumer_bytes: memory that the consumer takes for batches of its own, which an engine adds to its needs.
+        read_ahead: announces samples to the source.
+    """
+
+    source: Source
+    pipelines: tuple[ImagePipeline, ...]
+    schedule: Schedule
+    decoder: str
+    substitute: bool
+    evaluation: bool
+    device: str = "cpu"
+    on_repaired: str = "count"
+    consumer_bytes: int = 0
+    read_ahead: ReadAhead = field(default_factory=ReadAhead)
+    transforms: tuple[OwnTransform | None, ...] = ()
+    _kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
+
+    def content(self, cursor: Cursor) -> Content:
+        """Return what the batch at `cursor` consists of; it must not be changed, since threads share it."""
+        found = self._kept.contents.get(cursor)
+        if found is None:
+            index, keys = self.schedule.batch(cursor.epoch, cursor.position), self.schedule.draw_keys(cursor)
+            found = Content(index, keys, *self._planned(cursor), bool((index >= 0).all()))
+            _keep(self._kept.contents, cursor, found)
+        return found
+
+    def _planned(self, cursor: Cursor) -> tuple[BatchLayout, Plan]:
+        """Return layout and plan of the batch at `cursor`."""
+        schedule, drawn_by = self.schedule, (self.schedule.seed, cursor.epoch)
+        batch_size, rounds = schedule.at(cursor).batch_size, schedule.rounds
+        shape = schedule.size_at(cursor) if rounds is None else schedule.length_at(cursor)
+        found = self._kept.plans.get((cursor.epoch, batch_size, shape))
+        if found is None:
+            if rounds is not None:
+                crops = self._patch_layout(batch_size, rounds.patch, schedule.length_at(cursor))
+                grid = rounds.patch, schedule.length_at(cursor), rounds.max_ratio
+                plan = Plan(partial(plan_patches, self.pipeline, grid, *drawn_by), crops)
+            else:
+                pipelines = self.pipelines_at(cursor)
+                crops = self._make_layout(pipelines, batch_size)
+                plan = plan_images(pipelines, *drawn_by, crops)
+            found = transformed_layout(crops, self.transforms), plan
+            _keep(self._kept.plans, (cursor.epoch, batch_size, shape), found)
+        return found
+
+    @property
+    def pipeline(self) -> ImagePipeline:
+        """The first view's; what concerns reading and decoding is the same in all."""
+        return self.pipelines[0]
+
+    @property
+    def sound(self) -> npt.NDArray[np.bool_]:
+        """The samples in which libjpeg repairs nothing, as far as this process knows, bool [samples]."""
+        if self._kept.sound is None:
+            self._kept.sound = np.zeros(len(self.source), bool)  # untouched pages take no memory
+        return self._kept.sound
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each row is one image that fills its output, as all decoders can make it."""
+        is_image = len(self.pipelines) == 1 and self.schedule.rounds is None
+        return is_image and self.pipeline.is_plain and not self.transforms
+
+    def layout(self, cursor: Cursor) -> BatchLayout:
+        """Return the layout of the batch at `cursor`, in its slot."""
+        return self._planned(cursor)[0]
+
+    def _patch_layout(self, batch_size: int, patch: int, length: int) -> BatchLayout:
+        return patch_layout(self.pipeline, batch_size, patch, length, self._masks)
+
+    def _make_layout(self, pipelines: tuple[ImagePipeline, ...], batch_size: int) -> BatchLayout:
+        images = image_layout(pipelines, batch_size)
+        return images._replace(
+            extras=tuple((name, tuple(Part(size, kind) for size in images.crop_sizes)) for name, kind in self._masks)
+        )
+
+    @cached_property
+    def _masks(self) -> tuple[tuple[str, str], ...]:
+        """Names and types of masks; asking the source takes longer than all else here."""
+        return tuple(mask_types(self.source).items())
+
+    def plan(self, cursor: Cursor) -> Plan:
+        """Return what draws how the images of the batch at `cursor` are made."""
+        return self._planned(cursor)[1]
+
+    def plan_moves(self, cursor: Cursor, numbers: npt.NDArray[np.int64]) -> list[AugmentPlan | None]:
+        """Draw for each view what the batch stage does to rows drawn by `numbers`, where it moves the pixels of masks.
+
+        numbers: int64 [n], as the batch stage takes them. None stands for views whose pixels stay in place.
+        """
+        key, views = BatchKey(self.schedule.seed, cursor.epoch, numbers), enumerate(self.pipelines_at(cursor))
+        return [
+            plan_augmentations(each.augment, each.size, key._replace(view=view))
+            if each.augment.moves_pixels and self._masks
+            else None
+            for view, each in views
+        ]
+
+    def pipelines_at(self, cursor: Cursor) -> tuple[ImagePipeline, ...]:
+        """Return the pipelines with the size that the schedule gives the batch at `cursor`, if it gives one."""
+        size = self.schedule.size_at(cursor)
+        return self.pipelines if size is None else self._resize(size)
+
+    def _resize(self, size: Size) -> tuple[ImagePipeline, ...]:
+        """Return the pipelines with `size`; several views keep their own, since then the batch size alone changes."""
+        return resized(self.pipelines, size) if len(self.pipelines) == 1 else self.pipelines
+
+    @property
+    def largest_layout(self) -> BatchLayout:
+        """A layout that has room for any batch."""
+        layout = transformed_layout(self._make_layout(self.pipelines, self.schedule.batch_size), self.transforms)
+        shapes, rounds = self.schedule.shapes(), self.schedule.rounds
+        layouts = [self._make_layout(self._resize(size), number) for number, size in shapes]
+        if rounds is not None:
+            pairs = zip(rounds.batch_sizes, rounds.lengths, strict=True)
+            layouts = [self._patch_layout(number, rounds.patch, length) for number, length in pairs]
+        if not layouts:
+            return layout
+        most = max(each.num_bytes for each in layouts)
+        # Each view has a part, though all lie in the first one: the rows have room for what is drawn for each view.
+        images = Part((-(-most // layout.batch_size),)), *[Part((0,))] * (layout.num_views - 1)
+        return layout._replace(images=images, extras=())
+
+
+@lru_cache(maxsize=64)
+def resized(pipelines: tuple[ImagePipeline, ...], size: Size) -> tuple[ImagePipeline, ...]:
+    """Return the pipelines with `size` (height, width)."""
+    return tuple(replace(pipeline, size=size) for pipeline in pipelines)

@@ -1,0 +1,269 @@
+"""OwnTransform runs a function of the user's on each crop, with randomness that depends on the sample alone."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.loaders.make.compose_fields import ComposeFields, RowFields, WrongResultError, is_albumentations
+from penstock.loaders.make.global_draws import is_drawing, own_draws, seed_generators
+from penstock.loaders.make.layout import BatchLayout, Part
+from penstock.loaders.make.sendable import needs_script
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.field_kinds import FieldKind
+from penstock.pipelines.function_names import find_parts, name_function
+from penstock.pipelines.image_types import Pixels
+from penstock.pipelines.messages.checked import shown
+from penstock.pipelines.messages.user_functions import describe_exception, takes_generator
+from penstock.pipelines.messages.user_warnings import warn_user
+from penstock.pipelines.plan.philox import STREAM_TRANSFORM, random_words, view_stream
+from penstock.pipelines.spec import ImagePipeline
+
+WORDS = 4  # random words for each call
+_TRIAL_S = 0.05  # of calls in one thread, before as many in each of two
+_SERIAL = 1.5  # times as long: then they wait for each other
+_by_name = threading.Lock()  # for transforms of albumentations, which hold one random state for all threads
+
+
+class OwnTransform:
+    """Call `function` for a crop, uint8 [height, width, channels], and return its result as an array.
+
+    How it is called follows from what it is:
+
+    - it takes a parameter named generator or rng, or a second one without default: `function(image, generator)`, with a
+      numpy.random.Generator;
+    - it is a transform of albumentations: `function(image=image)["image"]`, seeded by its set_random_seed(); the
+      fields that move with the image are handed over and taken back with it (ComposeFields);
+    - otherwise: `function(image)`.
+
+    It may draw from the global random state of Python, numpy and torch as well, for all images or for some of them:
+    the caller seeds that state (TransformStep). It can be pickled if `function` can.
+
+    Attributes:
+        part: shape and dtype of its results, as a trial shows them.
+        name: names the function in saved states.
+        fields: hands the fields of each sample over; None where the image goes in alone.
+        uses_global_state: whether it was seen to draw from the global random state, so that only one thread at a time
+            may call it.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], image: Part, moving: Mapping[str, FieldKind] = MappingProxyType({})
+    ) -> None:
+        """Try `function` on a made image like `image`. Raises ValueError if it does not return an array or a tensor.
+
+        moving: kinds by name of the fields that are to be handed to it.
+        """
+        if not callable(function):
+            raise ValueError(
+                f"transform must be a function of an image, got {shown(function)}"
+                + ": pass it as pipeline=" * isinstance(function, ImagePipeline)
+            )
+        self.function = function
+        self._takes_image_by_name = is_albumentations(function)
+        self.fields = ComposeFields(function, moving) if moving else None
+        self._takes_generator = not self._takes_image_by_name and takes_generator(function, num_others=1)
+        self.uses_global_state = False
+        self._trial_image = np.random.Generator(np.random.Philox(0)).integers(0, 256, image.shape).astype(image.dtype)
+        self._trial_fields = None if self.fields is None else self.fields.example(*image.shape[:2])
+        words = np.arange(WORDS, dtype=np.uint64)
+        before = find_parts(function)
+        with own_draws():
+            self.uses_global_state = is_drawing(lambda: self._try(words))
+            first, second = self._try_seeded(words), self._try_seeded(words)
+        self.part = Part(first.shape, first.dtype.str)
+        after = find_parts(function)  # those that a call changes, such as counters, are no parameters
+        self.name = name_function(function, [name for name in after if before.get(name) != after[name]])
+        if first.shape == second.shape and first.tobytes() != second.tobytes():
+            warn_user(
+                "transform returns different results for the same image and random state: the stream cannot be "
+                "repeated. Draw from the generator that it gets as a second parameter",
+            )
+
+    def _try_seeded(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+        if self.uses_global_state:
+            seed_generators(words)
+        return self._try(words)
+
+    def _try(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+        try:
+            return self._call(self._trial_image.copy(), words, self._trial_fields)[0]
+        except WrongResultError as error:
+            raise ValueError(str(error)) from None
+        except Exception as error:
+            given = _kind(self._trial_image) + (" and its fields" if self.fields else "")
+            raise ValueError(f"transform raised {describe_exception(error)} for an image of {given}") from error
+
+    def __call__(
+        self, image: Pixels, words: npt.NDArray[np.uint64], fields: RowFields | None = None
+    ) -> tuple[npt.NDArray[Any], RowFields | None]:
+        """Return the result for `image` and random words, uint64 [WORDS] each below 2**32, and moved fields.
+
+        fields: what moves with the image, if it is to be handed over. Raises LoaderError.
+        """
+        try:
+            result, moved = self._call(image, words, fields)
+        except WrongResultError as error:
+            raise LoaderError("E-DATASET", str(error), fix="convert what it returns") from None
+        except Exception as error:
+            raise LoaderError("E-DATASET", f"transform raised {describe_exception(error)}", fix=_FIX) from error
+        if (result.shape, result.dtype.str) != self.part:
+            usual = f"{np.dtype(self.part.dtype)} {list(self.part.shape)}"
+            cause = f"transform must return {usual} for each image, got {_kind(result)}"
+            raise LoaderError("E-DATASET", cause, fix="return the same shape and dtype for all images")
+        return result, moved
+
+    def _call(
+        self, image: Pixels, words: npt.NDArray[np.uint64], fields: RowFields | None = None
+    ) -> tuple[npt.NDArray[Any], RowFields | None]:
+        if self._takes_image_by_name:
+            return self._call_by_name(image, int(words[0]), fields)
+        if self._takes_generator:
+            return _as_array(self.function(image, _generator(words))), None
+        return _as_array(self.function(image)), None
+
+    def _call_by_name(
+        self, image: Pixels, seed: int, fields: RowFields | None
+    ) -> tuple[npt.NDArray[Any], RowFields | None]:
+        function: Any = self.function
+        with _by_name:
+            if hasattr(function, "_get_effective_seed"):  # which mixes the number of torch's worker into a seed
+                function.set_random_state(np.random.default_rng(seed), random.Random(seed))  # noqa: S311
+            elif hasattr(function, "set_random_seed"):  # older ones draw from the global random state
+                function.set_random_seed(seed)
+            if self.fields is None or fields is None:
+                return _as_array(function(image=image)["image"]), None
+            size = image.shape[0], image.shape[1]
+            returned = function(image=image, **self.fields.arguments(fields, size))
+        result = _as_array(returned["image"])
+        if not keeps_size(result.shape, size):
+            raise WrongResultError(size_fault(self.fields.names, result.shape, size))
+        return result, self.fields.take(returned, fields, size)
+
+    def holds_interpreter_lock(self) -> bool:
+        """Say whether two threads that call it wait for each other; takes a tenth of a second."""
+        if self.uses_global_state or self._takes_image_by_name:
+            return True
+        words, calls, started = np.zeros(WORDS, np.uint64), 0, time.perf_counter()
+        while (alone := time.perf_counter() - started) < _TRIAL_S:
+            self._call(self._trial_image, words)
+            calls += 1
+
+        def again() -> None:
+            with contextlib.suppress(Exception):  # the stream will name the sample
+                for _ in range(calls):
+                    self._call(self._trial_image, words)
+
+        threads, started = [threading.Thread(target=again) for _ in range(2)], time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return time.perf_counter() - started > _SERIAL * alone
+
+    @property
+    def needs_script(self) -> bool:
+        """Whether a worker process finds it only by importing the user's script, or not at all."""
+        return needs_script(self.function)
+
+
+_FIX = "see the traceback; with workers=0 a debugger stops there"
+
+
+def keeps_size(shape: Sequence[int], size: tuple[int, int]) -> bool:
+    """Return whether a result has the (height, width) of its crop, with channels in front or behind or without."""
+    return len(shape) > 1 and size in (tuple(shape[:2]), tuple(shape[-2:]))
+
+
+def size_fault(names: Sequence[str], shape: Sequence[int], size: tuple[int, int]) -> str:
+    """Say that fields cannot follow a transform which changes the size of images."""
+    fields = ", ".join(names)
+    return (
+        f"transform must keep the size of images, which {fields} would not follow: it makes {list(shape)} of crops of "
+        f"{list(size)}; let the pipeline crop and resize"
+    )
+
+
+def list_transforms(transform: Any, num_views: int) -> list[Any]:
+    """Return the function of each view, None for views without one; [] without any. Raises ValueError.
+
+    transform: one function for all views, or a sequence with one, or None, for each.
+    """
+    if transform is None:
+        return []
+    functions = list(transform) if isinstance(transform, (list, tuple)) else [transform] * num_views
+    if len(functions) != num_views:
+        raise ValueError(f"transform must be one function, or one per view ({num_views}), got {len(functions)}")
+    return functions
+
+
+def try_transforms(
+    functions: Sequence[Any], images: Sequence[Part], fields: Sequence[Mapping[str, FieldKind]] | None = None
+) -> tuple[OwnTransform | None, ...]:
+    """Return the transform of each view, whose crops are like `images`. Raises ValueError.
+
+    fields: kinds by name of the fields that are handed to the function of each view; by default none.
+    """
+    handed = fields or [{}] * len(functions)
+    return tuple(
+        None if function is None else OwnTransform(function, images[view], handed[view])
+        for view, function in enumerate(functions)
+    )
+
+
+def saved_functions(transforms: Sequence[OwnTransform | None], batch_transform: Any) -> dict[str, Any]:
+    """Return by argument the names of the user's functions for saved states, without those that are None.
+
+    That of transform is a list of one, or None, for each view, unless all views have the same.
+    """
+    names = [own and own.name for own in transforms]
+    saved = {
+        "transform": names if len(set(names)) > 1 else next(iter(names), None),
+        "batch_transform": None if batch_transform is None else name_function(batch_transform),
+    }
+    return {argument: name for argument, name in saved.items() if name is not None}
+
+
+def transformed_layout(crops: BatchLayout, transforms: Sequence[OwnTransform | None]) -> BatchLayout:
+    """Return the layout of what `transforms`, one for each view or none at all, make of `crops`."""
+    if not transforms:
+        return crops
+    pairs = zip(transforms, crops.images, strict=True)
+    return crops._replace(images=tuple(part if own is None else own.part for own, part in pairs), crops=crops.images)
+
+
+def draw_words(seed: int, epoch: int, keys: npt.NDArray[np.int64], view: int) -> npt.NDArray[np.uint64]:
+    """Draw the random words of the calls for samples of numbers `keys`, int64 [n]: uint64 [n, WORDS]."""
+    return random_words(seed, epoch, keys, view_stream(STREAM_TRANSFORM, view), WORDS)
+
+
+def _generator(words: npt.NDArray[np.uint64]) -> np.random.Generator:
+    low, high = (int(words[i]) | int(words[i + 1]) << 32 for i in (0, 2))
+    return np.random.Generator(np.random.Philox(key=np.array([low, high], np.uint64)))
+
+
+def _as_array(result: Any) -> npt.NDArray[Any]:
+    if isinstance(result, torch.Tensor):
+        if result.device.type != "cpu" or result.dtype == torch.bfloat16:
+            got = _kind(result)
+            raise WrongResultError(f"transform must return a tensor on the CPU, and not of bfloat16, got {got}")
+        result = result.detach().numpy()
+    if not isinstance(result, np.ndarray) or result.dtype.kind not in "biuf" or not result.size:
+        raise WrongResultError(f"transform must return one tensor or array of numbers, got {_kind(result)}")
+    return result
+
+
+def _kind(result: Any) -> str:
+    if isinstance(result, (torch.Tensor, np.ndarray)):
+        where = f" on {result.device}" if isinstance(result, torch.Tensor) else ""
+        return f"{result.dtype} {list(result.shape)}{where}"
+    return type(result).__name__

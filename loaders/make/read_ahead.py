@@ -1,0 +1,175 @@
+"""Announces to a source which samples come next, because the order is known long before they are needed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import get_worker_info
+
+from penstock.loaders.data.files.contract import BlockSource, FetchingSource, Source, is_fetching
+from penstock.loaders.order.engine_contract import NOWHERE, Cursor
+from penstock.loaders.order.schedule import Schedule
+
+_MAX_STEPS = 1024  # batches ahead, however small they are
+LEAD = 1.25  # of what is mixed at a time: so far ahead of their use samples are announced,
+_MIN_STEPS = 4  # or so many steps
+_OVERTAKEN = 64  # steps: a batch so little before the first one was overtaken by it, as threads make batches
+
+
+class ReadAhead:
+    """Announces the batches of a schedule to its source, as far ahead as the source has room; shared by all threads.
+
+    A worker process announces the batches that it will make itself: torch deals them to the processes in turn. Where
+    blocks of neighbours are mixed and the source can hold what is mixed at a time, a process that makes all batches
+    announces whole blocks.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun = self._next = self._at = NOWHERE
+        self._blocks: BlockFetch | None = None
+
+    def advance(self, source: Source, schedule: Schedule, cursor: Cursor) -> None:
+        """Announce the batch at `cursor` unless it was announced, and batches after it."""
+        if not is_fetching(source):
+            return
+        with self._lock:
+            worker = get_worker_info()
+            stride = 1 if worker is None else worker.num_workers
+            self._at = cursor
+            if self._is_late(schedule, cursor):
+                index = schedule.batch(*cursor)
+                source.announce(index[index >= 0])
+                return
+            is_over = self._blocks is not None and not self._blocks.can_go_on
+            if is_over or not self._begun <= cursor <= self._next:
+                source.forget()  # also what an earlier loader over this source left
+                self._begun = self._next = cursor
+                self._blocks = BlockFetch.of(source, schedule, cursor) if stride == 1 else None
+                self._show_future(source, schedule)
+            if self._blocks is not None:
+                self._next = self._blocks.advance(cursor)
+                return
+            ahead = _MAX_STEPS * schedule.global_batch
+            while self._next <= cursor or (source.has_room and self._distance(schedule, cursor) < ahead):
+                index = schedule.batch(*self._next)
+                source.announce(index[index >= 0])
+                for _ in range(stride):
+                    self._next = schedule.after(self._next)
+
+    def _is_late(self, schedule: Schedule, cursor: Cursor) -> bool:
+        """Return whether the batch at `cursor` precedes that which began, because another thread was faster."""
+        if not cursor < self._begun:
+            return False
+        for _ in range(_OVERTAKEN):
+            cursor = schedule.after(cursor)
+            if cursor >= self._begun:
+                return cursor == self._begun
+        return False
+
+    def _show_future(self, source: FetchingSource, schedule: Schedule) -> None:
+        """Tell a source that keeps samples when it needs each again, if the order can be computed backwards."""
+        set_future = getattr(source, "set_future", None)
+        positions_of = getattr(schedule.order, "positions_of", None)
+        if set_future is None or positions_of is None:
+            return
+
+        def next_use(samples: npt.NDArray[np.int64], is_past: bool) -> npt.NDArray[np.int64]:
+            # Blocks are stored before they are needed, so what is announced is needed at this pass still.
+            is_past = is_past and self._blocks is None
+            epoch, position = schedule.after(self._next) if is_past else self._at
+            first = positions_of(epoch, samples)
+            when: npt.NDArray[np.int64] = np.where(
+                first >= position, first, schedule.n + positions_of(epoch + 1, samples)
+            )
+            return epoch * schedule.n + when
+
+        set_future(next_use)
+
+    def _distance(self, schedule: Schedule, cursor: Cursor) -> int:
+        """Return how many samples lie between `cursor` and the next batch to announce."""
+        epochs = self._next.epoch - cursor.epoch
+        return epochs * schedule.n + self._next.position - cursor.position
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReadAhead, ()
+
+
+class BlockFetch:
+    """Announces window after window of an order by blocks, sorted by their places in the source.
+
+    A window is a range of positions that hold whole blocks (`span_at` of the order). With each batch, as many blocks of
+    a window are announced as fit its size, so what is on its way or waits to be used is always as much.
+    """
+
+    _samples: npt.NDArray[np.int64]  # of the window that is being announced, sorted
+    _num_announced: int  # of these
+    _first: int  # place in the stream at which that window begins
+    _size: int  # its positions
+    _end: Cursor
+
+    def __init__(self, source: BlockSource, schedule: Schedule, cursor: Cursor) -> None:
+        """Begin with the batch at `cursor`, which is announced first of all."""
+        self._source, self._schedule = source, schedule
+        self._start = cursor  # a step begins here; in later epochs, at 0
+        first = schedule.batch(*cursor)
+        source.announce_blocks(first[first >= 0])
+        self._open_window(schedule.after(cursor))
+
+    @classmethod
+    def of(cls, source: Source, schedule: Schedule, cursor: Cursor) -> BlockFetch | None:
+        """Return what announces blocks from `cursor` on; None if the order has none, or the source no room for them."""
+        span_at = getattr(schedule.order, "span_at", None)
+        if (
+            span_at is None
+            or not isinstance(source, BlockSource)
+            or span_at(*cursor) is None
+            or schedule.changes_within
+        ):
+            return None
+        return cls(source, schedule, cursor) if source.can_hold(num_held(schedule)) else None
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the source has room still: a local copy may have filled its disk."""
+        return self._source.can_hold(num_held(self._schedule))
+
+    def advance(self, cursor: Cursor) -> Cursor:
+        """Announce what is due when the batch at `cursor` is made; return the end of what has begun to be announced."""
+        schedule = self._schedule
+        target = cursor.epoch * schedule.n + cursor.position + schedule.global_batch + _lead(schedule)
+        while True:
+            due = len(self._samples) * max(0, target - self._first) // self._size
+            if due < len(self._samples):  # whole blocks
+                block: int = schedule.order.block  # type: ignore[union-attr]
+                due = int(np.searchsorted(self._samples, self._samples[due] // block * block))
+            if due > self._num_announced:
+                self._source.announce_blocks(self._samples[self._num_announced : due])
+                self._num_announced = due
+            if target < self._first + self._size:
+                return self._end
+            self._open_window(self._end)
+
+    def _open_window(self, cursor: Cursor) -> None:
+        """Take up the samples from `cursor` to the end of its window that this rank serves."""
+        schedule = self._schedule
+        epoch, begin = cursor if cursor.position < schedule.n else (cursor.epoch + 1, 0)
+        order: Any = schedule.order
+        end = order.span_at(epoch, begin)[1]
+        start = self._start.position if epoch == self._start.epoch else 0
+        self._samples = np.sort(order(epoch, schedule.at(Cursor(epoch, 0)).positions_between(start, begin, end)))
+        self._num_announced, self._end = 0, Cursor(epoch, end)
+        self._first, self._size = epoch * schedule.n + begin, end - begin
+
+
+def num_held(schedule: Schedule) -> int:
+    """Return how many samples of this rank are on their way, or wait to be used, where blocks are announced whole."""
+    return -(-(schedule.global_batch + _lead(schedule)) // schedule.world_size)
+
+
+def _lead(schedule: Schedule) -> int:
+    order: Any = schedule.order
+    return max(int(LEAD * min(schedule.n, order.mixed)), _MIN_STEPS * schedule.global_batch)

@@ -1,0 +1,128 @@
+"""SampleReader reads one sample of a source and decodes a window of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.contract import Source, WindowSource
+from penstock.loaders.data.files.source_faults import call_source
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import ImagePart, Levels, Window
+from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo
+from penstock.pipelines.sample.orientation import stored_window
+
+Result = TypeVar("Result")
+
+
+class Loaded(NamedTuple):
+    """Hold a sample whose size is known.
+
+    Attributes:
+        sample: index in the source.
+        data: the encoded image, or pixels [height, width, 3]; None where only the crop's part is read, later.
+        probe: what the header says; None for pixels.
+        width: width of the upright image in pixels.
+        height: height of the upright image in pixels.
+    """
+
+    sample: int
+    data: bytes | Levels | None
+    probe: ImageInfo | None
+    width: int
+    height: int
+
+
+class SampleReader:
+    """Reads the samples of one source and decodes them; belongs to one thread.
+
+    Attributes:
+        read_s: seconds spent inside the source since it was last set to 0.
+        repair: what libjpeg repaired in the latest crop; "" for nothing.
+    """
+
+    def __init__(self, source: Source, decoder: ImageDecoder, sound: npt.NDArray[np.bool_] | None = None) -> None:
+        """Read from `source`; `sound`, bool [len(source)], is set for samples in which libjpeg repairs nothing."""
+        self._source, self._decoder = source, decoder
+        self._sound = np.zeros(len(source), bool) if sound is None else sound
+        self.repair = ""
+        self._windows = source if isinstance(source, WindowSource) else None
+        self.read_s = 0.0
+
+    def will_need(self, samples: npt.NDArray[np.int64]) -> None:
+        """Announce to the source which samples come next."""
+        if self._windows is not None:
+            self._time_call(self._windows.will_need, samples)
+
+    def load(self, sample: int) -> Loaded:
+        """Find the size of `sample`, and read it unless its parts can be read alone. Raises LoaderError."""
+        size = call_source(self._windows.stored_size, sample) if self._windows is not None else None
+        if size is not None:
+            probe = self._decoder.probe_stored(size)
+            return Loaded(sample, None, probe, probe.width, probe.height)
+        data = self._time_call(call_source, self._source.read, sample)
+        if isinstance(data, np.ndarray) and data.shape[2:] == (3,) and self._decoder.takes(data.dtype):
+            return Loaded(sample, data, None, data.shape[1], data.shape[0])
+        if not isinstance(data, bytes):
+            raise _type_error(data)
+        probe = self._decoder.probe(data)
+        return Loaded(sample, data, probe, probe.width, probe.height)
+
+    def exif(self, item: Loaded) -> int:
+        """Return the EXIF orientation of a sample's file, 1 to 8, applied or not."""
+        if item.probe is None:
+            return 1
+        return self._decoder.read_exif(item.data, item.probe) if isinstance(item.data, bytes) else item.probe.exif
+
+    def part(self, item: Loaded, window: Window) -> tuple[ImagePart, Window]:
+        """Read the part around `window` of a sample without data, and return it with the window in the stored image."""
+        assert self._windows is not None
+        assert item.probe is not None
+        stored = stored_window(window, item.width, item.height, item.probe.orientation)
+        return self._time_call(call_source, self._windows.read_window, item.sample, stored), stored
+
+    def crop(self, item: Loaded, window: Window) -> Levels:
+        """Decode `window` of the upright image: uint8, or uint16, [height, width, 3], valid until the next call."""
+        x, y, w, h = window
+        self.repair = ""
+        if item.probe is None:
+            assert isinstance(item.data, np.ndarray)
+            return item.data[y : y + h, x : x + w]
+        if item.data is None:
+            part, stored = self.part(item, window)
+            return self._decoder.part(part, item.probe, stored)
+        assert isinstance(item.data, bytes)
+        tells = self._decoder.reports_repairs(item.probe)
+        sound = bool(self._sound[item.sample]) if tells else self.sound(item)
+        pixels = self._decoder.window(item.data, item.probe, window, sound=sound)
+        self.repair = self._decoder.repair
+        if tells and self._decoder.has_asked:  # a warning about its header hid others: ask once, not for every crop
+            self.sound(item)
+        return pixels
+
+    def sound(self, item: Loaded) -> bool:
+        """Return whether libjpeg repairs nothing in the file of `item`, or refuses it; asks it once for each sample."""
+        assert isinstance(item.data, bytes)
+        assert item.probe is not None
+        if not self._sound[item.sample]:
+            self._sound[item.sample] = self._decoder.sound(item.data, item.probe)
+        return bool(self._sound[item.sample])
+
+    def _time_call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+        """Call a method of the source, and add the seconds that it takes to `read_s`."""
+        started = time.perf_counter()
+        try:
+            return method(*arguments)
+        finally:
+            self.read_s += time.perf_counter() - started
+
+
+def _type_error(data: Any) -> LoaderError:
+    got = f"{data.dtype} {list(data.shape)}" if isinstance(data, np.ndarray) else type(data).__name__
+    cause = f"the source's read() must return bytes or pixels uint8 [h, w, 3], got {got}"
+    fix = "convert what it returns, such as a memoryview with bytes()"
+    return LoaderError("E-DATASET", cause, fix="pass ImagePipeline(depth=16)" if "uint16" in got else fix)

@@ -1,0 +1,88 @@
+"""Reads the sizes of all images of a source from their headers, in threads."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.source_faults import name_sample
+from penstock.loaders.make.native_rows import native_rows
+from penstock.loaders.make.sample_reader import SampleReader
+from penstock.loaders.system.machine import available_cpus
+from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.sample.decode import ImageDecoder
+from penstock.pipelines.spec import ImagePipeline
+
+_CHUNK = 1024  # images per task
+_MAX_THREADS, _THREADS_PER_CPU = 32, 4  # they wait for storage most of the time
+_SHOW_AFTER_S = 1.0
+
+
+class _Reader:
+    """Reads sizes; belongs to one thread."""
+
+    def __init__(self, source: Source, pipeline: ImagePipeline) -> None:
+        self._source = source
+        self._native = native_rows(source, pipeline, "auto")
+        self._python = SampleReader(source, ImageDecoder(pipeline, "auto"))
+
+    def read(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return width and height of images `samples` (int64 [n]), int64 [n, 2]; 0 where they cannot be read."""
+        sizes = np.zeros((len(samples), 2), np.int64) if self._native is None else self._native.sizes(samples)
+        for row in np.flatnonzero(sizes[:, 0] == 0).tolist():
+            try:
+                sizes[row] = self.size(int(samples[row]))
+            except LoaderError as error:
+                if not error.of_sample:
+                    raise
+        return sizes
+
+    def size(self, sample: int) -> tuple[int, int]:
+        """Return width and height of an image. Raises LoaderError with the sample and its path."""
+        try:
+            loaded = self._python.load(sample)
+        except LoaderError as error:
+            path = error.path if error.path is not None else name_sample(self._source, sample)
+            raise error.locate(sample=sample, path=path) from error.__cause__
+        return loaded.width, loaded.height
+
+
+def read_sizes(
+    source: Source, pipeline: ImagePipeline, samples: npt.NDArray[np.int64] | None = None
+) -> npt.NDArray[np.int32]:
+    """Return width and height of upright images of `source`, int32 [n, 2]; 0 where they cannot be read.
+
+    `pipeline` says whether EXIF is applied, and which sizes are refused. samples: which images; None for all. Raises
+    LoaderError for faults that are not a sample's.
+    """
+    samples = np.arange(len(source), dtype=np.int64) if samples is None else samples
+    n, own, done = len(samples), threading.local(), 0
+    sizes = np.zeros((n, 2), np.int32)
+
+    def read(first: int) -> int:
+        if not hasattr(own, "reader"):
+            own.reader = _Reader(source, pipeline)
+        some = samples[first : first + _CHUNK]
+        sizes[first : first + len(some)] = own.reader.read(some)
+        return len(some)
+
+    threads = max(1, min(_MAX_THREADS, _THREADS_PER_CPU * available_cpus(), n // _CHUNK))
+    with ProgressBar("sizes", show_after_s=_SHOW_AFTER_S) as bar, ThreadPoolExecutor(threads) as pool:
+        try:
+            for count in pool.map(read, range(0, n, _CHUNK)):
+                done += count
+                bar.show(done, what=f"reading sizes: {done:,} of {n:,} images")
+        except BaseException:  # Ctrl-C, too: what has not begun is not waited for
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return sizes
+
+
+def refuse_unread(source: Source, pipeline: ImagePipeline, sample: int) -> None:
+    """Raise the LoaderError of an image whose size read_sizes could not read."""
+    _Reader(source, pipeline).size(sample)

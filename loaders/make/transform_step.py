@@ -1,0 +1,153 @@
+"""TransformStep has transforms of the user's make the rows of a slot from crops."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.contract import has_fields
+from penstock.loaders.data.files.source_faults import name_sample
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.global_draws import is_drawing, own_draws, read_random_state, seed_generators, shared_draws
+from penstock.loaders.make.layout import Slot
+from penstock.loaders.make.moved_rows import MovedRows
+from penstock.loaders.make.own_transform import OwnTransform, draw_words
+from penstock.loaders.order.engine_contract import Cursor
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.user_warnings import warn_user
+
+DRAWS_IN_THREADS = (
+    "transform draws from the global random state, so that one thread at a time may call it, and its results differ "
+    "between runs if other code draws at the same time: define it in a module, for worker processes, or let it draw "
+    "from a parameter named generator"
+)
+Make = Callable[[int, bool], None]  # makes a row, which perhaps is to be made again
+
+
+class _Work(NamedTuple):
+    """Hold what a transform works on in one view: crops and images, [rows, ...], and words, uint64 [rows, WORDS]."""
+
+    own: OwnTransform
+    crops: npt.NDArray[Any]
+    images: npt.NDArray[Any]
+    words: npt.NDArray[np.uint64]
+    moved: MovedRows | None
+
+
+class TransformStep:
+    """Run transforms on the crops of a batch; belongs to one thread, whose memory for crops it keeps.
+
+    What a transform draws from the global random state follows from the sample alone. In a worker process and in the
+    consumer that state is seeded for each call. Threads do not touch it, because it is the training's as well, until
+    they see that it changes in calls: from then on they call the transform one at a time, seeded.
+    """
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._settings = settings
+        self._crops = np.empty(0, np.uint8)
+
+    def begin(self, cursor: Cursor, slot: Slot) -> Slot:
+        """Return memory for the crops of the rows of `slot`, of the batch at `cursor`."""
+        layout = self._settings.plan(cursor).layout._replace(batch_size=len(slot.rows))
+        if self._crops.nbytes < layout.num_bytes:
+            self._crops = np.empty(layout.num_bytes, np.uint8)
+        return Slot(layout, self._crops, slot.rows)
+
+    def finish(
+        self,
+        cursor: Cursor,
+        crops: Slot,
+        slot: Slot,
+        working_on: Callable[[int], None],
+        keys: npt.NDArray[np.int64] | None,
+    ) -> tuple[dict[str, Any] | None, ...]:
+        """Make the images of `slot` from `crops` and copy the rest; padding becomes zeros. Raises LoaderError.
+
+        Returns what transforms have moved with the images of each view, None where nothing was handed to them.
+        """
+        for name, made in crops.extras.items():
+            for array, crop in zip(slot.extras[name], made, strict=True):
+                array[...] = crop
+        numbers = slot.rows["index"].astype(np.int64) if keys is None else keys
+        served = np.flatnonzero(slot.rows["index"] >= 0).tolist()
+        results: list[dict[str, Any] | None] = []
+        for view, own in enumerate(self._settings.transforms):
+            if own is None:
+                slot.images[view][...] = crops.images[view]
+                results.append(None)
+                continue
+            words = draw_words(self._settings.schedule.seed, cursor.epoch, numbers, view)
+            slot.images[view][slot.rows["index"] < 0] = 0
+            moved, source = None, self._settings.source
+            if own.fields is not None:
+                assert has_fields(source)
+                moved = MovedRows(source, crops, slot, view)
+            work = _Work(own, crops.images[view], slot.images[view], words, moved)
+            _run(own, served, partial(self._make_row, work, slot.rows["index"], working_on), words)
+            results.append(None if moved is None else moved.join())
+        return tuple(results)
+
+    def _make_row(
+        self, work: _Work, index: npt.NDArray[np.int64], working_on: Callable[[int], None], row: int, again: bool
+    ) -> None:
+        """Make an image of its crop, which stays as it is if it is to be made `again`."""
+        sample, crop = int(index[row]), work.crops[row]
+        working_on(sample)
+        try:
+            fields = None if work.moved is None else work.moved.of_row(row)
+            work.images[row], moved = work.own(crop.copy() if again else crop, work.words[row], fields)
+            if work.moved is not None and moved is not None:
+                work.moved.take(row, moved)
+        except LoaderError as error:
+            where = {"sample": sample, "path": name_sample(self._settings.source, sample) or None}
+            raise error.locate(**where) from error.__cause__
+
+
+def _run(own: OwnTransform, rows: list[int], make: Make, words: npt.NDArray[np.uint64]) -> None:
+    """Call `make` for each of `rows`, such that what `own` draws there follows from its `words`."""
+    if threading.current_thread() is not threading.main_thread() and not own.uses_global_state:
+        if _run_undrawn(rows, make):
+            return
+        if not own.uses_global_state:
+            own.uses_global_state = True
+            warn_user(DRAWS_IN_THREADS)
+    with own_draws():
+        for row in rows:
+            seed_generators(words[row])
+            make(row, False)
+
+
+def _run_undrawn(rows: list[int], make: Make) -> bool:
+    """Call `make` for each of `rows`, and return whether none of the calls draws from the global random state.
+
+    If the state has changed meanwhile, each call is made again until it has not: another thread drew then, such as the
+    one that trains.
+    """
+    failure = None
+    with shared_draws():
+        before = read_random_state()
+    for number, row in enumerate(rows):
+        try:
+            with shared_draws():
+                make(row, True)
+        except LoaderError as error:  # perhaps by what it drew
+            failure, rows = error, rows[: number + 1]
+            break
+    with shared_draws():
+        changed = read_random_state() != before
+    if changed and any(is_drawing(partial(_make_again, make, row)) for row in rows):
+        return False
+    if failure is not None:
+        raise failure
+    return True
+
+
+def _make_again(make: Make, row: int) -> None:
+    with shared_draws(), contextlib.suppress(LoaderError):
+        make(row, True)

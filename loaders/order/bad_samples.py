@@ -1,0 +1,80 @@
+"""The policy for bad samples: they raise an error, or are replaced and listed in the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.loaders.order.engine_contract import BadSample
+from penstock.loaders.order.ledger import EpochLedger
+from penstock.pipelines.messages.checked import checked_choice, checked_number, set_checked
+
+POLICIES = ("raise", "replace")
+REPAIR_POLICIES = ("count", "raise", "replace", "ignore")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadSamplePolicy:
+    """Decide whether the bad samples of a batch may pass. Raises ValueError for settings that cannot work.
+
+    Attributes:
+        on_bad_sample: "raise" stops at the first bad sample in order; "replace" goes on with a substitute.
+        on_repaired: what to do about an image in which libjpeg filled in missing data: "count" serves and counts it,
+            "raise" and "replace" treat it as a bad sample, "ignore" does not look for it.
+        max_bad: bad samples allowed in an epoch on this rank before E-MAXBAD: a count, a fraction of the epoch's
+            samples (a float below 1), or None for no limit.
+        samples_per_epoch: samples of this rank in an epoch, which a fraction refers to.
+        evaluation: a bad sample's row becomes padding, so that no other sample counts twice.
+    """
+
+    on_bad_sample: str = "raise"
+    on_repaired: str = "count"
+    max_bad: int | float | None = None
+    samples_per_epoch: int = 0
+    evaluation: bool = False
+
+    def __post_init__(self) -> None:
+        checked_choice("on_bad_sample", self.on_bad_sample, POLICIES)
+        checked_choice("on_repaired", self.on_repaired, REPAIR_POLICIES)
+        if self.max_bad is not None:
+            set_checked(self, max_bad=checked_number("max_bad", self.max_bad, 0))
+            if self.max_bad > 1 and self.max_bad % 1:
+                raise ValueError(f"max_bad must be a count or a share below 1, got {self.max_bad}")
+
+    @property
+    def substitutes(self) -> bool:
+        """Return whether workers have to find a substitute for a bad sample."""
+        return "replace" in (self.on_bad_sample, self.on_repaired)
+
+    @property
+    def limit(self) -> float:
+        """Return the number of bad samples allowed in an epoch, which may be a fraction or infinite."""
+        if self.max_bad is None:
+            return float("inf")
+        fraction = isinstance(self.max_bad, float) and self.max_bad < 1
+        return self.max_bad * self.samples_per_epoch if fraction else self.max_bad
+
+    def judge_misread(self, misread: tuple[BadSample, ...], *, backend: str, rank: int) -> None:
+        """Raise LoaderError for the first sample that was decoded wrongly, where bad samples raise."""
+        if misread and self.on_bad_sample == "raise":
+            raise misread[0].error(backend=backend, rank=rank)
+
+    def judge(self, bad: tuple[BadSample, ...], ledger: EpochLedger, *, backend: str, rank: int) -> None:
+        """Raise LoaderError if the bad samples of a batch may not pass; `ledger` holds those that passed before."""
+        if not bad:
+            return
+        where: dict[str, int | str] = {"backend": backend, "rank": rank}
+        for entry in bad:
+            if (self.on_repaired if entry.code == "E-REPAIRED" else self.on_bad_sample) == "raise":
+                raise entry.error(**where)
+        cause, named = "", bad[0]
+        if len(ledger.bad) + len(bad) > self.limit:
+            of = f" of {self.samples_per_epoch}" if self.limit != self.max_bad else ""
+            cause = (
+                f"{len(ledger.bad) + len(bad)} bad samples in epoch {ledger.epoch}, max_bad is {self.max_bad:g}{of}; "
+                f"the latest: {named.code} {named.cause}"
+            )
+        elif lost := [entry for entry in bad if entry.substitute < 0 and not self.evaluation]:
+            named = lost[0]
+            cause = f"no good sample among those that follow it ({named.code} {named.cause})"
+        if cause:
+            raise named._replace(code="E-MAXBAD", cause=cause, fix="", raised=None).error(**where)

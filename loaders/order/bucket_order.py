@@ -1,0 +1,190 @@
+"""Serves samples in buckets, of which each has its own image size: every global batch is of one bucket."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.order.permutation import Index, Permutation
+from penstock.loaders.system.memoize_per_object import keep_results
+from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.errors import LoaderError
+
+Size = tuple[int, int]  # height and width of images, in pixels
+_BATCHES, _FIRST_BUCKET = 0, 1  # numbers of the draws of an epoch
+_AT_ONCE = 256  # steps whose buckets are looked up at once
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Bucketed:
+    """Order the samples of each bucket; a position is a place in the list of all buckets, one after the other.
+
+    Attributes:
+        n: number of samples.
+        seed: seed of the shuffle.
+        shuffled: whether the samples of each bucket are shuffled in each epoch, and the batches of all buckets.
+        sizes: of the images in each bucket.
+        starts: int64 [buckets + 1], where the samples of each bucket begin in `members`, and the last ones end.
+        members: [n], the samples bucket by bucket, int32 if that is enough; shared by all workers.
+        digest: hex digest of buckets and members.
+    """
+
+    n: int
+    seed: int
+    shuffled: bool
+    sizes: tuple[Size, ...]
+    starts: Index
+    members: SharedArray
+    digest: str
+    repeats: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"buckets-1 {self.digest}"
+
+    def __call__(self, epoch: int, positions: Index) -> Index:
+        places = np.array(positions, np.int64)
+        buckets = np.searchsorted(self.starts, places, "right") - 1
+        for bucket in np.unique(buckets).tolist() if self.shuffled else ():
+            some, first = np.flatnonzero(buckets == bucket), int(self.starts[bucket])
+            count = int(self.starts[bucket + 1]) - first
+            places[some] = first + _shuffle(count, self.seed, epoch, bucket)(places[some] - first)
+        found: Index = self.members.array[places].astype(np.int64)
+        return found
+
+    def steps(self, epoch: int, global_batch: int, *, drop_last: bool) -> BucketSteps:
+        """Return the steps of `epoch`, each of `global_batch` samples of one bucket."""
+        return _lay_out(self, epoch, global_batch, drop_last)
+
+
+def make_bucketed(buckets: npt.NDArray[np.uint8], sizes: tuple[Size, ...], seed: int, *, shuffled: bool) -> Bucketed:
+    """Return the order of samples of which sample i belongs to bucket `buckets[i]`, whose images have `sizes` of it."""
+    n = len(buckets)
+    starts = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(np.bincount(buckets, minlength=len(sizes)), out=starts[1:])
+    members = SharedArray.create((n,), np.int32 if n < 1 << 31 else np.int64, name="penstock-buckets")
+    members.array[:] = np.argsort(buckets, kind="stable")
+    digest = hashlib.blake2b(repr((sizes, starts.tolist())).encode("ascii"), digest_size=8)
+    digest.update(members.array.data)
+    about = {"sizes": sizes, "starts": starts, "members": members, "digest": digest.hexdigest()}
+    return Bucketed(n=n, seed=seed, shuffled=shuffled, **about)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class BucketSteps:
+    """Lay out the steps of one epoch, in memory that does not grow with it.
+
+    A place in the epoch is the number of samples that were served before it. Each step takes `global_batch` samples,
+    except the last batch of a bucket, which may be short.
+
+    Attributes:
+        starts: as of Bucketed.
+        global_batch: samples per step, of all ranks.
+        counts: int64 [buckets], steps of each bucket.
+        shuffle: permutes the batches; None for bucket after bucket.
+    """
+
+    starts: Index
+    global_batch: int
+    counts: Index
+    shuffle: Permutation | None
+    ends: Index = field(init=False)  # of each bucket's batches in the list of all
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ends", np.cumsum(self.counts))
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    @property
+    def end(self) -> int:
+        return self.place(len(self))
+
+    def batch(self, place: int) -> int:
+        return self.global_batch
+
+    def left(self, place: int) -> int:
+        return len(self) - self.number(place)
+
+    def after(self, place: int) -> int:
+        return self.place(self.number(place) + 1)
+
+    def group(self, place: int, steps: int) -> tuple[int, int]:
+        number = self.number(place)
+        return self.place(number - number % steps), number % steps
+
+    @cached_property
+    def _short(self) -> tuple[Index, Index]:
+        """Return the numbers of the short steps, rising, and how many samples are missing before each and at the end.
+
+        Both int64: [short] and [short + 1].
+        """
+        missing = self.counts * self.global_batch - np.diff(self.starts)
+        some = np.flatnonzero(missing > 0)
+        batches = self.ends[some] - 1
+        numbers = batches if self.shuffle is None else self.shuffle.inverse(batches)
+        order = np.argsort(numbers)
+        return numbers[order], np.concatenate(([0], np.cumsum(missing[some][order])))
+
+    def place(self, number: int) -> int:
+        """Return the place at which step `number` begins; behind the last one, the samples of all steps."""
+        short, missing = self._short
+        return number * self.global_batch - int(missing[np.searchsorted(short, number, "left")])
+
+    def number(self, place: int) -> int:
+        """Return the number of the step that begins at `place`.
+
+        Raises LoaderError E-STATE where none does: the place is of another global batch.
+        """
+        short, missing = self._short
+        passed = int(np.searchsorted(short * self.global_batch - missing[:-1], place, "left"))
+        number, beyond = divmod(place + int(missing[passed]), self.global_batch)
+        if beyond or number > len(self):
+            cause = f"no batch of {self.global_batch} samples begins at position {place} of an epoch in buckets"
+            raise LoaderError("E-STATE", cause, fix="resume with a batch_size that gives the state's global batch")
+        return number
+
+    def bucket(self, number: int) -> int:
+        """Return the bucket of step `number`."""
+        return int(_buckets(self, number // _AT_ONCE)[number % _AT_ONCE])
+
+    def positions(self, place: int, steps: int, rows: Index) -> Index:
+        """Return the positions of Bucketed at `rows` of some global batches, from `place` on: int64 [steps, rows].
+
+        Rows without a sample have the position n, and so have steps behind the last one.
+        """
+        n, numbers = self.starts[-1], self.number(place) + np.arange(steps, dtype=np.int64)
+        positions = np.full((len(numbers), len(rows)), n, np.int64)
+        inside = numbers < len(self)
+        batches = numbers[inside] if self.shuffle is None else self.shuffle(numbers[inside])
+        buckets = np.searchsorted(self.ends, batches, "right")
+        before = batches - (self.ends - self.counts)[buckets]
+        found = (self.starts[buckets] + before * self.global_batch)[:, None] + rows
+        positions[inside] = np.where(found < self.starts[buckets + 1, None], found, n)
+        return positions
+
+
+@lru_cache(maxsize=1024)
+def _shuffle(count: int, seed: int, epoch: int, bucket: int) -> Permutation:
+    return Permutation.of_epoch(count, seed, epoch, _FIRST_BUCKET + bucket)
+
+
+@lru_cache(maxsize=16)
+def _buckets(steps: BucketSteps, part: int) -> Index:
+    """Return the buckets of _AT_ONCE steps, int64, from `part` * _AT_ONCE on: each is asked for several times."""
+    numbers = np.arange(part * _AT_ONCE, min((part + 1) * _AT_ONCE, len(steps)), dtype=np.int64)
+    batches = numbers if steps.shuffle is None else steps.shuffle(numbers)
+    return np.searchsorted(steps.ends, batches, "right")
+
+
+@keep_results(8)
+def _lay_out(order: Bucketed, epoch: int, global_batch: int, drop_last: bool) -> BucketSteps:
+    held = np.diff(order.starts)
+    counts = held // global_batch if drop_last else -(-held // global_batch)
+    total = int(counts.sum())
+    shuffle = Permutation.of_epoch(total, order.seed, epoch, _BATCHES) if order.shuffled and total else None
+    return BucketSteps(order.starts, global_batch, counts, shuffle)

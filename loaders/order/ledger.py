@@ -1,0 +1,128 @@
+"""EpochLedger counts what became of the samples of an epoch, and lists those that were replaced or repaired."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.order.engine_contract import BadSample, HostBatch
+from penstock.pipelines.errors import ERROR_CODES
+
+MAX_REPAIRS = 1000  # entries of a ledger: a data set may be repaired throughout
+
+CountSources = Callable[[npt.NDArray[np.int64]], dict[str, int]]
+
+
+@dataclass
+class EpochLedger:
+    """Count what became of the samples of one epoch on this rank: planned = delivered + replaced.
+
+    Attributes:
+        epoch: number of the epoch.
+        planned: samples that were to be served.
+        delivered: samples that were served.
+        replaced: samples that could not be served; a substitute or padding has their row.
+        bad: one entry for each replaced sample.
+        repaired: delivered samples whose pixels differ from the file's: libjpeg filled in missing data, as for a
+            truncated photo, or a GPU decoder was found to be wrong (E-DECODER).
+        repairs: one entry for each of the first MAX_REPAIRS of them.
+        sources: of a mixture, name of each source -> samples of it that were served.
+    """
+
+    epoch: int
+    planned: int = 0
+    delivered: int = 0
+    replaced: int = 0
+    bad: list[BadSample] = field(default_factory=list)
+    repaired: int = 0
+    repairs: list[BadSample] = field(default_factory=list)
+    sources: dict[str, int] = field(default_factory=dict)
+
+    def add(self, batch: HostBatch, count_sources: CountSources | None = None) -> None:
+        """Count a delivered batch; padding that stands for no sample is left out.
+
+        count_sources: of a mixture, returns the name of each source and how many of some samples are its own.
+        """
+        if count_sources is not None:
+            self._add_sources(count_sources(batch.index[batch.index >= 0]))
+        padded = {bad.row for bad in batch.bad if bad.substitute < 0}
+        rows = int((batch.index >= 0).sum()) + len(padded)
+        self.planned += rows
+        self.replaced += len(batch.bad)
+        self.delivered += rows - len(batch.bad)
+        self.bad.extend(batch.bad)
+        flawed = (*batch.repaired, *batch.misread)
+        self.repaired += len(flawed)
+        self.repairs.extend(flawed[: max(0, MAX_REPAIRS - len(self.repairs))])
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> EpochLedger:
+        """Return the ledger that `as_dict` has written. Raises ValueError for anything else."""
+        epoch = saved.get("epoch")
+        if type(epoch) is not int:
+            raise ValueError("not a valid ledger")
+        ledger = cls(epoch)
+        ledger.add_saved(saved)
+        return ledger
+
+    def add_saved(self, saved: Mapping[str, Any]) -> None:
+        """Count what a ledger counted that `as_dict` returned. Raises ValueError for anything else."""
+        try:
+            counts = [saved["planned"], saved["delivered"], saved["replaced"], saved["repaired"]]
+            bad, repairs = ([_from_line(line) for line in saved[name]] for name in ("bad", "repairs"))
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"not a valid ledger ({type(error).__name__}: {error})") from None
+        sources = saved.get("sources", {})
+        if not isinstance(sources, dict) or any(type(count) is not int for count in sources.values()):
+            raise ValueError("not a valid ledger (sources)")
+        if any(type(count) is not int or count < 0 for count in counts) or counts[0] != counts[1] + counts[2]:
+            raise ValueError("the ledger's counts do not add up")
+        if len(bad) != counts[2] or len(repairs) > counts[3]:
+            raise ValueError("the ledger's lines do not match its counts")
+        self._add_sources(sources)
+        self.planned += counts[0]
+        self.delivered += counts[1]
+        self.replaced += counts[2]
+        self.repaired += counts[3]
+        self.bad.extend(bad)
+        self.repairs.extend(repairs[: max(0, MAX_REPAIRS - len(self.repairs))])
+
+    def _add_sources(self, counts: Mapping[str, int]) -> None:
+        for name, count in counts.items():
+            self.sources[name] = self.sources.get(name, 0) + count
+
+    def line(self) -> str:
+        """Return the counts in one line, with how many samples each code replaced."""
+        codes = Counter(entry.code for entry in self.bad)
+        why = f" ({', '.join(f'{code} {count}' for code, count in codes.most_common())})" if codes else ""
+        repaired = f" repaired={self.repaired}" if self.repaired else ""
+        sources = "".join(f" {name}={count}" for name, count in self.sources.items())
+        return f"planned={self.planned} delivered={self.delivered} replaced={self.replaced}{why}{repaired}{sources}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the ledger as a JSON-serialisable dict, its paths escaped to ASCII."""
+        counts = {"planned": self.planned, "delivered": self.delivered, "replaced": self.replaced}
+        bad, repairs = ([_to_line(entry) for entry in entries] for entries in (self.bad, self.repairs))
+        sources = {"sources": self.sources} if self.sources else {}
+        return {"epoch": self.epoch, **counts, "bad": bad, "repaired": self.repaired, "repairs": repairs, **sources}
+
+
+def _to_line(entry: BadSample) -> dict[str, object]:
+    named = {name: getattr(entry, name) for name in ("sample", "code", "cause")}
+    return {**named, "path": ascii(entry.path)[2:-1], "substitute": entry.substitute}
+
+
+def _from_line(line: Mapping[str, Any]) -> BadSample:
+    """Return the entry that `_to_line` wrote. Raises the error that an invalid line causes."""
+    path = line["path"].encode("ascii").decode("unicode_escape").encode("latin-1")
+    entry = BadSample(line["sample"], line["code"], line["cause"], path, line["substitute"], -1)
+    if (type(entry.sample), type(entry.substitute), type(entry.cause)) != (int, int, str):
+        raise TypeError("a line has values of other types")
+    if entry.code not in ERROR_CODES:
+        raise ValueError(f"unknown code {entry.code!r}")
+    return entry

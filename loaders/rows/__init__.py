@@ -1,1 +1,0 @@
-"""From indices to the rows of a batch: read, plan, decode, draw, transform."""

@@ -1,0 +1,1 @@
+"""Who makes batches ahead of time, and who carries them to the consumer."""

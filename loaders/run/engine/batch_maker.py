@@ -1,0 +1,107 @@
+"""BatchMaker makes one batch at a time in a worker, process or thread: a work item goes in, a message comes out."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import Dataset, get_worker_info
+
+from penstock.loaders.data.files.source_faults import name_sample
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.producer import Aborted, Producer
+from penstock.loaders.order.engine_contract import BadSample
+from penstock.loaders.run.engine.slots import BatchSlots
+from penstock.loaders.run.engine.work_items import Produced, WorkItem
+from penstock.loaders.run.workers.failures import exception_error
+from penstock.loaders.run.workers.worker_progress import (
+    BUSY,
+    MADE,
+    PID,
+    SAMPLE,
+    SINCE_NS,
+    WorkerProgress,
+    WorkerTraceback,
+)
+from penstock.pipelines.errors import hide_secrets
+
+
+class BatchMaker(Dataset[Produced]):
+    """Makes batches for one worker.
+
+    It is a map-style dataset too, whose keys are work items and whose values are messages about filled slots: that is
+    how torch's worker processes run it.
+
+    Args:
+        worker: row of this worker in the progress table; None to take the id of torch's worker process.
+        make_producer: makes what fills the slots.
+    """
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        slots: BatchSlots,
+        progress: WorkerProgress,
+        worker: int | None = None,
+        make_producer: Callable[[ProducerSettings], Producer] = Producer,
+    ) -> None:
+        self._settings, self._slots, self._progress = settings, slots, progress
+        self._worker, self._make_producer = worker, make_producer
+        self._process: int | None = None  # id of the worker process, None in the consumer's
+        self._producer: Producer | None = None  # is made in the worker, since decoders do not pickle
+
+    @property
+    def sample(self) -> int:
+        """Return the sample that is being made, or the latest one."""
+        return int(self._progress.table[self._worker or 0, SAMPLE])
+
+    def make(self, item: WorkItem) -> Produced:
+        """Fill the slot of `item`; errors are part of the message, nothing is raised."""
+        if self._worker is None:
+            info = get_worker_info()
+            assert info is not None
+            self._worker, self._process = info.id, os.getpid()
+        mine = self._progress.table[self._worker]
+
+        def working_on(sample: int) -> None:
+            mine[SAMPLE], mine[SINCE_NS] = sample, time.monotonic_ns()
+            if self._progress.generation != item.generation:
+                raise Aborted
+
+        mine[BUSY] = 1
+        try:
+            if self._producer is None:
+                mine[PID] = os.getpid()
+                self._producer = self._make_producer(self._settings)
+            memory, rows = self._slots.memory[item.slot], self._slots.rows[item.slot]
+            producer = self._producer
+            watched = self._progress.addresses(self._worker, item.generation)
+            bad, seconds = producer.produce(item.cursor, memory, rows, working_on, watched, (item.part, item.parts))
+            if self._process is not None:
+                bad = tuple(map(_sendable, bad))
+            tasks = tuple(producer.tasks.items())
+            repaired = tuple(producer.repaired[row] for row in sorted(producer.repaired))
+            more: Any = {"read_s": producer.read_s, "repaired": repaired, "moved": producer.moved}
+            produced = Produced(item, bad, seconds, True, None, tasks=tasks, **more)
+        except Aborted:
+            produced = Produced(item, (), 0.0, False, None)
+        except Exception as error:
+            sample = int(mine[SAMPLE])
+            path = name_sample(self._settings.source, sample) or None
+            produced = Produced(item, (), 0.0, False, *exception_error(error, sample, path=path, worker=self._process))
+        # Not in a finally: if something else ends the worker, its row must still say that it was busy, and with what.
+        mine[BUSY] = 0
+        mine[MADE] += 1
+        return produced
+
+    __getitem__ = make
+
+
+def _sendable(bad: BadSample) -> BadSample:
+    """Return a bad sample that can be sent to another process: an exception perhaps cannot, so its text is sent."""
+    if bad.raised is None:
+        return bad
+    return bad._replace(raised=WorkerTraceback(hide_secrets("".join(traceback.format_exception(bad.raised)))))

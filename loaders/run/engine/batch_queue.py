@@ -1,0 +1,171 @@
+"""BatchQueue is what the threads of an engine share: the batches to make, and those made, in the stream's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.producer import Producer
+from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.run.engine.batch_maker import BatchMaker
+from penstock.loaders.run.engine.slots import SPARE_SLOTS, BatchSlots
+from penstock.loaders.run.engine.work_items import Produced, WorkItem, join_parts
+from penstock.loaders.run.workers.watchdog import POLL_S
+from penstock.loaders.run.workers.worker_progress import WorkerProgress
+from penstock.loaders.system.recycled_memory import Recycler
+from penstock.loaders.system.signal_safe import SignalSafeCondition
+from penstock.pipelines.errors import LoaderError
+
+
+class BatchQueue:
+    """The work to hand out and the batches that are made, under one lock.
+
+    Threads hold this and never the engine, so that an engine that is dropped can end them.
+
+    Attributes:
+        slots: memory of the batches, three slots more than may be under way.
+        recycler: hands the numbers of free slots out.
+        progress: a row for each of `workers` threads, and one for a batch that is made outside of them.
+        changed: the lock; notified at every change.
+        cursor: place in the stream of the next batch to hand out.
+        made: batches that are made and not yet taken, by number.
+        closed: whether the threads are to end.
+    """
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        workers: int,
+        ahead: int,
+        cursor: Cursor,
+        *,
+        pinned: bool = False,
+        parts: int = 1,
+    ) -> None:
+        """Start at `cursor`, with at most `ahead` batches under way: handed out to be made and not yet delivered.
+
+        pinned: whether a GPU may copy out of the slots. parts: of a batch, each handed out by itself.
+        """
+        self._settings, self._ahead, self._parts = settings, ahead, parts
+        self.slots = BatchSlots(ahead + SPARE_SLOTS, settings.largest_layout, shared=pinned)
+        if pinned:
+            self.slots.pin(settings.device)
+        self.recycler = Recycler(ahead + SPARE_SLOTS)
+        self.progress = WorkerProgress(workers + 1, shared=False)
+        self.changed = SignalSafeCondition()
+        self.cursor, self._handed_out, self._taken, self._delivered = cursor, 0, 0, 0
+        self._rest: WorkItem | None = None  # the next part of a batch that is not handed out in whole
+        self._reports: dict[int, list[Produced]] = {}  # by slot, of batches that threads are at
+        self._cut: dict[int, int] = {}  # by slot, how many parts of a batch were handed out before a seek()
+        self.made: dict[int, Produced] = {}
+        self.closed = False
+
+    def maker(self, worker: int, make_producer: Callable[[ProducerSettings], Producer] = Producer) -> BatchMaker:
+        """Return a maker of batches for thread `worker`; the number after the last is for batches made elsewhere."""
+        return BatchMaker(self._settings, self.slots, self.progress, worker, make_producer)
+
+    def wait_for_work(self) -> tuple[int, WorkItem] | None:
+        """Hand out the next part to make and its batch's number, once there is room for it; None at the end."""
+        with self.changed:
+            while not self.closed and not self._has_work():
+                self.changed.wait(POLL_S)  # with a limit: a slot comes back by a finalizer, which notifies nobody
+            return None if self.closed else self.next_work()
+
+    def _has_work(self) -> bool:
+        has_room = self._handed_out - self._delivered < self._ahead and len(self.recycler) > 0
+        return self._rest is not None or has_room
+
+    def next_work(self) -> tuple[int, WorkItem]:
+        """Hand out the next part to make and its batch's number; the first part takes a slot."""
+        item = self._rest
+        if item is None:
+            item = WorkItem(self.progress.generation, self.cursor, self.recycler.take(), 0, self._parts)
+            self._handed_out += 1
+            self.cursor = self._settings.schedule.after(self.cursor)
+        self._rest = item._replace(part=item.part + 1) if item.part + 1 < item.parts else None
+        return self._handed_out - 1, item
+
+    def is_wanted(self, item: WorkItem) -> bool:
+        """Say whether `item` is still wanted: no seek() or close() since it was handed out."""
+        return item.generation == self.progress.generation and not self.closed
+
+    def put(self, number: int, produced: Produced) -> None:
+        """Store what is made: with its last part a batch, or one that is no longer wanted gives its slot back."""
+        slot = produced.item.slot
+        with self.changed:
+            reports = self._reports.setdefault(slot, [])
+            reports.append(produced)
+            if len(reports) < self._cut.get(slot, produced.item.parts):
+                return
+            del self._reports[slot]
+            self._cut.pop(slot, None)
+            if self.is_wanted(produced.item):
+                self.made[number] = join_parts(reports) if produced.item.parts > 1 else produced
+            else:
+                self.recycler.give_back(slot)
+            self.changed.notify_all()
+
+    def take(self, *, wait: bool = False) -> Produced | None:
+        """Take the next batch in the stream's order; None at the end, or where it is not made yet (unless `wait`)."""
+        with self.changed:
+            while self._taken not in self.made:
+                if self.closed or not wait:
+                    return None
+                self.changed.wait()
+            self._taken += 1
+            return self.made.pop(self._taken - 1)
+
+    def ready(self) -> int:
+        """Count the batches that take() returns without waiting: one that is made out of turn is not among them."""
+        with self.changed:
+            number = self._taken
+            while number in self.made:
+                number += 1
+            return number - self._taken
+
+    def make_room(self) -> None:
+        """Count a delivered batch, so that another one may be made."""
+        with self.changed:
+            self._delivered += 1
+            self.changed.notify_all()
+
+    def seek(self, cursor: Cursor) -> None:
+        """Go on at `cursor`, and drop what was made for another place."""
+        with self.changed:
+            self.progress.next_generation()
+            while self.made:  # one at a time: after Ctrl-C in the middle no slot is given back twice
+                self.recycler.give_back(self.made.popitem()[1].item.slot)
+            rest, self._rest = self._rest, None
+            if rest is not None:  # the threads that have its other parts still write to the slot
+                self._cut[rest.slot] = rest.part
+                if len(self._reports.get(rest.slot, ())) == rest.part:
+                    del self._reports[rest.slot], self._cut[rest.slot]
+                    self.recycler.give_back(rest.slot)
+            self.cursor, self._handed_out, self._taken, self._delivered = cursor, 0, 0, 0
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Hand out nothing any more, so that the threads end."""
+        with self.changed:
+            self.closed = True
+            self.progress.next_generation()
+            self.made.clear()
+            self.changed.notify_all()
+
+
+def make_batches(queue: BatchQueue, maker: BatchMaker) -> None:
+    """Make batches until the queue is closed; this is what a thread runs."""
+    while (work := queue.wait_for_work()) is not None:
+        number, item = work
+        try:
+            produced = maker.make(item)
+        except BaseException as error:  # such as SystemExit: of no use in a thread, but the consumer waits for it
+            produced = stopped_by(error, item, maker.sample)
+        queue.put(number, produced)
+
+
+def stopped_by(error: BaseException, item: WorkItem, sample: int) -> Produced:
+    """Turn an exception in a thread that worked on `sample` (-1 for none) of `item` into the message about it."""
+    found = LoaderError("E-WORKER", f"{type(error).__name__}: {error}", sample=sample if sample >= 0 else None)
+    found.__cause__ = error
+    return Produced(item, (), 0.0, False, found)

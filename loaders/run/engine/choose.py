@@ -1,0 +1,84 @@
+"""Chooses between worker threads and worker processes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.layout import BatchLayout
+from penstock.loaders.make.native_rows import native_rows
+from penstock.loaders.make.transform_step import DRAWS_IN_THREADS
+from penstock.loaders.order.engine_contract import Engine
+from penstock.loaders.run.engine.process_engine import ProcessEngine, ProcessOptions, process_needs
+from penstock.loaders.run.engine.slot_needs import crops_bytes, share_batches, thread_needs
+from penstock.loaders.run.engine.thread_engine import ThreadEngine
+from penstock.loaders.run.workers.launch import hides_main
+from penstock.loaders.run.workers.needs import Needs
+from penstock.pipelines.messages.user_warnings import warn_user
+
+_LOOKED_AT = 16  # images, spread over the data set
+_NEARLY_ALL = 0.75  # of them the native library must take: the others hold the interpreter lock now and then
+
+
+def open_engine(name: str, settings: ProducerSettings, options: ProcessOptions) -> Engine:
+    """Return the engine of backend `name` that `options` ask for.
+
+    Raises ValueError where that is one of processes, which cannot be sent the user's transform.
+    """
+    if options.has_processes and not (options.workers_are == "auto" and suits_threads(settings, options)):
+        if options.start_method != "fork" and hides_main(settings.source) and _needs_script(settings):
+            raise ValueError(
+                "worker processes cannot be sent the transform, which is a lambda, an inner function, or defined in a "
+                "script or a notebook: define it in a module, or pass workers_are='threads'"
+            )
+        return ProcessEngine(name, settings, options)
+    if options.num_workers and any(own is not None and own.uses_global_state for own in settings.transforms):
+        warn_user(DRAWS_IN_THREADS)
+    return ThreadEngine(name, settings, options)
+
+
+def _needs_script(settings: ProducerSettings) -> bool:
+    return any(transform is not None and transform.needs_script for transform in settings.transforms)
+
+
+def suits_threads(settings: ProducerSettings, options: ProcessOptions) -> bool:
+    """Say whether threads are at least as fast as processes, or all that works; not if processes were asked for.
+
+    Threads are all that works for a transform that a script or a notebook defines. Elsewhere they suit where the
+    native library makes nearly all images, and for sources of the user's own that serve encoded images: their decoders
+    release the interpreter lock. Pixels are cropped and resized with that lock in between, so two threads make half as
+    many images/s as two processes (2,400 and 4,500).
+    """
+    source = settings.source
+    if options.start_method != "forkserver" or getattr(source, "holds_interpreter_lock", False):
+        return False
+    own = [transform for transform in settings.transforms if transform is not None]
+    if _needs_script(settings):
+        return True
+    if any(transform.holds_interpreter_lock() for transform in own):
+        return False
+    native = native_rows(source, settings.pipeline, settings.decoder)
+    if native is not None:
+        count = min(_LOOKED_AT, len(source))
+        if native.takes(np.arange(count) * len(source) // count) >= _NEARLY_ALL * count:
+            return True
+    module = type(source).__module__
+    if module == "__main__":  # a process would need a main guard there, and cannot import a notebook at all
+        return True
+    return not module.startswith("penstock.") and (options.num_workers == 1 or not _serves_pixels(source))
+
+
+def _serves_pixels(source: Source) -> bool:
+    try:
+        return isinstance(source.read(0), np.ndarray)
+    except Exception:  # is reported with its sample, if the stream gets there
+        return False
+
+
+def needs_of(options: ProcessOptions, layout: BatchLayout) -> Needs:
+    """Return what the engine that `options` ask for takes at most for batches of `layout`."""
+    if options.has_processes:
+        return process_needs(options, layout)
+    parts, ahead = share_batches(options.num_workers, options.prefetch, layout.batch_size)
+    return thread_needs(ahead, layout, crops_bytes(layout, options.num_workers, parts))

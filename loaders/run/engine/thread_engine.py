@@ -1,0 +1,223 @@
+"""ThreadEngine makes batches in threads of the consumer's process."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.producer import Producer
+from penstock.loaders.order.engine_contract import NOWHERE, Cursor, HostBatch
+from penstock.loaders.run.engine.batch_maker import BatchMaker
+from penstock.loaders.run.engine.batch_queue import BatchQueue, make_batches
+from penstock.loaders.run.engine.engine_states import EngineStates
+from penstock.loaders.run.engine.options import WorkerOptions
+from penstock.loaders.run.engine.slot_needs import crops_bytes, share_batches, thread_needs
+from penstock.loaders.run.engine.work_items import Produced, WorkItem
+from penstock.loaders.run.workers.launch import deferred_signals
+from penstock.loaders.run.workers.needs import ensure
+from penstock.loaders.run.workers.watchdog import POLL_S, Watchdog
+from penstock.loaders.run.workers.worker_progress import BUSY, SAMPLE, SINCE_NS
+from penstock.pipelines.errors import LoaderError
+
+Taken = TypeVar("Taken")
+
+_LEAVE_S = 2.0  # at close, for threads to leave: they check at each sample whether to
+
+
+def _run(job: Callable[[], None], ready: threading.Semaphore) -> None:
+    torch.set_num_threads(1)  # applies to this thread
+    ready.release()
+    job()
+
+
+class ThreadEngine(EngineStates):
+    """Engine whose workers are threads; Engine holds the contract of its methods.
+
+    Another engine may own one and finish its batches. A thread started by run() takes them from `queue`, and the
+    consumer waits for finished ones with wait_for(). Without threads the consumer calls take(). Both ways deliver()
+    hands them out.
+
+    Args:
+        options: number of threads, batches ahead of all together, and the watchdog's time.
+        ahead: batches under way, where it is not what share_batches says.
+        make_producer: makes what fills the slots; another one than Producer leaves most of them to another decoder.
+
+    Attributes:
+        queue: work and batches of the threads; None unless the engine runs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: ProducerSettings,
+        options: WorkerOptions,
+        *,
+        ahead: int | None = None,
+        make_producer: Callable[[ProducerSettings], Producer] = Producer,
+    ) -> None:
+        super().__init__(name, settings)
+        self._make_producer = make_producer
+        self._options, self._workers = options, options.num_workers
+        size = settings.largest_layout.batch_size if make_producer is Producer else 1  # tasks are of whole batches
+        self._parts, few = share_batches(self._workers, options.prefetch, size)
+        self._ahead = ahead or few
+        self.queue: BatchQueue | None = None
+        self._threads: list[threading.Thread] = []
+        self._maker: BatchMaker | None = None
+
+    @property
+    def _is_running(self) -> bool:
+        return self.queue is not None
+
+    def _move(self, cursor: Cursor) -> None:
+        self._running().seek(cursor)
+
+    def _start(self, cursor: Cursor) -> None:
+        with deferred_signals():
+            self._start_threads(cursor)
+
+    def _start_threads(self, cursor: Cursor) -> None:
+        layout = self._settings.largest_layout
+        crops = crops_bytes(layout, self._workers, self._parts)
+        ensure(thread_needs(self._ahead, layout, self._settings.consumer_bytes + crops), **self._where())
+        pinned = self._make_producer is Producer and torch.device(self._settings.device).type == "cuda"
+        queue = BatchQueue(self._settings, self._workers, self._ahead, cursor, pinned=pinned, parts=self._parts)
+        # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.
+        self._retire = weakref.finalize(self, _retire, os.getpid(), queue, self._threads)
+        self._owner = os.getpid()
+        makers = [queue.maker(worker, self._make_producer) for worker in range(max(1, self._workers))]
+        if not self._workers:
+            self._maker = makers.pop()
+        self.queue = queue
+        try:
+            self.run({f"penstock-{n}": partial(make_batches, queue, maker) for n, maker in enumerate(makers)})
+        except BaseException:  # a second Ctrl-C; it closes itself otherwise
+            self.close()
+            raise
+
+    def run(self, jobs: dict[str, Callable[[], None]]) -> None:
+        """Run each of `jobs` in a thread of its name; a job ends when `queue` is closed. Raises LoaderError E-MEM."""
+        ready, own_threads = threading.Semaphore(0), torch.get_num_threads()
+        try:
+            for name, job in jobs.items():
+                thread = threading.Thread(target=_run, args=(job, ready), name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+            for _ in jobs:
+                ready.acquire()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, RuntimeError):  # can't start new thread
+                raise LoaderError("E-MEM", f"threads cannot be started: {error}", **self._where()) from error
+            raise
+        finally:  # torch gives later threads the number that was set last, by whichever thread
+            torch.set_num_threads(own_threads)
+
+    def next(self) -> HostBatch:
+        return self.deliver(self.take())
+
+    def take(self) -> Produced:
+        """Take the next batch: wait for the threads, or make it here where there are none."""
+        queue, maker = self._running(), self._maker
+        if maker is None:
+            return self.wait_for(queue.take)
+        self._next = NOWHERE
+        _, item = queue.next_work()
+        try:
+            return maker.make(item)
+        except BaseException:  # Ctrl-C: the same batch again, if the consumer goes on
+            self.take_back(item)
+            raise
+
+    def take_back(self, item: WorkItem) -> None:
+        """Make the batch of `item` again when the next one is asked for; works only where there are no threads."""
+        queue = self._running()
+        queue.recycler.give_back(item.slot)
+        queue.cursor = item.cursor
+
+    def wait_for(self, take: Callable[[], Taken | None]) -> Taken:
+        """Wait until `take` returns something, and return that; it is called under the queue's lock.
+
+        Raises LoaderError E-TIMEOUT when no thread makes progress, E-MISUSE when the engine is closed meanwhile.
+        """
+        queue = self._running()
+        self._next = NOWHERE
+        watchdog = Watchdog(self._options.watchdog_s)
+        with queue.changed:
+            queue.changed.notify_all()  # a slot may have come back since
+            while (taken := take()) is None and not queue.closed:
+                if watchdog.has_expired(queue.progress.table.tobytes()):
+                    break
+                queue.changed.wait(POLL_S)
+        if taken is not None:
+            return taken
+        if queue.closed:
+            raise self._closed_error(waiting=True)
+        raise self._silent(queue, watchdog.silent_s)
+
+    def deliver(self, produced: Produced, images: torch.Tensor | None = None) -> HostBatch:
+        """Hand a taken batch out, with `images` as in BatchSlots.hand_out, or raise the error that it carries."""
+        queue = self._running()
+        queue.make_room()
+        self._raise_error_of(produced)
+        try:
+            layout = self._settings.layout(produced.item.cursor)
+            batch = queue.slots.hand_out(produced, layout, queue.recycler, images)
+        except Exception:  # no memory for a copy
+            queue.recycler.give_back(produced.item.slot)
+            raise
+        self._next = self._settings.schedule.after(produced.item.cursor)
+        return batch
+
+    def _running(self) -> BatchQueue:
+        if self.queue is None:
+            raise self._closed_error()
+        return self.queue
+
+    def _silent(self, queue: BatchQueue, silent_s: float) -> LoaderError:
+        """Return the error for threads without progress, after every thread has printed its stack."""
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            faulthandler.dump_traceback(2, all_threads=True)  # sys.stderr may be a notebook's, without a descriptor
+        busy = queue.progress.table[:-1][queue.progress.table[:-1, BUSY] == 1]
+        sample = int(busy[busy[:, SINCE_NS].argmin(), SAMPLE]) if len(busy) else -1
+        self.close()
+        return LoaderError("E-TIMEOUT", f"no thread has made progress for {silent_s:.0f} s", **self._where(sample))
+
+    def ready(self) -> int:
+        return self.queue.ready() if self.queue is not None else 0
+
+    def describe(self) -> dict[str, object]:
+        prefetch = self._options.prefetch
+        about = {"backend": self.name, "workers": self._workers, "prefetch": prefetch, "workers_are": "threads"}
+        return about if self.queue is None else {**about, **self._about_slots(self.queue.slots)}
+
+    def close(self) -> None:
+        self._closed = True
+        queue = self.queue
+        if queue is None:
+            return
+        if self._owner == os.getpid():
+            queue.close()  # here, too: after Ctrl-C in _retire that does not run again
+        self._retire()
+        self.queue = None
+        if not any(thread.is_alive() for thread in self._threads):
+            queue.slots.close()
+
+
+def _retire(owner: int, queue: BatchQueue, threads: list[threading.Thread]) -> None:
+    if os.getpid() != owner:  # forked: the threads are the parent's, and one of them may have held the lock
+        return
+    queue.close()
+    deadline = time.monotonic() + _LEAVE_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))  # one that hangs in a read is left behind

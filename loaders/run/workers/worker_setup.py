@@ -1,0 +1,88 @@
+"""Sets up a new worker process: its signals, its threads, and its end with its parent."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import multiprocessing
+import multiprocessing.util
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from types import FrameType
+
+import torch
+
+from penstock.loaders.run.workers.leftovers import mark_temporary_folder, remove_folder, remove_own_folder_at_exit
+
+_PR_SET_PDEATHSIG = 1
+STACK_SIGNAL = signal.SIGUSR1  # makes a worker print its stack to stderr
+OUTLASTED = (signal.SIGTERM, signal.SIGHUP)  # signals that a worker leaves to its parent, in addition to Ctrl-C
+SENT_TO_JOBS = (*OUTLASTED, STACK_SIGNAL)  # signals that batch systems send to every process, SIGUSR1 on request
+
+
+def start_worker(worker_id: int, environment: Mapping[str, str]) -> None:
+    """Make a new worker end with its parent, leave signals to it, use one thread, and print its stack on request.
+
+    environment: of the parent now. A worker has that of the fork server, which began before a notebook, for example,
+    set the credentials of a storage.
+    """
+    del worker_id
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # deferred_signals blocked it
+    faulthandler.register(STACK_SIGNAL, file=2, all_threads=True)
+    _outlast_signals()
+    _end_with_parent()
+    torch.set_num_threads(1)
+    cv2 = sys.modules.get("cv2")  # a user's source may have imported it
+    if cv2 is not None:
+        cv2.setNumThreads(0)
+    gc.freeze()  # the collector need not walk all that torch has imported again and again: 1 to 2 % of a worker's time
+
+
+def _outlast_signals() -> None:
+    """Leave SIGTERM and SIGHUP to the parent, which may want to finish a step and save, and needs batches for that.
+
+    Batch systems, torchrun and terminals send them to every process of a job. A handler is set instead of SIG_IGN,
+    which programs that a data set starts would inherit: they could not be terminated.
+    """
+    for number in OUTLASTED:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _do_nothing)
+            signal.siginterrupt(number, False)  # a read in a library goes on
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_JOBS)  # fork_server_preload blocks them
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """Handle a signal by going on."""
+
+
+def _end_with_parent() -> None:
+    """End this process with its parent, whatever ends that.
+
+    A fork server lives as long as its workers, since each holds the pipe that keeps it alive. Torch's own check sees
+    only that the server still lives. So a thread waits until the parent's end of this process's pipe closes. Without a
+    fork server, which removes its parent's temporary folder, each worker has one of its own and removes that.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    if served := os.getppid() != parent.pid:  # forked by the fork server: this process ends if the server ends, too
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        mark_temporary_folder()
+        remove_own_folder_at_exit()
+
+    def follow() -> None:
+        parent.join()
+        if not served:
+            with contextlib.suppress(OSError):
+                remove_folder(multiprocessing.util.get_temp_dir())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=follow, name="penstock-parent", daemon=True).start()

@@ -1,0 +1,1 @@
+"""Checks of arguments, and the words for what is wrong with them."""

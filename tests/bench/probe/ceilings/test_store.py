@@ -1,0 +1,176 @@
+"""Remote storage alone: its latency and its bandwidth, from a server that has the one or the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from photo_folder import write_folder
+from range_server import RangeServer
+from remote_photos import open_remote, serve_photos, write_row_groups
+
+from penstock.bench.checks.doctor_data import remote_speed
+from penstock.bench.probe.ceilings.decode import DecodeCeilings, all_decoders
+from penstock.bench.probe.ceilings.remote_data import count_remote, fetched_apart, find_remote, has_remote_samples
+from penstock.bench.probe.ceilings.store import StoreCeiling
+from penstock.loaders import LoaderError, concat, mix, open_source
+from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.remote.remote_source import RemoteSource
+from penstock.loaders.data.views.subset import Subset
+from penstock.pipelines import imagenet_train
+
+SHORT_S = 0.05
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return ImageFolder(write_folder(tmp_path_factory.mktemp("photos"), 40))
+
+
+@pytest.fixture
+def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
+    with serve_photos(tmp_path, photos) as served:
+        yield served
+
+
+def test_of_storage_that_is_far_more_requests_bring_more(server: RangeServer, photos: ImageFolder) -> None:
+    remote = open_remote(server, photos, requests=1, bytes_ahead=10_000_000)
+    server.delay_s = 0.05
+    store = StoreCeiling(remote, 4, 0)
+    assert store.gains_by_more(SHORT_S)
+    time = store.time()
+    assert time is not None
+    assert (time.requests, time.more_requests) == (1, 4)
+    assert time.first_byte_s >= 0.05
+    assert not time.is_queueing
+    assert time.images_per_request >= 1
+    finding = remote_speed("data", remote, 4)
+    assert finding.state == "warn"
+    assert "with 1 requests at a time" in finding.found
+    assert "requests=4" in finding.fix
+    tight = StoreCeiling(open_remote(server, photos, requests=1, bytes_ahead=1), 4, 0)
+    assert not tight.gains_by_more(SHORT_S)  # the loader could not hold what they bring
+
+
+def test_of_a_bandwidth_that_is_used_up_more_requests_are_not_tried(server: RangeServer, photos: ImageFolder) -> None:
+    remote = open_remote(server, photos, requests=16)
+    server.bytes_per_s = 200e3
+    store = StoreCeiling(remote, 4, 0)
+    store.rate(SHORT_S)
+    time = store.time()
+    assert time is not None
+    assert time.is_queueing
+    assert time.bytes_per_s <= 1.2 * server.bytes_per_s
+    with pytest.raises(ValueError, match=r"of 16 requests at a time each takes .* the bandwidth is used up"):
+        store.rate_of_more(SHORT_S)
+    assert remote_speed("data", remote, 4).state == "ok"
+    server.stop()
+    server.fault = lambda path, number: 404
+    with pytest.raises(LoaderError, match="E-MISSING"):
+        store.rate(SHORT_S)
+
+
+def test_the_requests_are_those_of_a_loader_for_the_part_that_is_shown(
+    server: RangeServer, photos: ImageFolder
+) -> None:
+    remote = open_remote(server, photos)
+    store = StoreCeiling(Subset(remote, np.arange(0, 40, 3)), 40, 0)
+    wanted = store._next()  # neighbours in one container: every third image
+    assert sorted(found.sample for found in wanted.ranges) == list(range(0, 40, 3))
+    assert [found.size for found in wanted.ranges] == [len(photos.read(found.sample)) for found in wanted.ranges]
+
+
+def test_a_loader_of_remote_data_fetches_its_own(server: RangeServer, photos: ImageFolder) -> None:
+    remote = open_remote(server, photos)
+    part = Subset(remote, np.arange(9))
+    apart = fetched_apart(part, requests=7)
+    (found,) = find_remote(apart)
+    assert isinstance(found, RemoteSource)
+    assert (found.options.requests, remote.options.requests) == (7, 64)
+    assert apart.read(3) == photos.read(3)
+    assert (found.traffic[0], remote.traffic[0]) == (1, 0)
+    assert fetched_apart(photos) is photos
+    assert find_remote(photos) == []
+
+
+def test_remote_samples_are_decoded_from_memory(server: RangeServer, photos: ImageFolder) -> None:
+    remote = open_remote(server, photos)
+    ceilings = DecodeCeilings(lambda *, cached: remote, imagenet_train(32), 0)
+    decoders = [ceilings.of(name, cached=False) for name in all_decoders()]
+    sent = server.requests["all"]
+    server.stop()
+    assert all(decoder.measure(SHORT_S).images > 0 for decoder in decoders)
+    assert server.requests["all"] == sent
+
+
+def test_images_by_url_are_measured_as_remote_too(server: RangeServer, photos: ImageFolder) -> None:
+    for index in range(len(photos)):
+        (server.root / f"{index}.jpg").write_bytes(bytes(photos.read(index)))
+    source = open_source([(f"{server.url}/{index}.jpg", index % 2) for index in range(len(photos))], requests=1)
+    server.delay_s = 0.1
+    finding = remote_speed("data", source, 4)
+    assert finding.state == "warn"
+    assert "with 1 requests at a time" in finding.found
+    assert find_remote(fetched_apart(source)) not in ([], [source])
+    assert source.traffic == (0, 0)  # type: ignore[attr-defined]
+
+
+def test_row_groups_by_url_are_measured_as_remote_too(server: RangeServer, photos: ImageFolder) -> None:
+    write_row_groups(server.root / "photos.parquet", photos, 4)
+    source = open_source(f"{server.url}/photos.parquet", requests=1, cache_bytes=1)
+    (remote,) = find_remote(source)
+    assert remote.requests_under_way(64) == 8  # groups that are decoded at a time, each with one request
+    server.delay_s = 0.1
+    store = StoreCeiling(source, 8, 0)
+    assert store.gains_by_more(SHORT_S)
+    time = store.time()
+    assert time is not None
+    assert (time.requests, time.more_requests, time.share) == (1, 4, 1.0)
+    assert 1 <= time.images_per_request <= 4  # those of 8 random ones that lie in a group
+    assert source.traffic[0] == 0  # type: ignore[attr-defined]
+    server.delay_s = 0.0
+    several = StoreCeiling(open_source(f"{server.url}/photos.parquet", requests=8, cache_bytes=1), 8, 0)
+    assert several.more_requests is None
+    kept = StoreCeiling(open_source(f"{server.url}/photos.parquet"), 8, 0)
+    kept.rate(SHORT_S)
+    assert kept.time().images_per_request == 4  # type: ignore[union-attr]  # each group is fetched once
+
+
+def test_requests_for_row_groups_cover_their_bytes(server: RangeServer, photos: ImageFolder) -> None:
+    write_row_groups(server.root / "photos.parquet", photos, 4)
+    source: Any = open_source(f"{server.url}/photos.parquet")
+    source._blocks.announce(np.unique([r.sample for q in source.plan_requests(np.arange(40)) for r in q.ranges]))
+    before = source.traffic[0]
+    assert source.read(17) == photos.read(17)
+    assert source.traffic[0] - before <= 1
+
+
+def test_remote_parts_of_joined_and_mixed_data_are_measured(server: RangeServer, photos: ImageFolder) -> None:
+    remote = open_remote(server, photos, requests=5)
+    joined = concat([photos, Subset(remote, np.arange(10)), remote])
+    assert find_remote(joined) == [remote]
+    assert count_remote(joined, np.arange(90)) == 50
+    store = StoreCeiling(joined, 16, 0)
+    store.rate(SHORT_S)
+    time = store.time()
+    assert time is not None
+    assert time.share == pytest.approx(50 / 90)
+    assert (time.requests, time.under_way) == (5, 5)
+    apart: Any = fetched_apart(joined, requests=7)
+    (found,) = find_remote(apart)  # still one source, of which the other is a part
+    assert found.options.requests == 7
+    assert apart.sources[0] is photos
+    assert apart.read(45) == photos.read(5)
+    mixed = mix({"near": (photos, 0.75), "far": (remote, 0.25)})
+    assert fetched_apart(mixed).mixture == mixed.mixture  # type: ignore[attr-defined]
+    far = StoreCeiling(mixed, 16, 0)
+    images_before = far._next().images
+    assert images_before >= 2  # of four images that a request lets a loader serve, one is fetched
+    far.rate(SHORT_S)
+    assert far.time().share == pytest.approx(0.25, abs=0.1)  # type: ignore[union-attr]
+    assert not has_remote_samples(Subset(joined, np.arange(40)))
+    with pytest.raises(LoaderError, match="no sample of an epoch is remote"):
+        StoreCeiling(Subset(joined, np.arange(40)), 16, 0).rate(SHORT_S)

@@ -1,0 +1,154 @@
+"""Optimisers and schedules: torch's own by name, LARS and LAMB against their formulas written out."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from penstock.bench.train.step.optimizers import make_optimizer
+from penstock.bench.train.step.schedules import make_schedule
+from penstock.bench.train.step.settings import TrainSettings
+from penstock.bench.train.step.technique_settings import OptimizerSettings, ScheduleSettings
+
+STEPS = 7
+
+
+def small_model():
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).double()
+
+
+def gradients(model, step):
+    generator = torch.Generator().manual_seed(step)
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+
+
+def trained(settings):
+    """Weights after each of a few updates with gradients that are a function of the step."""
+    model = small_model()
+    optimizer = make_optimizer(model, settings)
+    states = []
+    for step in range(STEPS):
+        gradients(model, step)
+        optimizer.step()
+        states.append([p.detach().clone() for p in model.parameters()])
+    return states
+
+
+def lars_update(p, g, memory, settings, adapt, step):
+    decay = settings.weight_decay if adapt else 0.0
+    rate = 1.0
+    if adapt:
+        rate = settings.trust * p.norm() / (g.norm() + decay * p.norm())
+    velocity = settings.momentum * memory.get("v", torch.zeros_like(p)) + settings.lr * rate * (g + decay * p)
+    memory["v"] = velocity
+    return p - velocity
+
+
+def lamb_update(p, g, memory, settings, adapt, step):
+    decay = settings.weight_decay if adapt else 0.0
+    memory["m"] = settings.beta1 * memory.get("m", torch.zeros_like(p)) + (1 - settings.beta1) * g
+    memory["v"] = settings.beta2 * memory.get("v", torch.zeros_like(p)) + (1 - settings.beta2) * g * g
+    mean = memory["m"] / (1 - settings.beta1 ** (step + 1))
+    square = memory["v"] / (1 - settings.beta2 ** (step + 1))
+    update = mean / (square.sqrt() + settings.eps) + decay * p
+    rate = p.norm() / update.norm() if adapt else 1.0
+    return p - settings.lr * rate * update
+
+
+@pytest.mark.parametrize(("name", "update"), [("lars", lars_update), ("lamb", lamb_update)])
+@pytest.mark.parametrize("decay", [0.0, 0.02])
+def test_layerwise_optimisers_follow_their_papers(name, update, decay):
+    settings = OptimizerSettings(optimizer=name, lr=0.3, weight_decay=decay, trust=0.02)
+    model = small_model()
+    weights, memories = [p.detach().clone() for p in model.parameters()], [{} for _ in model.parameters()]
+    for step, state in enumerate(trained(settings)):
+        gradients(model, step)
+        grads = [p.grad for p in model.parameters()]
+        # Norms and biases are neither adapted nor decayed: those have one dimension.
+        weights = [
+            update(p, g, memory, settings, p.ndim > 1, step)
+            for p, g, memory in zip(weights, grads, memories, strict=True)
+        ]
+        torch.testing.assert_close(state, weights)
+
+
+@pytest.mark.parametrize("name", ["lars", "lamb"])
+def test_layers_without_weights_or_gradients_are_left_in_peace(name):
+    model = nn.Linear(3, 3, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = make_optimizer(model, OptimizerSettings(optimizer=name, lr=0.1))
+    model.weight.grad = torch.ones(3, 3)
+    optimizer.step()  # a rate of |w| / |g| would never leave zero, or be NaN
+    assert model.weight.isfinite().all()
+    assert model.weight.abs().min() > 0.01
+    model.weight.grad = torch.zeros(3, 3)
+    optimizer.step()
+    assert model.weight.isfinite().all()
+
+
+def test_adamw_decays_matrices_alone():
+    settings = OptimizerSettings(optimizer="adamw", lr=0.01, weight_decay=0.1)
+    model = small_model()
+    plain = torch.optim.AdamW(
+        [{"params": [p], "weight_decay": 0.1 if p.ndim > 1 else 0.0} for p in model.parameters()], lr=0.01
+    )
+    for step, state in enumerate(trained(settings)):
+        gradients(model, step)
+        plain.step()
+        torch.testing.assert_close(state, [p.detach() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_kernels_agree(name):
+    runs = [trained(OptimizerSettings(optimizer=name, kernel=kernel)) for kernel in ("fused", "foreach", "loop")]
+    assert make_optimizer(small_model(), OptimizerSettings(optimizer=name)).defaults["fused"]
+    torch.testing.assert_close(runs[0], runs[2])
+    torch.testing.assert_close(runs[1], runs[2])
+
+
+def rates(settings, total=40, lr=0.4):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr)
+    schedule = make_schedule(optimizer, settings, total_updates=total)
+    found = []
+    for _ in range(total):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return found
+
+
+def test_onecycle_rises_for_warmup_and_ends_low():
+    found = rates(ScheduleSettings(schedule="onecycle", warmup=0.25))
+    assert max(found) == pytest.approx(0.4)
+    assert found.index(max(found)) == 9
+    assert found[0] == pytest.approx(0.4 / 25)
+    assert found[-1] < 1e-4
+
+
+@pytest.mark.parametrize("total", [3, 4, 5])
+@pytest.mark.parametrize("warmup", [0.01, 0.25, 0.99])
+def test_onecycle_of_a_handful_of_updates(total, warmup):
+    found = rates(ScheduleSettings(schedule="onecycle", warmup=warmup), total=total)
+    assert 0.1 < max(found) <= 0.4
+    with pytest.raises(ValueError, match="at least 3 updates"):
+        rates(ScheduleSettings(schedule="onecycle"), total=2)
+
+
+def test_cyclic_goes_up_and_down_as_often_as_asked():
+    found = rates(ScheduleSettings(schedule="cyclic", cycles=4))
+    assert min(found) == pytest.approx(0.04)
+    peaks = [step for step, rate in enumerate(found) if rate == pytest.approx(0.4)]
+    assert peaks == [5, 15, 25, 35]
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
+def test_the_learning_rate_scales_with_the_global_batch(scaling, factor):
+    settings = TrainSettings(lr=0.1, lr_scaling=scaling, batch_size=64, accumulate=4, base_batch=128)
+    assert settings.peak_lr(world_size=2) == pytest.approx(0.1 * factor)
+    alone = dataclasses.replace(settings, accumulate=1)
+    assert alone.peak_lr() == pytest.approx(0.1 * {"none": 1, "linear": 0.5, "sqrt": math.sqrt(0.5)}[scaling])

@@ -1,0 +1,222 @@
+"""Arrow files as a source: same bytes, labels and order as the class folder; damage is an error of one line."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from forked_commands import Commands
+from photo_tables import IMAGE, assert_same_samples, photo_table, write_arrow, write_parquet
+
+from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.files.range_source import RangeSource
+from penstock.loaders.front.open_source import open_source
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.native.rows import ELSEWHERE, FILE, ROW
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("kind", [IMAGE, pa.binary(), pa.large_binary()])
+def test_streams_and_files_of_each_type(tmp_path: Path, folder: ImageFolder, stream: bool, kind: pa.DataType) -> None:
+    source = open_source(write_arrow(tmp_path / "photos.arrow", photo_table(folder, kind=kind), stream=stream))
+    assert isinstance(source, RangeSource)
+    assert_same_samples(source, folder)
+    assert source.num_bytes == folder.num_bytes
+    name = " (0030.jpg)" if kind == IMAGE else ""
+    assert source.path(10) == os.fsencode(f"{tmp_path}/photos.arrow:row 10{name}")
+    assert source.describe() == "61 images, 3 classes, 0.1 MB in 1 Arrow file"
+    assert_same_samples(pickle.loads(pickle.dumps(source)), folder)
+
+
+def test_rows_are_located_for_the_native_library(tmp_path: Path, folder: ImageFolder) -> None:
+    path = write_arrow(tmp_path / "photos.arrow", photo_table(folder))
+    source = open_source(path, max_file_bytes=1500)
+    assert isinstance(source, RangeSource)
+    rows = np.zeros(len(source), ROW)
+    names = source.locate(np.arange(len(source)), rows)
+    stored = path.read_bytes()
+    for index, row in enumerate(rows):
+        data = folder.read(index)
+        assert stored[row["offset"] : row["offset"] + row["size"]] == data
+        assert row["kind"] == (FILE if len(data) <= 1500 else ELSEWHERE)
+        assert names.names[row["name"] :][: row["name_bytes"]].tobytes() == os.fsencode(path)
+    assert {FILE, ELSEWHERE} == set(rows["kind"].tolist())
+    assert set(rows["file_size"].tolist()) == {path.stat().st_size}
+    with pytest.raises(LoaderError, match="E-BOMB"):
+        source.read(int(np.argmax(rows["size"])))
+
+
+def test_files_follow_one_another_and_relabel_names(tmp_path: Path, folder: ImageFolder) -> None:
+    table = photo_table(folder, declared=False)
+    names = [folder.classes[number].decode() for number in table["label"].to_pylist()]
+    table = table.set_column(2, "label", pa.array(names))
+    for number, part in enumerate((table.slice(40), table.slice(0, 40))):
+        write_arrow(tmp_path / f"part-{number}.arrow", part, stream=bool(number))
+    source = open_source(str(tmp_path / "part-{1..1}.arrow"))
+    assert source.classes == folder.classes[:2]
+    assert_same_samples(open_source(str(tmp_path / "part-*.arrow")), folder, [*range(40, 61), *range(40)])
+
+
+def test_one_class_without_labels(tmp_path: Path, folder: ImageFolder) -> None:
+    source = open_source(write_arrow(tmp_path / "photos.arrow", photo_table(folder)), label=None)
+    assert source.classes == (b".",)
+    assert source.labels(np.arange(61)).tolist() == [0] * 61
+    with pytest.raises(ValueError, match=r"label must be .*the columns are number \(int64\), image \(struct.*label"):
+        open_source(tmp_path / "photos.arrow", label="labels")
+
+
+def test_rows_without_image_or_label_are_skipped_and_counted(tmp_path: Path, folder: ImageFolder) -> None:
+    images = [{"bytes": folder.read(0), "path": None}, None, {"bytes": None, "path": None}, {"bytes": folder.read(1)}]
+    table = pa.table({"image": pa.array([*images, images[0]], IMAGE), "label": [0, 0, 0, None, 1]})
+    path = write_arrow(tmp_path / "some.arrow", table)
+    for _ in range(2):  # looked through, then from the saved index
+        words = r"2 rows without an image \('row 1'\), 1 row without a label \('row 3'\)"
+        with pytest.warns(UserWarning, match=rf"some.arrow': left out: {words}"):
+            source = open_source(path, missing_labels="leave_out")
+    assert [source.read(0), source.read(1)] == [folder.read(0)] * 2
+    assert source.path(1).endswith(b":row 4")
+    assert source.skipped == {"row without an image": 2, "row without a label": 1}
+    with pytest.raises(LoaderError, match=r"E-FORMAT.*some.arrow row 3: no label: .*missing_labels='leave_out'"):
+        open_source(path)
+    with pytest.raises(LoaderError, match=r"E-NODATA.*none of the 1 rows has a label: fix=pass label=None"):
+        open_source(write_arrow(tmp_path / "none.arrow", table.slice(3, 1)), missing_labels="leave_out")
+    with pytest.raises(LoaderError, match="E-NODATA"):
+        open_source(write_arrow(tmp_path / "empty.arrow", table.slice(0, 0)))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_file_without_rows_among_others_is_named(tmp_path: Path, folder: ImageFolder, stream: bool) -> None:
+    table = photo_table(folder)
+    for number in range(3):
+        write_arrow(tmp_path / f"{number}.arrow", table.slice(0, 0 if number == 1 else 9), stream=stream)
+    with pytest.raises(LoaderError, match=r"E-NODATA.*1.arrow' cause=the file has no rows"):
+        open_source(str(tmp_path / "*.arrow"))
+
+
+def test_rows_that_name_files(tmp_path: Path, folder: ImageFolder) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.jpg").write_bytes(folder.read(5))
+    absolute = os.fsdecode(folder.path(7))
+    rows = [{"path": "sub/a.jpg"}, {"bytes": folder.read(6)}, {"path": absolute}, {"path": "absent.jpg"}]
+    table = pa.table({"image": pa.array(rows, IMAGE), "label": [0, 1, 0, 1], "file": ["sub/a.jpg"] * 4})
+    path = write_arrow(tmp_path / "mixed.arrow", table)
+    source = open_source(path)
+    assert [source.read(index) for index in range(3)] == [folder.read(index) for index in (5, 6, 7)]
+    assert source.path(0) == os.fsencode(tmp_path / "sub" / "a.jpg") + b":row 0"
+    assert source.describe().endswith("in 4 files")
+    with pytest.raises(LoaderError, match=r"E-MISSING\] sample=3 .*absent\.jpg:row 3"):
+        source.read(3)
+    by_name = open_source(path, image="file")
+    assert [by_name.read(index) for index in range(4)] == [folder.read(5)] * 4
+    (tmp_path / "sub" / "a.jpg").write_bytes(b"other")
+    with pytest.raises(LoaderError, match="E-CHANGED"):
+        by_name.read(0)
+    lost = pa.table({"image": ["gone.jpg", "lost.jpg"], "label": [0, 0]})
+    with pytest.raises(LoaderError, match=r"E-MISSING.*gone\.jpg"):
+        open_source(write_arrow(tmp_path / "lost.arrow", lost))
+
+
+def test_the_index_is_saved_and_noticed_when_the_file_changes(tmp_path: Path, folder: ImageFolder) -> None:
+    path = write_arrow(tmp_path / "photos.arrow", photo_table(folder))
+    first = open_source(path)
+    assert isinstance(first, RangeSource)
+    again = open_source(path)
+    assert isinstance(again, RangeSource)
+    assert os.path.samestat(os.fstat(first._index.file.fd), os.fstat(again._index.file.fd))
+    assert open_source(path, label=None).classes == (b".",)
+    assert first.refreshed() is first
+    os.replace(write_arrow(tmp_path / "other", photo_table(folder).slice(1)), path)
+    assert_same_samples(open_source(path), folder, list(range(1, 61)))
+    for change in (lambda: None, lambda: os.truncate(path, 4000)):
+        change()
+        with pytest.raises(LoaderError, match=r"E-CHANGED\] sample=3 path='.*photos\.arrow' cause="):
+            first.read(3)
+    os.replace(write_arrow(tmp_path / "other", photo_table(folder).slice(1)), path)
+    assert_same_samples(open_source(path), folder, list(range(1, 61)))
+    assert_same_samples(first.refreshed(), folder, list(range(1, 61)))
+
+
+@pytest.mark.parametrize(("stream", "compression"), [(True, "lz4"), (False, "zstd")])
+def test_compressed_batches_are_refused_with_a_fix(
+    tmp_path: Path, folder: ImageFolder, stream: bool, compression: str
+) -> None:
+    path = write_arrow(tmp_path / "x.feather", photo_table(folder), stream=stream, compression=compression)
+    with pytest.raises(LoaderError, match=r"E-UNSUPPORTED.*batches are compressed: fix=write it uncompressed"):
+        open_source(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(b"", "E-EMPTY"), (b"ARROW1", "E-FORMAT"), (b"not Arrow" * 99, "E-FORMAT"), (None, "E-NODATA")],
+)
+def test_what_is_no_arrow_file(tmp_path: Path, content: bytes | None, code: str) -> None:
+    path = tmp_path / "x.arrow"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(LoaderError, match=rf"{code}\] path='.*x\.arrow'"):
+        open_source(path)
+
+
+def test_a_stream_cut_between_two_batches_is_noticed(tmp_path: Path, folder: ImageFolder) -> None:
+    path = write_arrow(tmp_path / "x.arrow", photo_table(folder))
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(LoaderError, match=r"E-TRUNC.*no end mark"):
+        open_source(path)
+
+
+def test_files_of_other_columns_are_named(tmp_path: Path, folder: ImageFolder) -> None:
+    table = photo_table(folder)
+    write_arrow(tmp_path / "0.arrow", table)
+    write_arrow(tmp_path / "1.arrow", table.rename_columns(["number", "picture", "label"]))
+    with pytest.raises(LoaderError, match=r"E-FORMAT\] path='.*1\.arrow' cause=it has no column 'image'"):
+        open_source(str(tmp_path / "?.arrow"))
+
+
+# Opens damaged copies of files and reads all that opens; whatever happens, it is a LoaderError, and never a signal.
+DAMAGE = """
+import random, sys
+from penstock.loaders.front.open_source import open_source
+from penstock.pipelines.errors import LoaderError
+rng = random.Random(1)
+for path in sys.argv[1:]:
+    whole, opened, refused = open(path, "rb").read(), 0, 0
+    for number in range(100):
+        data = bytearray(whole)
+        if number % 3 == 0:
+            del data[rng.randrange(len(data)):]
+        for _ in range(number % 3 * rng.randrange(1, 9)):
+            near = rng.choice((rng.randrange(3000), -1 - rng.randrange(3000)))
+            data[rng.randrange(len(data)) if number % 2 else near] = rng.randrange(256)
+        with open(path, "wb") as file:
+            file.write(data)
+        try:
+            source = open_source(path)
+            opened += 1
+            for index in range(len(source)):
+                source.read(index)
+        except (LoaderError, ValueError) as error:
+            refused += 1
+            assert "\\n" not in str(error), error
+    print(opened, refused)
+"""
+
+
+def test_damage_never_ends_the_process(commands: Commands, tmp_path: Path, folder: ImageFolder) -> None:
+    table = photo_table(folder).slice(0, 12)
+    paths = [
+        write_arrow(tmp_path / f"x.{suffix}", table, stream=suffix == "arrows", rows=4)
+        for suffix in ("arrow", "arrows")
+    ]
+    paths.append(write_parquet(tmp_path / "x.parquet", table, rows=4))
+    (tmp_path / "damage.py").write_text(DAMAGE)
+    code, command = commands.run(*paths, script=tmp_path / "damage.py")
+    assert code == 0, command.errors
+    for line in command.output.splitlines():
+        opened, refused = map(int, line.split())
+        assert opened > 12
+        assert refused > 25
+    assert command.output.count("\n") == 3

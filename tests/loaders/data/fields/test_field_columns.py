@@ -1,0 +1,150 @@
+"""Fields from columns of tables, data frames and files of Arrow, all of one content."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import torch
+from photo_folder import photo
+from PIL import Image
+
+from penstock.loaders import Boxes, Column, Keypoints, Masks, create_loader, with_fields
+from penstock.loaders.data.files.contract import Source
+from penstock.pipelines.spec import ImagePipeline
+
+N = 5
+SIZES = [Image.open(io.BytesIO(photo(number))).size for number in range(N)]
+MASKS = [np.random.default_rng(n).integers(0, 99, size[::-1]).astype(np.uint8) for n, size in enumerate(SIZES)]
+BOXES = [[[0, 0, 8 + n, 9 + k] for k in range(n % 3)] for n in range(N)]
+CLASSES = [["cat", "dog"][: n % 3] for n in range(N)]
+POINTS = [[[1.5, 2.5, 2], [3.5, 4.5, 0]] for _ in range(N)]
+WHOLE = ImagePipeline(size=(32, 32), crop="full", flip=0.0)
+
+
+def png(number: int) -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(MASKS[number]).save(data, "PNG")
+    return data.getvalue()
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> list[dict[str, Any]]:
+    """Return one row per sample, whose paths belong to tmp_path."""
+    for number in range(N):
+        (tmp_path / f"{number}.jpg").write_bytes(photo(number))
+        (tmp_path / f"{number}_mask.png").write_bytes(png(number))
+    return [
+        {
+            "image": f"{n}.jpg",
+            "label": n % 2,
+            "seg": f"{n}_mask.png",
+            "corners": BOXES[n],
+            "kinds": CLASSES[n],
+            "joints": POINTS[n],
+            "caption": f"photo, {n}",
+            "about": {"number": n},
+        }
+        for n in range(N)
+    ]
+
+
+def named(data: Any, **others: Any) -> Source:
+    return with_fields(
+        data,
+        mask=Column("seg"),
+        boxes=Boxes(Column("corners"), Column("kinds"), names=["dog", "cat"]),
+        keypoints=Keypoints(Column("joints"), [(0, 1)]),
+        caption=Column("caption"),
+        about=Column("about", json=True),
+        **others,
+    )
+
+
+def write(rows: list[dict[str, Any]], tmp_path: Path, kind: str) -> Any:
+    as_text = [{k: v if isinstance(v, (str, int)) else json.dumps(v) for k, v in row.items()} for row in rows]
+    path = tmp_path / f"rows.{kind}"
+    if kind in ("csv", "tsv"):
+        pd.DataFrame(as_text).to_csv(path, index=False, sep="," if kind == "csv" else "\t")
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path, row_group_size=2)
+    if kind in ("image parquet", "arrow", "dataset"):
+        held = [
+            {**row, "image": {"bytes": photo(n), "path": None}, "seg": {"bytes": png(n), "path": None}}
+            for n, row in enumerate(rows)
+        ]
+        table = pa.Table.from_pylist(held)
+        path = tmp_path / f"held.{kind[-7:]}"
+        if kind == "dataset":
+            return datasets.Dataset(table).select([1, 0, *range(2, N)]).select([1, 0, *range(2, N)])
+        if kind == "arrow":
+            with pa.ipc.new_stream(path, table.schema) as file:
+                file.write_table(table)
+        else:
+            parquet.write_table(table, path, row_group_size=2)
+    return pd.DataFrame(rows) if kind == "data frame" else path
+
+
+KINDS = ["csv", "tsv", "jsonl", "parquet", "data frame", "image parquet", "arrow", "dataset"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_of_each_kind_of_table(rows: list[dict[str, Any]], tmp_path: Path, kind: str) -> None:
+    data = write(rows, tmp_path, kind)
+    source = named(data, **({"root": tmp_path} if kind == "data frame" else {}))
+    with create_loader(source, pipeline=WHOLE, batch_size=N, dtype=torch.uint8, workers=0) as loader:
+        (batch,) = loader.batches()
+    order = batch.index.tolist()
+    fields = batch.fields
+    assert fields["caption"] == [f"photo, {n}" for n in order]
+    assert fields["about"] == [{"number": n} for n in order]
+    assert [len(boxes) for boxes in fields["boxes"]] == [len(BOXES[n]) for n in order]
+    assert [each.tolist() for each in fields["boxes_classes"]] == [[1, 0][: n % 3] for n in order]
+    assert fields["keypoints"][:, 0, 0].tolist() == pytest.approx([1.5 * 32 / SIZES[n][0] for n in order])
+    for number in range(N):
+        mask = source.mask("mask", number)  # type: ignore[attr-defined]
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask))), MASKS[number])
+
+
+def test_a_table_beside_the_data(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    table = write(rows, tmp_path, "csv")
+    images = [str(tmp_path / row["image"]) for row in rows]
+    source = with_fields(images, mask=Masks(Column("seg", table)), text=Column("caption", pd.DataFrame(rows)))
+    assert source.fields(np.array([3]))["text"] == ["photo, 3"]  # type: ignore[attr-defined]
+    assert source.mask("mask", 3) == png(3)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"text": Column("captoin")}, "captoin"),
+        ({"boxes": Column("caption")}, "column 'caption' must hold JSON, got 'photo, 0'"),
+        ({"text": Column("caption", {"caption": ["a"]})}, "no column 'caption' in the table"),
+        ({"text": Column("caption", pd.DataFrame({"caption": ["a"]}))}, "values must be one per sample (5), got 1"),
+    ],
+)
+def test_other_columns_are_refused(rows: list[dict[str, Any]], tmp_path: Path, spec: dict[str, Any], text: str) -> None:
+    table = write(rows, tmp_path, "csv")
+    with pytest.raises(ValueError, match=re.escape(text)):
+        with_fields(table, **spec)
+
+
+def test_masks_that_are_missing_and_files_without_columns_are_refused(
+    rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    table = write([*rows[1:], {**rows[0], "seg": None}], tmp_path, "jsonl")
+    with pytest.raises(ValueError, match=r"'seg' must hold a path or a file for each sample, got None of 4"):
+        with_fields(table, mask=Column("seg"), image="image", label="label")
+    with pytest.raises(ValueError, match=r"must be of a table.* pass Column\('caption', table="):
+        with_fields([str(tmp_path / "0.jpg")], text=Column("caption", tmp_path / "0.jpg"))

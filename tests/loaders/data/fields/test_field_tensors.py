@@ -1,0 +1,77 @@
+"""Fields on their way to a device: pinned, on the side stream, handed over with the images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from strict_copies import META, StrictCopies
+
+from penstock.loaders.order.engine_contract import Cursor, HostBatch
+from penstock.loaders.run.feed.batch_feed import DeviceFeed
+from penstock.pipelines import imagenet_train
+from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.fields.ragged import Ragged
+
+BATCH, SIZE = 4, 8
+
+
+def host_batch() -> HostBatch:
+    """A batch whose third row holds no sample."""
+    index = np.array([3, 4, -1, 5])
+    lengths = np.array([1, 0, 0, 2])
+    return HostBatch(
+        cursor=Cursor(0, 0),
+        images=torch.zeros((BATCH, SIZE, SIZE, 3), dtype=torch.uint8),
+        index=index,
+        labels=index,
+        windows=np.zeros((BATCH, 4), np.int32),
+        flips=np.zeros(BATCH, np.bool_),
+        places=np.zeros((BATCH, 4), np.int32),
+        turns=np.zeros(BATCH, np.uint8),
+        bad=(),
+        produce_s=0.0,
+        fields={
+            "mask": np.arange(BATCH * 6, dtype=np.uint8).reshape(BATCH, 2, 3),
+            "boxes": Ragged(lengths, (np.arange(12, dtype=np.float32).reshape(3, 4),)),
+            "name": ["a", "b", "", "c"],
+        },
+    )
+
+
+def test_rows_without_a_sample_are_left_out_of_every_field() -> None:
+    stage = BatchStage(imagenet_train(SIZE), torch.uint8, torch.device("cpu"))
+    for pad, rows in ((True, [0, 1, 2, 3]), (False, [0, 1, 3])):
+        fields = DeviceFeed(host_batch, lambda: 1, stage, pad=pad).next().fields
+        assert fields["mask"][:, 0, 0].tolist() == [6 * row for row in rows]
+        assert [len(boxes) for boxes in fields["boxes"]] == [[1, 0, 0, 2][row] for row in rows]
+        assert torch.cat(fields["boxes"]).tolist() == np.arange(12).reshape(3, 4).tolist()
+        assert fields["name"] == [["a", "b", "", "c"][row] for row in rows]
+
+
+@pytest.mark.parametrize("pad", [True, False])
+def test_fields_are_pinned_and_handed_over(pad: bool) -> None:
+    copies, pinned = StrictCopies(), []
+    made = copies.pinned
+    copies.pinned = lambda like: pinned.append(tuple(like.shape)) or made(like)  # type: ignore[func-returns-value]
+    handed: list[tuple[int, ...]] = []
+    hand_over = copies.hand_over
+
+    def note(event: int, tensors: tuple[torch.Tensor, ...]) -> None:
+        hand_over(event, tensors)
+        handed.extend(tuple(tensor.shape) for tensor in tensors[2:])
+
+    copies.hand_over = note  # type: ignore[method-assign]
+    stage = BatchStage(imagenet_train(SIZE), torch.float32, META)
+    feed = DeviceFeed(lambda: replace(host_batch()), lambda: 0, stage, pad=pad, copies=copies)
+    batch = feed.next()
+    rows = 4 if pad else 3
+    assert batch.fields["mask"].shape == (rows, 2, 3)
+    assert batch.fields["mask"].is_meta
+    shapes = [tuple(boxes.shape) for boxes in batch.fields["boxes"]]
+    assert shapes == [(1, 4), (0, 4), *([(0, 4)] * pad), (2, 4)]
+    assert handed == [(rows, 2, 3), *shapes]
+    assert {(rows, 2, 3), (3, 4)} <= set(pinned)
+    feed.close()

@@ -1,0 +1,242 @@
+"""The folder index: what goes in comes out, a damaged file is refused, many images are small."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.loaders.data.files.folder_index import FolderIndex
+from penstock.loaders.data.files.folder_index_builder import FileTable, FolderIndexBuilder
+from penstock.loaders.system import saved_columns
+from penstock.loaders.system.column_file import DIGEST_BYTES, DamagedIndexError
+
+ROOT = b"/data/\xff odd\nroot"
+
+
+def table(*files: tuple[bytes, int, int, int]) -> FileTable:
+    found = FileTable()
+    for file in files:
+        found.add(*file)
+    return found
+
+
+def example_builder(**changes: int) -> FolderIndexBuilder:
+    builder = FolderIndexBuilder()
+    for name in (b"ant", b"", b"b\xe9"):  # the middle class is empty
+        builder.add_class(name)
+    builder.add_folder(b"", 0, 10, 1, 11)
+    builder.add_folder(b"ant", 0, -20, 2)
+    builder.add_folder(b"ant/deep", 0, 30, 2**64 - 1)
+    builder.add_folder(b"b\xe9", 2, 40, 4)
+    builder.add_files(0, table((b"ant/deep/\n.jpg", 2, changes.get("size", 200), -6), (b"ant/a.jpg", 1, 100, 5)))
+    builder.add_files(2, table((b"b\xe9/\xff.png", 3, 0, changes.get("mtime_ns", 7))))
+    return builder
+
+
+def write(builder: FolderIndexBuilder, path: Path) -> FolderIndex:
+    with path.open("wb") as file:
+        builder.write(file, root=ROOT, flat=False, skipped={"hidden": 3})
+    return FolderIndex(os.fsencode(path))
+
+
+def test_what_goes_in_comes_out(tmp_path: Path) -> None:
+    index = write(example_builder(), tmp_path / "index")
+    assert [index.relative_path(i) for i in range(index.num_files)] == [
+        b"ant/a.jpg",
+        b"ant/deep/\n.jpg",
+        b"b\xe9/\xff.png",
+    ]
+    assert [index.folder(i) for i in range(index.num_folders)] == [b"", b"ant", b"ant/deep", b"b\xe9"]
+    assert [index.size(i) for i in range(3)] == [100, 200, 0]
+    assert [index.mtime_ns(i) for i in range(3)] == [5, -6, 7]
+    assert index.labels_of(np.array([2, 0, 1, 2])).tolist() == [2, 0, 0, 2]
+    assert index.labels_of(np.array([0])).dtype == np.int64
+    assert index.classes == (b"ant", b"", b"b\xe9")
+    assert index.class_counts.tolist() == [2, 0, 1]
+    assert index.folder_mtimes.tolist() == [10, -20, 30, 40]
+    assert index.folder_ctimes.tolist() == [11, 0, 0, 0]
+    assert index.folder_inodes.tolist() == [1, 2, 2**64 - 1, 4]
+    assert (index.root, index.header.num_bytes, index.header.skipped, index.header.flat) == (
+        ROOT,
+        300,
+        {"hidden": 3},
+        False,
+    )
+
+
+def test_large_files_and_many_folders_widen_their_columns(tmp_path: Path) -> None:
+    builder = FolderIndexBuilder()
+    builder.add_class(b"c")
+    for number in range(70_000):
+        builder.add_folder(b"c/%d" % number, 0, 0, 0)
+    builder.add_files(0, table((b"c/69999/a.jpg", 69_999, 2**40, 0)))
+    index = write(builder, tmp_path / "index")
+    assert index.relative_path(0) == b"c/69999/a.jpg"
+    assert index.size(0) == 2**40
+
+
+def test_the_index_cannot_be_written_to(tmp_path: Path) -> None:
+    index = write(example_builder(), tmp_path / "index")
+    with pytest.raises(ValueError, match="read-only"):
+        index.class_counts[0] = 9
+
+
+def test_fingerprint_is_of_names_sizes_and_classes_and_content_also_of_times(tmp_path: Path) -> None:
+    first = write(example_builder(), tmp_path / "0")
+    same = write(example_builder(), tmp_path / "1")
+    later = write(example_builder(mtime_ns=8), tmp_path / "2")
+    larger = write(example_builder(size=201), tmp_path / "3")
+    renamed_class = example_builder()
+    renamed_class.classes[1] = b"x"
+    renamed = write(renamed_class, tmp_path / "4")
+    assert (first.header.fingerprint, first.header.content) == (same.header.fingerprint, same.header.content)
+    assert first.header.fingerprint == later.header.fingerprint
+    assert first.header.content != later.header.content
+    assert len({first.header.fingerprint, larger.header.fingerprint, renamed.header.fingerprint}) == 3
+    assert bytes.fromhex(first.header.fingerprint)
+
+
+def test_fingerprint_keeps_names_apart_that_join_to_the_same_text(tmp_path: Path) -> None:
+    prints = set()
+    for number, names in enumerate([(b"ab", b"c"), (b"a", b"bc")]):
+        builder = FolderIndexBuilder()
+        builder.add_class(b".")
+        builder.add_folder(b"", 0, 0, 0)
+        builder.add_files(0, table(*((name, 0, 1, 1) for name in names)))
+        prints.add(write(builder, tmp_path / str(number)).header.fingerprint)
+    assert len(prints) == 2
+
+
+def test_a_flipped_byte_anywhere_is_found(tmp_path: Path) -> None:
+    write(example_builder(), tmp_path / "index")
+    whole = (tmp_path / "index").read_bytes()
+    damaged = tmp_path / "damaged"
+    for position in (*range(0, len(whole) - DIGEST_BYTES, 29), *range(len(whole) - DIGEST_BYTES, len(whole), 5)):
+        damaged.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        with pytest.raises(DamagedIndexError):
+            FolderIndex(os.fsencode(damaged))
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_another_length_is_found(tmp_path: Path, verify: bool) -> None:
+    write(example_builder(), tmp_path / "index")
+    whole = (tmp_path / "index").read_bytes()
+    damaged = tmp_path / "damaged"
+    # Around the digest, and where numpy writes a header or an array: both begin and end at multiples of 8.
+    for length in {*range(0, len(whole), 8), *range(0, len(whole), 61), *range(len(whole) - 3, len(whole))}:
+        damaged.write_bytes(whole[:length])
+        with pytest.raises(DamagedIndexError):
+            FolderIndex(os.fsencode(damaged), verify=verify)
+    damaged.write_bytes(whole + b"\0")
+    with pytest.raises(DamagedIndexError):
+        FolderIndex(os.fsencode(damaged), verify=verify)
+
+
+def forge(index: FolderIndex, path: Path, header: object = None, **columns: np.ndarray) -> bytes:
+    """Write an index of other arrays, with its digest; return its path."""
+    document = {**vars(index.header), **header} if isinstance(header, dict) else header or vars(index.header)
+    with path.open("wb") as file:
+        FolderIndex.write(file, document, {**index._columns, **columns})
+    return os.fsencode(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "columns", "message"),
+    [
+        (["a list"], {}, "Expected `object`"),
+        ({"num_bytes": "300"}, {}, "Expected `int`"),
+        ({"format": 2}, {}, "not an index of this version"),
+        ({}, {"file_mtimes": np.zeros(3)}, "array of <f8"),
+        ({}, {"file_mtimes": np.zeros((3, 1), np.int64)}, "array of <i8"),
+        ({}, {"file_mtimes": np.zeros(2, np.int64)}, "differ in length"),
+        ({}, {"folder_labels": np.zeros(5, np.int32)}, "differ in length"),
+    ],
+)
+def test_an_index_of_another_making_is_refused_even_with_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: object, columns: dict[str, np.ndarray], message: str
+) -> None:
+    index = write(example_builder(), tmp_path / "index")
+    monkeypatch.setattr(saved_columns, "asdict", lambda document: document)
+    with pytest.raises(DamagedIndexError, match=message):
+        FolderIndex(forge(index, tmp_path / "forged", header, **columns))
+
+
+@pytest.mark.parametrize("length", [b"30", b"1" + b"0" * 17])
+def test_an_array_that_is_longer_than_the_file_is_refused(tmp_path: Path, length: bytes) -> None:
+    write(example_builder(), tmp_path / "index")
+    whole = (tmp_path / "index").read_bytes()[:-DIGEST_BYTES]
+    shape = b"(3,), }"
+    forged = whole.replace(shape + b" " * (len(length) - 1), b"(%s,), }" % length, 1)
+    assert len(forged) == len(whole)
+    assert forged != whole
+    (tmp_path / "forged").write_bytes(forged + hashlib.blake2b(forged, digest_size=DIGEST_BYTES).digest())
+    with pytest.raises(DamagedIndexError, match="not an index of this version"):
+        FolderIndex(os.fsencode(tmp_path / "forged"))
+
+
+def test_no_file_and_another_format_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DamagedIndexError, match="No such file"):
+        FolderIndex(os.fsencode(tmp_path / "absent"))
+    before = b"penstock index 2" + bytes(1000)  # how the format before numpy's began
+    (tmp_path / "index").write_bytes(before + hashlib.blake2b(before, digest_size=DIGEST_BYTES).digest())
+    with pytest.raises(DamagedIndexError, match="not an index of this version"):
+        FolderIndex(os.fsencode(tmp_path / "index"))
+
+
+MANY_IMAGES = """
+import os, sys
+import numpy as np
+import psutil
+from penstock.loaders.data.files.folder_index import FolderIndex
+from penstock.loaders.data.files.folder_index_builder import FileTable, FolderIndexBuilder
+
+def resident():
+    return psutil.Process().memory_info().rss
+
+def own():  # pages of the mapped file are the machine's, held once for all processes
+    return int(open("/proc/self/status").read().partition("RssAnon:")[2].split()[0]) * 1024
+
+path, NUM_IMAGES = sys.argv[1], 250_000
+FolderIndexBuilder(), FolderIndex  # imported, and numpy warm
+np.unique(np.linspace(0, 1, 5))
+before = resident()
+builder = FolderIndexBuilder()
+root = builder.add_folder(b"", 0, 0, 0)
+builder.add_class(b".")
+files = FileTable()
+for k in range(NUM_IMAGES):
+    name = b"ILSVRC2012_%08d.JPEG" % (k * 7_654_321 % 100_000_000)
+    files.add(name, root, 110_000 + k, 1_700_000_000_000_000_000 + k)
+builder.add_files(0, files)
+del files
+with open(path, "wb") as file:
+    builder.write(file, root=b"/data", flat=True, skipped={})
+del builder
+index = FolderIndex(os.fsencode(path))
+assert index.num_files == NUM_IMAGES
+index.labels_of(np.arange(256)), index.relative_path(0)
+opened = own()
+for step in range(0, index.num_files, 256):  # touches every page
+    index.labels_of(np.arange(step, min(step + 256, index.num_files)))
+    for i in range(step, min(step + 256, index.num_files), 8):
+        index.relative_path(i), index.size(i), index.mtime_ns(i)
+print((resident() - before) / 2**20, (own() - opened) / 2**20, os.path.getsize(path) / 2**20)
+"""
+# glibc's limits as they are before a large block is freed; after that it keeps up to 64 MiB for the next allocations.
+GIVES_BACK = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
+
+
+def test_a_quarter_of_a_million_images_cost_little(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MANY_IMAGES, str(tmp_path / "index")]
+    environment = {**os.environ, **GIVES_BACK}
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    resident_MiB, worker_MiB, file_MiB = map(float, done.stdout.split())
+    assert file_MiB < 11.25  # 45 bytes for each image
+    assert resident_MiB <= 16
+    assert worker_MiB < 0.75

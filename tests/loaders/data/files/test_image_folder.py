@@ -1,0 +1,173 @@
+"""ImageFolder: reads name what went wrong, pickles stay small and true."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from folder_trees import plant, settle
+
+from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.front.open_source import open_source
+from penstock.loaders.system import file_read
+from penstock.pipelines.errors import LoaderError
+
+NAMES = ["a/1.jpg", "a/2.jpg", "b/3.jpg"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> ImageFolder:
+    return ImageFolder(settle(plant(tmp_path / "tree", NAMES)))
+
+
+def error_of(source: ImageFolder, index: int) -> LoaderError:
+    with pytest.raises(LoaderError) as caught:
+        source.read(index)
+    assert caught.value.sample == index
+    assert caught.value.path == source.path(index)
+    return caught.value
+
+
+def test_reads_labels_paths(source: ImageFolder, tmp_path: Path) -> None:
+    assert [source.read(index) for index in range(3)] == [name.encode() for name in NAMES]
+    assert source.read(np.int64(2)) == b"b/3.jpg"
+    assert source.path(2) == os.fsencode(tmp_path / "tree" / "b" / "3.jpg")
+    labels = source.labels(np.array([2, 0, 2, 1]))
+    assert labels.dtype == np.int64
+    assert labels.tolist() == [1, 0, 1, 0]
+    assert source.labels(np.array([], np.int64)).tolist() == []
+    assert source.classes == (b"a", b"b")
+    assert source.describe() == "3 images, 2 classes, 0.0 MB"
+
+
+def test_positions_outside_are_index_errors(source: ImageFolder) -> None:
+    for index in (-1, 3):
+        with pytest.raises(IndexError, match="of 3"):
+            source.read(index)
+        with pytest.raises(IndexError, match="of 3"):
+            source.path(index)
+
+
+def test_a_file_of_a_later_century_is_read(tmp_path: Path) -> None:
+    """In ns its time takes more than 64 bits."""
+    root = plant(tmp_path, NAMES)
+    for path in (root / NAMES[1], root / "b"):
+        os.utime(path, (12 * 10**9, 12 * 10**9))
+    source = ImageFolder(root)
+    assert source.read(1) == b"a/2.jpg"
+    assert source.refreshed() is not None
+    os.utime(root / NAMES[1], (1, 1))
+    assert error_of(source, 1).code == "E-CHANGED"
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    root = plant(tmp_path / "tree", {**dict.fromkeys(NAMES, b"a photo"), "b/0.jpg": b""})
+    assert ImageFolder(root).read(2) == b""
+    with open(root / "b" / "3.jpg", "r+b") as file:
+        file.truncate((512 << 20) + 1)  # sparse: it takes no disk
+    source = ImageFolder(root)
+    for again in (source, pickle.loads(pickle.dumps(source))):
+        error = error_of(again, 3)
+        assert error.code == "E-BOMB"
+        assert "max_file_bytes=536870913" in error.fix
+    small = open_source(root, max_file_bytes=6)
+    for again in (small, pickle.loads(pickle.dumps(small))):
+        assert error_of(again, 0).code == "E-BOMB"
+    assert open_source(root, max_file_bytes=7).read(0) == b"a photo"
+
+
+@pytest.mark.timeout(20)
+def test_what_became_of_a_file_has_its_code(source: ImageFolder) -> None:
+    first, second, third = (Path(os.fsdecode(source.path(index))) for index in range(3))
+    first.unlink()
+    assert error_of(source, 0).code == "E-MISSING"
+    os.mkfifo(first)
+    assert error_of(source, 0).code == "E-CHANGED"
+    second.write_bytes(b"more than before")
+    assert error_of(source, 1).code == "E-CHANGED"
+    third.unlink()
+    third.mkdir()
+    assert error_of(source, 2).code == "E-CHANGED"
+    third.rmdir()
+    third.parent.rmdir()
+    third.parent.write_bytes(b"a file where the folder was")
+    assert error_of(source, 2).code == "E-MISSING"
+
+
+def flaky(monkeypatch: pytest.MonkeyPatch, number: int, failures: int) -> list[float]:
+    """Make the next `failures` opens fail; returns the delays slept since."""
+    open_file, left, slept = os.open, [failures], []
+
+    def opener(path: bytes, flags: int) -> int:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(number, os.strerror(number))
+        return open_file(path, flags)
+
+    monkeypatch.setattr(file_read.os, "open", opener)
+    monkeypatch.setattr(file_read.time, "sleep", slept.append)
+    return slept
+
+
+@pytest.mark.parametrize("number", sorted(file_read.TRANSIENT))
+def test_transient_failures_are_retried_and_counted(
+    source: ImageFolder, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    # The first attempt is followed by up to three more, each after a delay that storage gets to heal.
+    slept = flaky(monkeypatch, number, failures=3)
+    assert source.read(1) == b"a/2.jpg"
+    assert slept == [0.1, 0.5, 2.0]
+    assert source.retries == 3
+    flaky(monkeypatch, number, failures=4)
+    error = error_of(source, 1)
+    assert error.code == "E-READ"
+    assert os.strerror(number) in str(error)
+
+
+def test_lasting_failures_are_not_retried(source: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, code in [(errno.EACCES, "E-ACCESS"), (errno.ENOENT, "E-MISSING"), (errno.ENXIO, "E-CHANGED")]:
+        slept = flaky(monkeypatch, number, failures=1)
+        assert error_of(source, 0).code == code
+        assert slept == []
+    assert source.retries == 0
+
+
+def test_a_pickle_is_small_and_opens_without_a_scan(source: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pickle.dumps(source)
+    assert len(data) < 1000
+    monkeypatch.setattr("penstock.loaders.data.files.image_folder.FolderScan", None)
+    other = pickle.loads(data)
+    assert [other.read(index) for index in range(3)] == [name.encode() for name in NAMES]
+    assert (other.fingerprint, other.classes, other.describe()) == (
+        source.fingerprint,
+        source.classes,
+        source.describe(),
+    )
+
+
+def test_a_scan_that_finds_other_files_does_not_touch_who_has_begun(source: ImageFolder, tmp_path: Path) -> None:
+    """Such as a job whose workers for the first validation start hours after it has opened the folder."""
+    data = pickle.dumps(source)
+    ImageFolder(source.root, rescan=True)  # which finds the same
+    assert pickle.loads(data).read(0) == b"a/1.jpg"
+    plant(tmp_path / "tree", ["a/0.jpg"])
+    assert len(ImageFolder(tmp_path / "tree")) == len(source) + 1
+    assert pickle.loads(data).read(0) == b"a/1.jpg"
+    os.unlink(source._index.file.path)
+    assert pickle.loads(data).path(0) == source.path(0)
+    assert source.read(0) == b"a/1.jpg"
+
+
+def test_a_pickle_that_outlives_its_process_and_its_index_is_stale(source: ImageFolder, tmp_path: Path) -> None:
+    data = pickle.dumps(source)
+    name = source._index.file.path
+    del source._index
+    for spoil in (lambda: ImageFolder(plant(tmp_path / "tree", ["a/0.jpg"])), lambda: os.unlink(name)):
+        spoil()
+        with pytest.raises(LoaderError, match="made another one of changed files") as caught:
+            pickle.loads(data)
+        assert caught.value.code == "E-STALE"

@@ -1,0 +1,283 @@
+"""Random columns of labels in nine containers: the same labels and classes in all, or refused in all."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import random
+import re
+import warnings
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from penstock.loaders import open_source, with_labels
+from penstock.loaders.data.files.contract import Source, has_targets
+from penstock.pipelines.errors import LoaderError
+
+NUM_COLUMNS = 80  # drawn, each in all containers; 1,500 take a minute
+NAMES = ["ant", "bee", " bee", "cat ", "3d", "10-20", "None", "True", "false", "a, b", 'say "x"', "\u00e9"]
+DIGITS = ["0", "1", "2", " 3", "04", "+5", "10", "2.0", "0.5", "1e1"]
+NEARLY = ["1,5", "5%", "nan", "-inf", "1 2", "[1 2]", "1_000", "\uff15", "$3"]
+LISTS = ["ant", "bee", "True", "10", "0", "1", "?", "0.5"]
+Column = list[Any]
+Found = tuple[str, list[Any], list[str]]  # type, labels, classes; what is refused is None
+
+
+def draw_column(rng: random.Random) -> Column:
+    """Draw a column of one type, as Parquet and Arrow have them, with or without what is missing or does not fit."""
+    pools: list[Callable[[], Any]] = [
+        lambda: rng.randrange(12),
+        lambda: rng.choice([0.0, 1.0, 2.0, 0.5, -1.0, 7.25]),
+        lambda: rng.choice(NAMES),
+        lambda: rng.choice(DIGITS),
+        lambda: str(rng.randrange(12)),
+        lambda: rng.random() < 0.5,
+        lambda: rng.choice(["True", "False"]),
+        lambda: [rng.randrange(5) for _ in range(2)],
+        lambda: rng.sample(["ant", "bee", "10", "9"], rng.randrange(3)),
+    ]
+    draw = rng.choice(pools)
+    column = [draw() for _ in range(rng.randrange(2, 9))]
+    kind = type(column[0])
+    odd: list[Any] = [None]
+    odd += {int: [-1, -2], float: [math.nan, -3.0], str: ["", " ", "-1", "NA", *NEARLY, "7", "bee"], list: [[]]}.get(
+        kind, []
+    )
+    for _ in range(rng.choice([0, 0, 1, 2])):
+        column[rng.randrange(len(column))] = rng.choice(odd)
+    return column
+
+
+def draw_options(rng: random.Random) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        options["classes"] = rng.sample(LISTS, rng.randrange(2, len(LISTS) + 1))
+    if rng.random() < 0.3:
+        options["missing_labels"] = "leave_out"
+    if rng.random() < 0.2:
+        options["label"] = "label:float"
+    return options
+
+
+# The reference.
+
+
+def is_numeric(text: str) -> bool:
+    return re.fullmatch(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", text, re.ASCII) is not None
+
+
+def read(value: Any, listed: list[str], as_float: bool) -> Any:
+    """Return None for what is missing, else an int, a float, a list, or a name as (name,)."""
+    if value is None or value != value or isinstance(value, list):
+        return None if not isinstance(value, list) else value
+    text = value.strip() if isinstance(value, str) else str(value)
+    if not text:
+        return None
+    if as_float:
+        truth = {"True": 1.0, "False": 0.0, "true": 1.0, "false": 0.0}
+        if text not in truth and not is_numeric(text):
+            raise ValueError(text)
+        return truth[text] if text in truth else float(text)
+    if text in listed:
+        return (text,)
+    if is_numeric(text):
+        number = float(text)
+        if any(map(is_numeric, listed)):  # all labels are names
+            whole = str(int(number)) if number.is_integer() else text
+            return None if number == -1 else (whole if whole in listed else text,)
+        return number if {".", "e"} & set(text) else int(text)
+    if value in NEARLY:
+        raise ValueError(text)
+    return (text,)
+
+
+def reference(values: Column, classes: list[str], leave_out: bool, as_float: bool) -> Found:
+    """Return what is to be served. Raises ValueError for what is to be refused."""
+    if as_float and classes:
+        raise ValueError("floats have no classes")
+    labels = [read(value, classes, as_float) for value in values]
+    kinds = {type(label) for label in labels if label is not None}
+    if kinds == {int, float} or kinds == {float}:
+        if classes:
+            if any(label is not None and not float(label).is_integer() for label in labels):
+                raise ValueError("a fraction")
+            labels, kinds = [None if label is None else int(label) for label in labels], {int}
+        else:
+            labels, kinds = [None if label is None else float(label) for label in labels], {float}
+    if kinds == {int} and min(label for label in labels if label is not None) == -1:
+        labels = [None if label == -1 else label for label in labels]
+    present = [label for label in labels if label is not None]
+    if not present or len(kinds) > 1 or (len(present) < len(labels) and not leave_out):
+        raise ValueError("missing or mixed")
+    kind = kinds.pop()
+    if kind is int:
+        if min(present) < 0 or (classes and max(present) >= len(classes)):
+            raise ValueError("no class number")
+        return "int64", present, classes or [str(n) for n in range(max(present) + 1)]
+    if kind is float:
+        return "float32", present, []
+    if kind is tuple:
+        names = [name for (name,) in present]
+        truth = {"true": 1, "false": 0}
+        if all(name.lower() in truth for name in names) and not (classes and set(names) <= set(classes)):
+            return "int64", [truth[name.lower()] for name in names], classes or ["False", "True"]
+        known = classes or sorted(set(names))
+        return "int64", [known.index(name) for name in names], known
+    members = {type(member) for label in present for member in label}
+    if as_float or len(members) > 1:
+        raise ValueError("lists")
+    if members == {int}:
+        if len({len(label) for label in present}) > 1 or (classes and len(classes) != len(present[0])):
+            raise ValueError("lengths")
+        return "float32", present, classes
+    names = {member for label in present for member in label}
+    known = classes or sorted(names, key=int if all(map(str.isdigit, names)) else str)
+    if not names <= set(known) or not known:
+        raise ValueError("names")
+    return "float32", [[int(name in label) for name in known] for label in present], known
+
+
+# The containers.
+
+
+def write_text(path: Path, image: str, column: Column, delimiter: str, style: Callable[[Any], str]) -> Path:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        writer.writerow(["path", "label"])
+        for value in column:
+            missing = value is None or value != value
+            writer.writerow([image, "" if missing else style(value) if isinstance(value, list) else value])
+    return path
+
+
+def as_table(image: str, column: Column, name: str = "path") -> pa.Table:
+    return pa.table({name: [image] * len(column), "label": pa.array(column, from_pandas=False)})
+
+
+def as_csv(tmp: Path, image: str, column: Column) -> Any:
+    return write_text(tmp / "t.csv", image, column, ",", json.dumps)
+
+
+def as_tsv(tmp: Path, image: str, column: Column) -> Any:
+    return write_text(tmp / "t.tsv", image, column, "\t", str)  # as pandas writes lists
+
+
+def as_json_lines(tmp: Path, image: str, column: Column) -> Any:
+    (tmp / "t.jsonl").write_text("".join(json.dumps({"path": image, "label": value}) + "\n" for value in column))
+    return tmp / "t.jsonl"
+
+
+def as_parquet(tmp: Path, image: str, column: Column) -> Any:
+    pq.write_table(as_table(image, column), tmp / "t.parquet", row_group_size=3)
+    return tmp / "t.parquet"
+
+
+def as_parquet_of_images(tmp: Path, image: str, column: Column) -> Any:
+    images = [Path(image).read_bytes()] * len(column)
+    pq.write_table(as_table("", column).drop_columns("path").add_column(0, "image", [images]), tmp / "i.parquet")
+    return tmp / "i.parquet"
+
+
+def as_feather(tmp: Path, image: str, column: Column) -> Any:
+    pyarrow.feather.write_feather(
+        as_table(image, column, "image"), tmp / "t.feather", compression="uncompressed", chunksize=3
+    )
+    return tmp / "t.feather"
+
+
+def as_frame(tmp: Path, image: str, column: Column) -> Any:
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame({"path": [image] * len(column), "label": pandas.Series(column, dtype=object)})
+
+
+def as_list(tmp: Path, image: str, column: Column) -> Any:
+    return [(image, value) for value in column]
+
+
+def as_dataset(tmp: Path, image: str, column: Column) -> Any:
+    return pytest.importorskip("datasets").Dataset(as_table(image, column, "image"))
+
+
+CONTAINERS = [as_csv, as_tsv, as_json_lines, as_parquet, as_parquet_of_images, as_feather, as_frame, as_list]
+CONTAINERS += [as_dataset] if find_spec("datasets") else []
+
+
+def describe(source: Source) -> Found:
+    everything = np.arange(len(source))
+    if has_targets(source):
+        found: Any = source.targets(everything)
+        return str(found.dtype), found.tolist(), [name.decode() for name in source.classes]
+    found = source.labels(everything)
+    return str(found.dtype), found.tolist(), [name.decode() for name in source.classes]
+
+
+def outcome(action: Callable[[], Found]) -> Found | None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        try:
+            found = action()
+        except (LoaderError, ValueError):
+            return None
+    assert all("left out" in str(warning.message) for warning in seen), [str(w.message) for w in seen]
+    return found
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("image") / "1.png"
+    Image.new("RGB", (2, 2)).save(path)
+    return str(path)
+
+
+def differences(tmp: Path, image: str, number: int) -> list[str]:
+    rng = random.Random(number)
+    column, options = draw_column(rng), draw_options(rng)
+    leave_out, as_float = "missing_labels" in options, "label" in options
+    right = outcome(lambda: reference(column, options.get("classes", []), leave_out, as_float))
+    wrong = []
+    for write in CONTAINERS:
+        own = dict(options)
+        if write is as_list and own.pop("label", None):
+            continue  # which has no columns
+        try:
+            data = write(tmp, image, column)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            continue  # which has no such type
+        if write in (as_csv, as_tsv, as_json_lines, as_parquet):
+            own["rescan"] = True
+        found = outcome(lambda data=data, own=own: describe(open_source(data, **own)))  # type: ignore[misc]
+        if found != right:
+            wrong.append(f"{number} {write.__name__} {column} {options}: {found}, not {right}")
+    if not leave_out and not as_float and not any(value is None for value in column):
+        found = outcome(lambda: describe(with_labels([image] * len(column), column, classes=options.get("classes"))))
+        if found != right:
+            wrong.append(f"{number} with_labels {column} {options}: {found}, not {right}")
+    return wrong
+
+
+def test_a_column_gives_the_same_labels_in_every_container(tmp_path: Path, image: str) -> None:
+    wrong = [text for number in range(NUM_COLUMNS) for text in differences(tmp_path, image, number)]
+    assert not wrong, "\n".join(wrong[:20])
+
+
+def test_the_drawn_columns_are_served_and_refused() -> None:
+    """The reference refuses some, serves some of each type, and has classes."""
+    found = []
+    for number in range(NUM_COLUMNS):
+        rng = random.Random(number)
+        column, options = draw_column(rng), draw_options(rng)
+        leave_out, as_float = "missing_labels" in options, "label" in options
+        found.append(outcome(lambda: reference(column, options.get("classes", []), leave_out, as_float)))  # noqa: B023
+    kinds = [None if each is None else (each[0], bool(each[2])) for each in found]
+    counts = {kind: kinds.count(kind) for kind in set(kinds)}
+    assert min(counts[None], counts["int64", True], counts["float32", False], counts["float32", True]) > 1, counts

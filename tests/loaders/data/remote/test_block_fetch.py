@@ -1,0 +1,200 @@
+"""Remote data shuffled by blocks: blocks come whole in few requests, each byte once; what worker processes fetch."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from faulty_source import FaultySource
+from range_server import RangeServer
+from remote_photos import PARTS, open_loader, open_remote
+from served_rows import Row, serve
+
+from penstock.loaders import Blocks, concat, open_source
+from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.remote import fetcher
+from penstock.loaders.front.loader import Loader
+from penstock.loaders.make import read_ahead
+from penstock.loaders.order.block_order import BlockShuffled
+from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.schedule import Schedule
+
+NUM_PHOTOS = 240
+BLOCK = 24
+BLOCKS = Blocks(samples=BLOCK, group=4)  # 2 lanes
+FEWEST = NUM_PHOTOS // BLOCK * PARTS  # requests of an epoch: a block has neighbours in each container
+
+
+@pytest.fixture(autouse=True)
+def _no_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher, "MAX_GAP_BYTES", 0)  # nothing comes that was not asked for
+
+
+def serve_epochs(source: Any, epochs: int, **settings: Any) -> list[Row]:
+    settings = {"shuffle": BLOCKS, "workers": 2, "workers_are": "threads", "drop_last": False, **settings}
+    with open_loader(source, **settings) as loader:
+        return [row for _ in range(epochs) for row in serve(loader)]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_blocks_come_whole_and_once(server: RangeServer, photos: ImageFolder, tmp_path: Path, copied: bool) -> None:
+    expected = serve_epochs(photos, 2)
+    options: dict[str, Any] = {"local_cache": tmp_path / "copy", "bytes_ahead": 1} if copied else {}
+    source = open_remote(server, photos, **options)
+    before = source.store.requests
+    assert serve_epochs(source, 2) == expected
+    # Of two epochs or one, with those of the first batches and of others that a busy machine needs before their block
+    # is there, and of what is announced of a third.
+    assert source.store.requests - before <= (2 * FEWEST if copied else 3 * FEWEST + 2 * 6 + 2 * PARTS)
+    single = open_remote(server, photos, **({**options, "local_cache": tmp_path / "single"} if copied else {}))
+    before = single.store.requests
+    serve_epochs(single, 1, shuffle=True)
+    assert single.store.requests - before > 2 * FEWEST
+    if copied:
+        assert source.store.num_bytes == photos.num_bytes
+
+
+def test_blocks_that_are_stored_are_not_held_in_memory(
+    server: RangeServer, photos: ImageFolder, tmp_path: Path
+) -> None:
+    source = open_remote(server, photos, local_cache=tmp_path / "copy", bytes_ahead=1)
+    everything = np.arange(NUM_PHOTOS)
+    source.announce_blocks(everything)
+    deadline = time.monotonic() + 60
+    while not source.has_room and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert source.has_room
+    assert source.local is not None
+    assert source.local.has(everything).all()
+    before = source.store.requests
+    for index in (0, 17, 200):
+        # As for a caller that looked just before it was stored.
+        assert bytes(source._fetcher.take(source._range(index))) == photos.read(index)
+    assert source.store.requests == before
+
+
+def test_little_memory_fetches_sample_by_sample(server: RangeServer, photos: ImageFolder) -> None:
+    source = open_remote(server, photos, bytes_ahead=photos.num_bytes // 40)
+    assert not source.can_hold(NUM_PHOTOS // 4)
+    assert serve_epochs(source, 1) == serve_epochs(photos, 1)
+    assert source.store.requests > 2 * FEWEST
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_fetch_each_byte_once_together(
+    server: RangeServer, photos: ImageFolder, tmp_path: Path, world_size: int
+) -> None:
+    sources = [open_remote(server, photos, local_cache=tmp_path / f"{rank}") for rank in range(world_size)]
+    served: list[int] = []
+    for rank, source in enumerate(sources):
+        batch_size = 12 // world_size
+        rows = serve_epochs(source, 1, rank=rank, world_size=world_size, batch_size=batch_size, pad=False)
+        served += [row[0] for row in rows]
+    assert sorted(served) == list(range(NUM_PHOTOS))
+    ahead = sum(source.store.num_bytes for source in sources) - photos.num_bytes  # of the next epoch
+    assert 0 <= ahead < photos.num_bytes
+    if world_size == 2:  # a lane each; of 4 ranks two share the blocks of a lane
+        assert sum(source.store.requests for source in sources) < 2 * FEWEST + 2 * (6 + 6 * PARTS)
+
+
+def test_worker_processes_fetch_ahead(server: RangeServer, photos: ImageFolder) -> None:
+    server.delay_s = 0.05
+    source = open_remote(server, photos)
+    assert serve_epochs(source, 1, shuffle=True, workers_are="processes") == serve_epochs(photos, 1, shuffle=True)
+    assert server.most_at_once > 2 * 6  # more than the batches at hand
+
+
+def test_a_worker_process_announces_its_own_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ahead, "get_worker_info", lambda: SimpleNamespace(num_workers=3))
+    schedule = Schedule(n=100, batch_size=8, seed=1)
+    source, cursor = Announced(), Cursor(0, 8)  # the second batch, then the fifth
+    ahead = read_ahead.ReadAhead()
+    ahead.advance(source, schedule, cursor)
+    expected = [schedule.batch(0, position).tolist() for position in (8, 32, 56, 80)] + [schedule.batch(1, 8).tolist()]
+    assert source.announced[:5] == expected
+    ahead.advance(source, schedule, Cursor(0, 32))
+    assert source.num_forgotten == 1  # at the beginning: the second batch was expected
+
+
+@pytest.mark.parametrize("order", [None, BlockShuffled(n=100, seed=1, block=5, group=4)])
+def test_a_batch_that_another_thread_overtook_is_announced_alone(order: BlockShuffled | None) -> None:
+    schedule = Schedule(n=100, batch_size=8, seed=1, order=order)
+    source, ahead = Announced(), read_ahead.ReadAhead()
+    for position in (8, 16, 0):
+        ahead.advance(source, schedule, Cursor(9, position))
+    assert source.announced[-1] == schedule.batch(9, 0).tolist()
+    assert source.num_forgotten == 1
+    ahead.advance(source, schedule, Cursor(9, 24))
+    assert source.num_forgotten == 1
+    ahead.advance(source, schedule, Cursor(0, 0))  # a state of an earlier epoch
+    assert source.num_forgotten == 2
+
+
+class Announced(FaultySource):
+    """A source that notes what is announced, and has room for ten batches."""
+
+    fetches = True
+
+    def __init__(self) -> None:
+        super().__init__(100, {})
+        self.announced: list[list[int]] = []
+        self.num_forgotten = 0
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.announced) < 10
+
+    def announce(self, indices: np.ndarray) -> None:
+        self.announced.append(indices.tolist())
+
+    announce_blocks = announce
+
+    def can_hold(self, num_samples: int) -> bool:
+        return True
+
+    def forget(self) -> None:
+        self.num_forgotten += 1
+
+
+# ---- when samples are needed next, through views ----
+
+
+def asked_of(loader: Loader, source: Any, num_batches: int) -> np.ndarray:
+    """What the local copy is told of all samples of `source`: the places in the stream at which they are needed."""
+    iterator = iter(loader)
+    for _ in range(num_batches):
+        next(iterator)
+    assert source.local.victims.next_use is not None
+    return source.local.victims.next_use(np.arange(len(source)), False)
+
+
+@pytest.mark.parametrize(
+    ("view", "shuffle"),
+    [("subset", True), ("unsorted subset", BLOCKS), ("concat", True), ("concat", BLOCKS)],
+    ids=["subset", "unsorted subset by blocks", "concat", "concat by blocks"],
+)
+def test_a_view_tells_its_source_when_samples_are_needed(
+    server: RangeServer, photos: ImageFolder, tmp_path: Path, view: str, shuffle: Any
+) -> None:
+    source = open_remote(server, photos, local_cache=tmp_path / "copy")
+    indices = np.arange(5, NUM_PHOTOS, 3)[:: -1 if view == "unsorted subset" else 1]
+    served = concat([photos, source]) if view == "concat" else open_source(source, subset=indices)
+    number_of = {sample: NUM_PHOTOS + sample for sample in range(NUM_PHOTOS)}
+    if view != "concat":
+        number_of = {sample: number for number, sample in enumerate(indices.tolist())}
+    with open_loader(served, shuffle=shuffle, workers=0, decoder="simplejpeg") as loader:
+        places = asked_of(loader, source, 4)
+        order = loader._schedule.order
+    assert order is not None
+    never = np.iinfo(np.int64).max
+    assert {sample for sample in range(NUM_PHOTOS) if places[sample] != never} == set(number_of)
+    samples, numbers = map(np.array, zip(*number_of.items(), strict=True))
+    epochs, positions = np.divmod(places[samples], order.n)
+    for epoch in np.unique(epochs).tolist():
+        assert (order(epoch, positions[epochs == epoch]) == numbers[epochs == epoch]).all()
+    now = 3 * 6
+    assert now <= places[samples].min() <= places[samples].max() < now + 2 * order.n

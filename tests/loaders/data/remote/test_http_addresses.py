@@ -1,0 +1,161 @@
+"""Addresses of HTTP are sent as they are written, and read where only GET is allowed; causes of failures are named."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import quote, unquote
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from penstock.loaders import LoaderError, open_source
+from penstock.loaders.data.remote import object_store
+from penstock.loaders.data.remote.object_store import ObjectStore
+
+
+def png(level: int) -> bytes:
+    data = io.BytesIO()
+    Image.new("L", (2, 2), level).save(data, "PNG")
+    return data.getvalue()
+
+
+class Site:
+    """Serve `files` by their paths as they are sent.
+
+    `answer` may return a status for (method, path), `tag` returns the ETag for a method.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.answer: Callable[[str, str], int] = lambda method, path: 0
+        self.tag: Callable[[str], str] = lambda method: '"1"'
+        site = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *values: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                path = self.path.partition("?")[0]
+                data, status = site.files.get(path, b""), 200 if path in site.files else 404
+                status = site.answer(self.command, self.path) or status
+                total = len(data)
+                if status == 200 and "Range" in self.headers:
+                    first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+                    data, status = data[int(first) : int(last or total) + 1], 206
+                self.send_response(status)
+                if status == 206:
+                    self.send_header("Content-Range", f"bytes {first}-{int(first) + len(data) - 1}/{total}")
+                self.send_header("ETag", site.tag(self.command))
+                self.send_header("Content-Length", str(len(data) if status < 300 else 0))
+                self.end_headers()
+                if self.command == "GET" and status < 300:
+                    self.wfile.write(data)
+
+            do_HEAD = do_GET
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.server.shutdown()
+    site.server.server_close()
+
+
+def test_random_addresses_are_sent_as_written(site: Site) -> None:
+    """100 paths of quoted and plain characters, next to what they mean without the quotes."""
+    rng = np.random.default_rng(0)
+    pieces = [
+        "a",
+        "b",
+        "%20",
+        "%2F",
+        "%2B",
+        "+",
+        "%25",
+        "%3F",
+        "%23",
+        "~",
+        "-",
+        "%C3%A4",
+        "=",
+        "&",
+        "@",
+        "%40",
+        ":",
+        ".",
+    ]
+    paths = {f"/o/{''.join(rng.choice(pieces, rng.integers(1, 8)))}x.png" for _ in range(100)}
+    for number, path in enumerate(sorted(paths)):
+        site.files.setdefault(quote(unquote(path)), png(255))
+        site.files[path] = png(number)
+    store = ObjectStore()
+    for number, path in enumerate(sorted(paths)):
+        url, size = site.url + path, len(site.files[path])
+        assert store.stat(url).size == size
+        assert bytes(store.read(url, 0, size).data) == png(number), path
+        assert bytes(store.read(f"{url}?alt=media&t=a%2Fb", 0, size).data) == png(number), path
+
+
+@pytest.mark.parametrize("status", [403, 405, 501])
+def test_a_server_that_refuses_head_is_asked_for_a_byte(site: Site, status: int) -> None:
+    site.files = {f"/{number}.png": png(number) for number in range(3)}
+    site.answer = lambda method, path: status if method == "HEAD" else 0
+    signed = [(f"{site.url}/{number}.png?X-Amz-Signature=secret", number) for number in range(3)]
+    source = open_source(signed)
+    assert [source.read(index) for index in range(3)] == [png(number) for number in range(3)]
+    site.answer = lambda method, path: 403
+    with pytest.raises(LoaderError, match="E-ACCESS") as caught:
+        open_source([(f"{site.url}/0.png?X-Amz-Signature=another", 0)])
+    assert "another" not in str(caught.value)
+
+
+@pytest.mark.parametrize("weak", ["HEAD", "GET"])
+def test_a_tag_that_is_weak_in_some_answers_is_one_version(site: Site, weak: str) -> None:
+    site.files = {f"/{number}.png": png(number) for number in range(3)}
+    site.tag = lambda method: 'W/"1"' if method == weak else '"1"'
+    source = open_source([(f"{site.url}/{number}.png", number) for number in range(3)])
+    assert [source.read(index) for index in range(3)] == [png(number) for number in range(3)]
+    site.tag = lambda method: 'W/"2"'
+    with pytest.raises(LoaderError, match="E-CHANGED"):
+        source.read(0)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_server_is_asked_as_long_as_there_is_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.01, 0.1))
+    site.files, answered = {"/a.png": png(1)}, list[float]()
+
+    def answer(method: str, path: str) -> int:
+        answered.append(time.monotonic())
+        return status if answered[-1] - answered[0] < 1.5 else 0
+
+    site.answer = answer
+    assert ObjectStore().stat(f"{site.url}/a.png").size == len(png(1))
+    assert len(answered) > 5
+
+
+def test_causes_of_failures_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        closed = free.getsockname()[1]
+    for url, cause in ((f"http://127.0.0.1:{closed}/a.tar", "refused"), ("http://no-such-host.invalid/a.tar", "DNS")):
+        with pytest.raises(LoaderError, match=f"E-READ.*{cause}"):
+            open_source(url)

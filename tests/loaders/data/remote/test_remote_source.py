@@ -1,0 +1,147 @@
+"""RemoteSource: the same stream as local files, from memory and from a local copy, and what is said of failures."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from range_server import RangeServer
+from remote_photos import PARTS, open_loader, open_remote
+from served_rows import Row, serve
+
+from penstock.loaders import LoaderError, open_source
+from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.remote.object_store import is_url
+from penstock.pipelines.native.rows import ROW
+
+NUM_PHOTOS = 37
+
+
+def test_a_second_epoch_comes_from_the_local_copy(server: RangeServer, photos: ImageFolder, tmp_path: Path) -> None:
+    source = open_remote(server, photos, local_cache=tmp_path / "copy", bytes_ahead=1)
+    with open_loader(source, drop_last=False, workers=0) as loader:
+        serve(loader)
+        before = source.store.num_bytes
+        serve(loader)
+        assert source.store.num_bytes == before >= source.num_bytes
+        assert loader.stats().fetched_bytes == before
+        assert 0 < loader.stats().requests <= server.requests["all"]
+    again = open_remote(server, photos, local_cache=tmp_path / "copy")
+    assert again.local is not None
+    assert again.local.has(np.arange(NUM_PHOTOS)).all()  # also for another process
+
+
+def test_requests_overlap_and_join_neighbours(server: RangeServer, photos: ImageFolder) -> None:
+    server.delay_s = 0.05
+    with open_loader(open_remote(server, photos), workers=1, workers_are="threads", shuffle=False) as loader:
+        serve(loader)
+    assert server.most_at_once > 2
+    assert server.requests["all"] < NUM_PHOTOS - 8  # neighbours in the containers came in one request
+
+
+def test_bytes_ahead_are_bounded(server: RangeServer, photos: ImageFolder) -> None:
+    source = open_remote(server, photos, bytes_ahead=1)
+    with open_loader(source, workers=0) as loader:
+        next(iter(loader))
+        assert server.num_bytes < source.num_bytes / 2
+    assert source.has_room
+
+
+def test_a_large_image_is_refused_before_it_is_fetched(server: RangeServer, photos: ImageFolder) -> None:
+    source = open_remote(server, photos, max_file_bytes=100)
+    asked = server.requests["all"]
+    with pytest.raises(LoaderError, match="E-BOMB"):
+        source.read(0)
+    assert server.requests["all"] == asked
+
+
+def test_bad_samples_are_replaced_without_taking_their_neighbours(server: RangeServer, photos: ImageFolder) -> None:
+    source = open_remote(server, photos)
+    server.fault = lambda path, number: 404 if path == "/1.bin" else 0
+    with open_loader(source, on_bad_sample="replace", workers=1) as loader:
+        rows = serve(loader)
+        bad = {entry.sample for entry in loader.ledger().bad}
+    assert bad == {index for index in range(NUM_PHOTOS) if index % PARTS == 1} & (bad | {row[0] for row in rows})
+    assert all(row[0] % PARTS != 1 for row in rows)
+
+
+def test_damage_in_the_local_copy_is_noticed_and_mended(
+    server: RangeServer, photos: ImageFolder, expected: list[Row], tmp_path: Path
+) -> None:
+    source = open_remote(server, photos, local_cache=tmp_path / "copy")
+    with open_loader(source, drop_last=False) as loader:
+        serve(loader)
+    assert source.local is not None
+    os.pwrite(source.local.fd, b"damage" * 500, int(source.local.offsets(np.array([5]))[0]) + 300)
+    again = open_remote(server, photos, local_cache=tmp_path / "copy")
+    with open_loader(again) as loader:
+        assert serve(loader) + serve(loader) == expected
+    assert again.local is not None
+    assert again.local.read(5) == photos.read(5)
+
+
+def test_what_is_stored_before_it_is_needed_is_let_go(server: RangeServer, photos: ImageFolder, tmp_path: Path) -> None:
+    """It is taken from memory, which otherwise would hold it for ever."""
+    source = open_remote(server, photos, local_cache=tmp_path / "copy", bytes_ahead=1)
+    everything = np.arange(NUM_PHOTOS)
+    source.announce(everything)
+    assert source.local is not None
+    deadline = time.monotonic() + 60
+    while not source.local.has(everything).all() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not source.has_room
+    source.locate(everything, np.zeros(NUM_PHOTOS, ROW))
+    assert source.has_room
+    assert server.requests["all"] < 2 * NUM_PHOTOS
+
+
+def test_urls_are_told_from_paths_and_lose_their_secrets() -> None:
+    assert is_url(b"s3://bucket/a.tar")
+    assert not is_url(b"/data/a.tar")
+    assert not is_url(b"file:///data/a.tar")
+
+
+# ---- tars by URL ----
+
+
+def test_options_of_remote_data_are_refused_for_files(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w"):
+        pass
+    with pytest.raises(ValueError, match="only data by URL takes requests"):
+        open_source(tmp_path / "a.tar", requests=3)
+    with pytest.raises(ValueError, match=r"^'https://host/photos/a\.zip' is not a source \(a URL of a folder ends"):
+        open_source("https://host/photos/a.zip?signature=secret")
+    with pytest.raises(ValueError, match="HTTP cannot list"):
+        open_source("https://host/photos/*.tar")
+    with pytest.raises(ValueError, match="requests must be at least 1"):
+        open_source("https://host/photos/a.tar", requests=0)
+
+
+def test_a_saved_index_is_made_again_when_a_tar_is_replaced(server: RangeServer, photos: ImageFolder) -> None:
+    def write(count: int) -> None:
+        with tarfile.open(server.root / "a.tar", "w") as tar:
+            for index in range(count):
+                tar.add(os.fsdecode(photos.path(index)), f"{index}.jpg")
+
+    write(5)
+    assert len(open_source(f"{server.url}/a.tar")) == 5
+    before = server.num_bytes
+    assert len(open_source(f"{server.url}/a.tar")) == 5
+    assert server.num_bytes == before  # the index was saved; only the ETag was compared
+    write(7)
+    assert len(open_source(f"{server.url}/a.tar")) == 7
+
+
+def test_a_closed_loader_fetches_no_more(server: RangeServer, photos: ImageFolder) -> None:
+    server.delay_s = 0.05
+    source = open_remote(server, photos, requests=1)
+    with open_loader(source, workers=0, decoder="simplejpeg") as loader:
+        next(iter(loader))
+    time.sleep(0.2)  # what is under way comes
+    before = server.requests["all"]
+    time.sleep(0.3)
+    assert server.requests["all"] == before

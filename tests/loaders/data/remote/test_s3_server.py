@@ -1,0 +1,132 @@
+"""Data on an S3 server: patterns, credentials that are wrong or have expired, missing buckets, replaced objects."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from range_server import RangeServer
+from remote_photos import open_loader
+from s3_server import S3Server, serve_s3
+from served_rows import serve
+from tar_files import write_tar
+
+from penstock.loaders import LoaderError, open_source
+from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.remote import object_store
+from penstock.loaders.data.remote.object_store import ObjectStore
+
+NUM_PHOTOS = 37
+TARS = "s3://photos/set/train-*.tar"
+
+
+def make_tar(photos: ImageFolder, part: int) -> bytes:
+    """Make a tar of every third photo."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [(f"{index:04}.jpg", photos.read(index)) for index in range(part, NUM_PHOTOS, 3)]
+        return write_tar(Path(folder) / "x.tar", files).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def s3(photos: ImageFolder) -> Iterator[S3Server]:
+    """A server with three tars."""
+    with serve_s3() as server:
+        server.client.create_bucket(Bucket="photos")
+        for part in range(3):
+            server.client.put_object(Bucket="photos", Key=f"set/train-{part:04}.tar", Body=make_tar(photos, part))
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def one_attempt(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Clients that read the environment anew, and say at once what failed."""
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    object_store._open_client.cache_clear()
+    yield
+    object_store._open_client.cache_clear()
+
+
+@pytest.mark.usefixtures("s3")
+@pytest.mark.parametrize("url", ["s3://photos/set/train-0009.tar", "s3://nobody/train-*.tar"])
+def test_a_missing_key_or_bucket_is_one_line(url: str) -> None:
+    with pytest.raises(LoaderError, match="no such bucket") as caught:
+        open_source(url)
+    assert caught.value.code == "E-MISSING"
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def checked(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """The server while it checks credentials, which are those of a user who may read the bucket."""
+    import boto3
+
+    iam = boto3.client("iam")
+    iam.create_user(UserName="reader")
+    key = iam.create_access_key(UserName="reader")["AccessKey"]
+    rule = {"Effect": "Allow", "Action": ["s3:GetObject", "s3:ListBucket"], "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [rule]})
+    iam.put_user_policy(UserName="reader", PolicyName="read", PolicyDocument=policy)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+    s3.count_free_actions(0)
+    yield s3
+    s3.count_free_actions(None)
+    iam.delete_access_key(UserName="reader", AccessKeyId=key["AccessKeyId"])
+    iam.delete_user_policy(UserName="reader", PolicyName="read")
+    iam.delete_user(UserName="reader")
+
+
+@pytest.mark.usefixtures("checked")
+@pytest.mark.parametrize("wrong", [{}, {"AWS_ACCESS_KEY_ID": "nobody"}, {"AWS_SECRET_ACCESS_KEY": "wrong"}])
+def test_wrong_credentials_are_one_line(monkeypatch: pytest.MonkeyPatch, wrong: dict[str, str]) -> None:
+    for name, value in wrong.items():
+        monkeypatch.setenv(name, value)
+    for url in (TARS, TARS.replace("*", "0001")):
+        if not wrong:
+            assert len(open_source(url)) >= NUM_PHOTOS // 3
+            continue
+        with pytest.raises(LoaderError, match=r"InvalidAccessKeyId|SignatureDoesNotMatch|do not allow it") as caught:
+            open_source(url)
+        assert caught.value.code == "E-ACCESS"
+        assert "environment" in caught.value.fix
+        assert "\n" not in str(caught.value)
+
+
+def test_a_token_that_expired_is_one_line(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 answers 400, with the reason in the body of a GET; moto's tokens never expire."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    server.fault = lambda path, number: 400
+    server.error_body = b"<?xml version='1.0'?>\n<Error><Code>ExpiredToken</Code></Error>"
+    for request in (lambda: ObjectStore().stat("s3://b/a.tar"), lambda: ObjectStore().read("s3://b/a.tar", 0, 9)):
+        with pytest.raises(LoaderError, match="has expired or is wrong") as caught:
+            request()
+        assert caught.value.code == "E-ACCESS"
+    server.error_body = b"<?xml version='1.0'?>\n<Error><Code>RequestTimeout</Code></Error>"
+    with pytest.raises(LoaderError, match="400") as caught:
+        ObjectStore().read("s3://b/a.tar", 0, 9)
+    assert caught.value.code == "E-READ"  # S3 names so a connection that was too slow, which may heal
+
+
+def test_an_object_that_is_replaced_in_mid_epoch_is_refused(s3: S3Server, photos: ImageFolder) -> None:
+    """Then opened anew. Its new content has the same size, which only the ETag tells apart."""
+    s3.client.put_object(Bucket="photos", Key="changing/a.tar", Body=make_tar(photos, 0))
+    source = open_source("s3://photos/changing/a.tar", bytes_ahead=1)
+    with open_loader(source, workers=0, batch_size=2) as loader:
+        assert len(serve(loader, 2)) == 4
+        changed = bytearray(make_tar(photos, 0))
+        changed[-1] ^= 1
+        s3.client.put_object(Bucket="photos", Key="changing/a.tar", Body=bytes(changed))
+        with pytest.raises(LoaderError, match="replaced since it was indexed") as caught:
+            serve(loader)
+    assert caught.value.code == "E-CHANGED"
+    with pytest.warns(UserWarning, match="data after the end of a tar"):  # the byte that changed
+        assert len(open_source("s3://photos/changing/a.tar")) == len(source)
+    s3.client.put_object(Bucket="photos", Key="changing/a.tar", Body=b"shorter")
+    with pytest.raises(LoaderError, match=r"fewer bytes|replaced") as caught:
+        source.read(len(source) - 1)
+    assert caught.value.code == "E-CHANGED"  # and not 416, for which it would be asked again

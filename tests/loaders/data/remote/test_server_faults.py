@@ -1,0 +1,281 @@
+"""What a loader does while a server is away, slow, wrong or changed: it waits, or ends with one line that helps."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from forked_commands import Commands
+from range_server import CUT, HANG, TRICKLE, USUAL, WHOLE, RangeServer, serve_ranges
+from remote_photos import PARTS, open_loader, open_remote, write_containers
+from served_rows import Row, serve
+
+from penstock.loaders import LoaderError
+from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.remote import object_store, url_patterns
+from penstock.loaders.data.remote.fetcher import Fetcher, Range
+from penstock.loaders.data.remote.object_store import ObjectStore, Part
+
+NUM_PHOTOS = 37
+
+
+@pytest.fixture(scope="module")
+def expected(photos: ImageFolder) -> list[Row]:
+    with open_loader(photos) as loader:
+        return serve(loader)
+
+
+@pytest.fixture(autouse=True)
+def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.01, 0.05, 0.1))
+
+
+def test_a_server_that_comes_back_is_waited_for(
+    tmp_path: Path, photos: ImageFolder, expected: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections are refused from the second batch on, until a new server listens at the port."""
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.5,) * 20)
+    write_containers(tmp_path, photos)
+    with ExitStack() as first, ExitStack() as second:
+        server = first.enter_context(serve_ranges(tmp_path))
+        source = open_remote(server, photos, bytes_ahead=1)
+        loader = first.enter_context(open_loader(source, workers=0))
+        serve(loader, 1)
+        server.fault = lambda path, number: CUT  # of connections that are open already
+        port = int(server.url.rpartition(":")[2])
+        server.stop()
+
+        def come_back() -> None:
+            deadline = time.monotonic() + 60
+            while not source.store.retries and time.monotonic() < deadline:  # until it was missed
+                time.sleep(0.02)
+            second.enter_context(serve_ranges(tmp_path, port))
+
+        thread = threading.Thread(target=come_back)
+        thread.start()
+        assert serve(loader) == expected
+        thread.join()
+    assert source.store.retries > 0
+
+
+def test_a_server_that_stays_away_is_one_line(
+    server: RangeServer, photos: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    source = open_remote(server, photos)
+    server.fault = lambda path, number: CUT  # of connections that are open already
+    server.stop()
+    with (
+        pytest.raises(LoaderError, match="check the network and the storage") as caught,
+        open_loader(source, workers_are="threads") as loader,
+    ):
+        serve(loader)
+    assert caught.value.code == "E-READ"
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "SAMPLE_TIMEOUT_S", 2.0)
+
+
+@pytest.mark.usefixtures("short_deadline")
+def test_a_body_that_trickles_ends_by_the_deadline(
+    server: RangeServer, photos: ImageFolder, expected: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_remote(server, photos)
+    server.fault = lambda path, number: TRICKLE if number == PARTS + 2 else USUAL
+    with open_loader(source, workers_are="threads") as loader:
+        assert serve(loader) == expected  # once: it is asked for again
+    assert source.store.retries == 1
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    server.fault = lambda path, number: TRICKLE if path == "/1.bin" else USUAL
+    source = open_remote(server, photos, requests=PARTS)
+    with pytest.raises(LoaderError) as caught, open_loader(source, workers_are="threads") as loader:
+        serve(loader)
+    assert caught.value.code == "E-READ"
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("short_deadline")
+def test_a_server_that_never_answers_is_one_line(server: RangeServer, photos: ImageFolder) -> None:
+    """The samples that one request reads share its deadline: each is not asked for anew."""
+    source = open_remote(server, photos, bytes_ahead=1)
+    before = server.requests["all"]
+    server.fault = lambda path, number: HANG
+    with (
+        pytest.raises(LoaderError, match=r"timed out|error sending request") as caught,
+        open_loader(source, workers=0, shuffle=False, batch_size=12) as loader,
+    ):
+        serve(loader, 1)
+    assert caught.value.code == "E-READ"
+    assert "\n" not in str(caught.value)
+    assert PARTS < server.requests["all"] - before <= 2 * PARTS  # neighbours come in one request, repeated once
+
+
+class Clock:
+    """A clock that runs when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class DeadClient:
+    """Every request lasts as long as it may, or `seconds`, and fails."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.seconds, self.requests = clock, seconds, 0
+
+    def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
+        self.clock.sleep(min(self.seconds, limit_s))
+        self.requests += 1
+        raise TimeoutError("dead")
+
+
+@pytest.mark.parametrize("seconds", [1e9, 20.0, 1.0])
+def test_all_attempts_at_a_sample_and_its_neighbours_end_in_a_minute(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.undo()  # the delays are those of users
+    clock = Clock()
+    client = DeadClient(clock, seconds)
+    monkeypatch.setattr(object_store, "time", clock)
+    monkeypatch.setattr(object_store, "_client", lambda url: client)
+    fetcher = Fetcher(ObjectStore(), 1, 1 << 20)
+    ranges = [Range(at, "http://host/a.bin", at, 1, 7) for at in range(50)]
+    fetcher.announce(ranges)
+    for one in ranges:
+        with pytest.raises(LoaderError, match="dead"):
+            fetcher.take(one)
+    assert 30 < clock.now - 1000 <= object_store.SAMPLE_TIMEOUT_S
+    assert client.requests >= 2
+
+
+@pytest.mark.parametrize("fault", [CUT, WHOLE, 429, 503])
+def test_answers_that_are_wrong_for_a_while_are_asked_for_again(
+    server: RangeServer, photos: ImageFolder, expected: list[Row], fault: int
+) -> None:
+    source = open_remote(server, photos)
+    before = server.requests["all"]
+    server.fault = lambda path, number: fault if number - before in (1, 2, 4) else USUAL
+    with open_loader(source, workers_are="threads") as loader:
+        assert serve(loader) == expected
+    assert server.requests["all"] > before + 4
+
+
+def test_a_server_without_ranges_is_refused(server: RangeServer, photos: ImageFolder) -> None:
+    """The whole object is never taken for a range of it, not even for one that begins at 0."""
+    source = open_remote(server, photos)
+    server.fault = lambda path, number: WHOLE
+    with pytest.raises(LoaderError, match="answers with the whole object") as caught:
+        source.read(0)
+    assert "Range requests" in caught.value.fix
+    assert caught.value.code == "E-READ"
+
+
+def test_an_object_that_changes_in_mid_epoch_is_refused(
+    server: RangeServer, photos: ImageFolder, expected: list[Row]
+) -> None:
+    source = open_remote(server, photos, bytes_ahead=1)
+    with open_loader(source, workers=0) as loader:
+        assert serve(loader, 2) == expected[:12]
+        server.etags["/1.bin"] = "another"
+        with pytest.raises(LoaderError, match="replaced since it was indexed") as caught:
+            serve(loader)
+    assert caught.value.code == "E-CHANGED"
+    assert "indexed again" in caught.value.fix
+    assert source.refreshed() is not source
+
+
+def test_without_etags_the_time_counts(server: RangeServer, photos: ImageFolder, expected: list[Row]) -> None:
+    server.etags.update({f"/{part}.bin": "" for part in range(PARTS)})
+    source = open_remote(server, photos)
+    with open_loader(source, workers_are="threads") as loader:
+        assert serve(loader) == expected
+    assert source.refreshed() is source
+    os.utime(server.root / "2.bin", (1e9, 1e9))
+    with (
+        pytest.raises(LoaderError, match="replaced since it was indexed"),
+        open_loader(source, workers_are="threads") as loader,
+    ):
+        serve(loader)
+    assert source.refreshed() is not source
+
+
+def test_what_cannot_heal_is_one_line_with_a_fix_for_urls(
+    server: RangeServer, photos: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_remote(server, photos)
+    for status, code, words in (
+        (404, "E-MISSING", "check the URL"),
+        (403, "E-ACCESS", "credentials"),
+        (401, "E-ACCESS", "credentials"),
+        (500, "E-READ", "check the network"),
+    ):
+        server.fault = lambda path, number, status=status: status  # type: ignore[misc]
+        before = source.store.retries
+        with pytest.raises(LoaderError) as caught:
+            source.read(3)
+        assert (source.store.retries > before) is (code == "E-READ")
+        assert (caught.value.code, caught.value.sample) == (code, 3)
+        assert "\n" not in str(caught.value)
+        assert words in caught.value.fix
+        assert "folder" not in caught.value.fix
+    monkeypatch.setattr(ObjectStore, "list", lambda self, url: {})
+    with pytest.raises(LoaderError, match="check the pattern") as caught:
+        url_patterns.expand_url(b"s3://bucket/train-*.tar")
+    assert caught.value.code == "E-NODATA"
+
+
+# ---- the fetcher ----
+
+
+def test_what_is_forgotten_does_not_begin(server: RangeServer) -> None:
+    """One waits for a sample while it is forgotten: it is asked for again."""
+    server.delay_s = 0.2
+    version = ObjectStore().stat(f"{server.url}/0.bin").version
+    ranges = [Range(at, f"{server.url}/{at % PARTS}.bin", 0, at + 1, version) for at in range(3, 24)]
+    ranges = [one._replace(url=f"{server.url}/0.bin", start=at) for at, one in enumerate(ranges)]
+    fetcher = Fetcher(ObjectStore(), 1, 1 << 20)
+    before = server.requests["all"]
+    for one in ranges:
+        fetcher.announce([one])
+    taken: list[bytes] = []
+    thread = threading.Thread(target=lambda: taken.append(bytes(fetcher.take(ranges[-1]))))
+    thread.start()
+    fetcher.forget()
+    thread.join()
+    data = (server.root / "0.bin").read_bytes()
+    assert taken == [data[20 : 20 + ranges[-1].size]]
+    assert server.requests["all"] - before <= 3
+    assert fetcher.has_room
+
+
+def test_a_program_does_not_fetch_the_rest_when_it_ends(
+    commands: Commands, server: RangeServer, tmp_path: Path
+) -> None:
+    server.delay_s = 0.1
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        "from penstock.loaders.data.remote.fetcher import Fetcher, Range\n"
+        "from penstock.loaders.data.remote.object_store import ObjectStore\n"
+        "store, url = ObjectStore(), sys.argv[1]\n"
+        "version, fetcher = store.stat(url).version, Fetcher(store, 2, 1 << 20)\n"
+        "for at in range(100):\n"
+        "    fetcher.announce([Range(at, url, at, 10, version)])\n"
+        "fetcher.take(Range(0, url, 0, 10, version))\n"
+    )
+    code, command = commands.run(f"{server.url}/0.bin", script=program)
+    assert (code, command.errors) == (0, "")
+    assert 2 <= server.requests["all"] < 50

@@ -1,0 +1,121 @@
+"""The index of rows: its order, its folders with labels, its size, and what identifies it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from folder_trees import plant, settle
+
+from penstock.loaders.data.files.folder_index import FolderIndex
+from penstock.loaders.data.tables import list_index
+from penstock.loaders.data.tables.list_index import ListIndexWriter
+from penstock.loaders.data.tables.row_packer import RowPacker
+from penstock.loaders.system.saved_columns import save_in_memory
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.native.rows import ROW
+
+
+def index_of(root: Path, rows: list[tuple[str, int]]) -> FolderIndex:
+    packer = RowPacker()
+    for row, (name, label) in enumerate(rows, start=1):
+        packer.add(root / name, label, row)
+    return save_in_memory(ListIndexWriter(packer).write, FolderIndex)
+
+
+def rows_of(index: FolderIndex) -> list[tuple[str, int]]:
+    labels = index.labels_of(np.arange(index.num_files)).tolist()
+    return [(os.fsdecode(index.relative_path(n)), label) for n, label in enumerate(labels)]
+
+
+# Few labels in long folders, as many labels as files, images in the root: each is stored in another way.
+ROWS = [
+    *((f"long-folder-{n % 2}/{n:02}.jpg", n // 50) for n in range(100)),
+    *((f"s/{n}.jpg", 99 - n) for n in range(100)),
+    ("top.jpg", 3),
+    ("top.jpg", 4),
+    ("long-folder-0/00.jpg", 0),
+]
+
+
+def test_rows_keep_their_order_names_labels_sizes_and_times(tmp_path: Path) -> None:
+    plant(tmp_path, {name: b"x" * (n % 7) for n, (name, _) in enumerate(ROWS)})
+    index = index_of(tmp_path, ROWS)
+    assert rows_of(index) == ROWS
+    assert index.root == os.fsencode(tmp_path)
+    assert [index.folder(n) for n in range(5)] == [b"long-folder-0"] * 2 + [b"long-folder-1"] * 2 + [b""]
+    assert index.class_counts.tolist() == np.bincount([label for _, label in ROWS]).tolist()
+    for n, (name, _) in enumerate(ROWS):
+        status = os.stat(tmp_path / name)
+        assert (index.size(n), index.mtime_ns(n)) == (status.st_size, status.st_mtime_ns)
+    rows = np.zeros(len(ROWS), ROW)
+    folders, names = index.locate(np.arange(len(ROWS)), rows)
+    for row, (name, _) in zip(rows, ROWS, strict=True):
+        folder, own = (
+            blob[row[f] : row[f] + row[f"{f}_bytes"]].tobytes() for blob, f in ((folders, "folder"), (names, "name"))
+        )
+        assert (folder + b"/" + own if folder else own) == name.encode()
+
+
+@pytest.mark.parametrize("layout", ["class folders", "labels in every folder", "one folder per row"])
+def test_a_row_takes_less_than_60_bytes(tmp_path: Path, layout: str) -> None:
+    """For a name of 20 bytes, whatever folders and labels are."""
+    rows = []
+    for n in range(3000):
+        folder, label = {
+            "class folders": (f"n{n % 30:07}", n % 30),
+            "labels in every folder": (f"{n % 256:02x}/{n % 16:02x}", n % 97),
+            "one folder per row": (f"{n:06}", n % 10),
+        }[layout]
+        rows.append((f"{folder}/{n:015}.JPEG", label))
+    plant(tmp_path, rows[:1] and [rows[0][0]])
+    index = index_of(tmp_path, rows)
+    assert rows_of(index) == rows
+    columns = index.file.columns
+    assert sum(column.nbytes for column in columns.values()) / len(rows) < 60
+
+
+def test_the_fingerprint_holds_what_is_served_and_not_where_it_is(tmp_path: Path) -> None:
+    rows = [("a/1.jpg", 0), ("b/2.jpg", 1), ("b/3.jpg", 1)]
+    settle(plant(tmp_path / "one", [name for name, _ in rows]))
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    header = index_of(tmp_path / "one", rows).header
+    copy = index_of(tmp_path / "two", rows).header
+    assert (copy.fingerprint, copy.content) == (header.fingerprint, header.content)
+    os.utime(tmp_path / "two" / "a" / "1.jpg", (9, 9))
+    later = index_of(tmp_path / "two", rows).header
+    assert later.fingerprint == header.fingerprint
+    assert later.content != header.content
+    (tmp_path / "two" / "a" / "1.jpg").write_bytes(b"longer than before")
+    others = [index_of(tmp_path / "two", rows)]
+    changed = [
+        [("a/1.jpg", 1), *rows[1:]],
+        [rows[1], rows[0], rows[2]],
+        [rows[0], rows[1], ("b/3.jpg", 2)],
+        rows[:2],
+        [*rows, rows[0]],
+    ]
+    others += [index_of(tmp_path / "one", rows) for rows in changed]
+    for one, two in itertools.combinations([header, *(index.header for index in others)], 2):
+        assert one.fingerprint != two.fingerprint
+
+
+def test_files_that_are_all_missing_name_root(tmp_path: Path) -> None:
+    with pytest.raises(LoaderError, match=r"E-NODATA.*none of the 2 files is there, the first is .*/x/a\.jpg.*root="):
+        index_of(tmp_path / "x", [("a.jpg", 0), ("b.jpg", 1)])
+    with pytest.raises(LoaderError, match=r"E-NODATA.*no rows"):
+        index_of(tmp_path, [])
+
+
+def test_the_common_folder_may_be_the_root_of_the_file_system(tmp_path: Path) -> None:
+    plant(tmp_path, ["a.jpg"])
+    packer = RowPacker()
+    for row, path in enumerate([tmp_path / "a.jpg", "/none/b.jpg"], start=1):
+        packer.add(path, 0, row)
+    index = save_in_memory(list_index.ListIndexWriter(packer).write, FolderIndex)
+    assert index.root == b"/"
+    assert b"/" + index.relative_path(0) == os.fsencode(tmp_path / "a.jpg")

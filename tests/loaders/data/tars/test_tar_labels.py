@@ -1,0 +1,408 @@
+"""Labels: where they stand, and which class numbers follow from them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from photo_folder import photo
+from tar_files import write_tar
+
+from penstock.loaders.data.files.contract import has_targets
+from penstock.loaders.data.tars.tar_labels import folder_labels, open_table
+from penstock.loaders.front import open_source
+from penstock.pipelines.errors import LoaderError
+
+PHOTO = photo(0)
+NOT_KNOWN = type("NAType", (), {})()  # as pandas calls it
+
+
+def plant(path: Path, samples: Mapping[str, Mapping[str, bytes]]) -> Path:
+    """A tar of samples: key -> suffix -> content; each gets a .jpg as its second member."""
+    files = []
+    for key, members in samples.items():
+        parts = [(f"{key}.{suffix}", content) for suffix, content in members.items()]
+        files += [*parts[:1], (f"{key}.jpg", PHOTO), *parts[1:]]
+    return write_tar(path, files)
+
+
+def labels(path: Any, **options: Any) -> tuple[list[Any], list[str]]:
+    source: Any = open_source(path, **options)
+    look_up = source.targets if has_targets(source) else source.labels
+    return look_up(np.arange(len(source))).tolist(), list(map(os.fsdecode, source.classes))
+
+
+def refused(path: Path | str, **options: Any) -> LoaderError:
+    with pytest.raises(LoaderError) as caught:
+        open_source(path, **options)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+# ---- members ----
+
+
+def test_cls_members(tmp_path: Path) -> None:
+    path = plant(tmp_path / "x.tar", {"0": {"cls": b"2\n"}, "1": {"cls": b" 0"}, "2": {"cls": b"2"}})
+    assert labels(path) == labels(path, label="cls") == ([2, 0, 2], ["0", "1", "2"])
+    assert labels(path, classes=["a", "b", b"c", "d"]) == ([2, 0, 2], ["a", "b", "c", "d"])
+
+
+def test_cls_members_that_hold_names(tmp_path: Path) -> None:
+    path = plant(tmp_path / "x.tar", {"0": {"cls": b"tench"}, "1": {"cls": b"10"}, "2": {"cls": b"robin \xff"}})
+    with pytest.raises(LoaderError, match=r"label '10' is a number, but label 'tench' .* is a name: .*classes="):
+        labels(path)
+    assert labels(path, classes=["tench", "10", b"robin \xff"]) == ([0, 1, 2], ["tench", "10", "robin \udcff"])
+
+
+@pytest.mark.parametrize("name", ["label", "cls"])
+def test_integer_fields_of_json_members(tmp_path: Path, name: str) -> None:
+    samples = {str(i): {"txt": b"9", "json": json.dumps({name: i * 2, "other": [1]}).encode()} for i in range(3)}
+    path = plant(tmp_path / "x.tar", samples)
+    assert labels(path) == labels(path, label=f"json:{name}") == ([0, 2, 4], ["0", "1", "2", "3", "4"])
+
+
+def test_a_field_of_json_members_that_is_named(tmp_path: Path) -> None:
+    large = {"class": "tench", "pad": "x" * 20_000}
+    samples = {"d/0": {"json": json.dumps(large).encode()}, "e/1": {"json": '{"class": "Ärger"}'.encode()}}
+    path = plant(tmp_path / "x.tar", samples)
+    assert labels(path, label="json:class") == ([0, 1], ["tench", "Ärger"])
+    assert labels(path) == ([0, 1], ["d", "e"])  # only "label" and "cls" are looked for
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (b"", "is empty"),
+        (b"1\n2", "more than one line"),
+        ("1".encode("utf-16"), "not text in UTF-8"),
+        (pickle.dumps(1), "not text in UTF-8"),
+        (None, "has no .cls member"),
+        (b"1" * 20, "too large for a class number"),
+        (b"-1", "is negative"),
+        (b"5000000", "too large for a class number"),
+        (b"x", "label 'x' is a name, but label '0.5' of"),
+    ],
+)
+def test_samples_without_a_usable_cls_are_named(tmp_path: Path, content: bytes | None, cause: str) -> None:
+    bad = {} if content is None else {"cls": content}
+    path = plant(tmp_path / "x.tar", {"a": {"cls": b"0.5" if content == b"x" else b"1"}, "b": bad, "c": {"cls": b"1"}})
+    error = refused(path)
+    assert error.code == "E-FORMAT"
+    assert cause in error.cause
+    assert error.path == os.fsencode(path) + b":b.jpg"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[1]",
+        b"3",
+        b"{}",
+        b'{"label": null}',
+        b'{"label": {}}',
+        b'{"label": NaN}',
+        b"{" * 9,
+        b"[" * 99999,
+    ],
+)
+def test_json_members_without_the_field_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = plant(tmp_path / "x.tar", {"a": {"json": content}, "b": {"json": b'{"label": 1}'}})
+    for label in ("json:label", None):  # another sample has it
+        error = refused(path, label=label)
+        assert (error.code, error.path) == ("E-FORMAT", os.fsencode(path) + b":a.jpg")
+    path = plant(tmp_path / "y.tar", {"b": {"json": b'{"label": 1}'}, "c": {"json": content}})
+    assert refused(path).path == os.fsencode(path) + b":c.jpg"
+
+
+def test_tars_whose_labels_stand_in_different_places_are_refused(tmp_path: Path) -> None:
+    plant(tmp_path / "a.tar", {"x/0": {"cls": b"1"}})
+    plant(tmp_path / "b.tar", {"y/0": {"txt": b"1"}})
+    error = refused(tmp_path)
+    assert error.code == "E-FORMAT"
+    assert error.cause == "the tars store labels differently: cls in 'a.tar', folder in 'b.tar'"
+    assert labels(tmp_path, label="folder") == ([0, 1], ["x", "y"])
+
+
+# ---- names ----
+
+
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (["b/0.jpg", "a/1.jpg", "b/2.jpg"], ["b", "a", "b"]),
+        (["train/b/0.jpg", "train/a/x/1.jpg", "train/b/y/2.jpg"], ["b", "a", "b"]),
+        (["./b/0.jpg", "./a/1.jpg"], ["b", "a"]),
+        (["./images/0.jpg", "./images/1.jpg"], ["images", "images"]),
+        (["10/0.jpg", "9/1.jpg"], ["10", "9"]),
+        (["a/0.jpg", "1.jpg", "b/2.jpg"], ["a", None, "b"]),
+        (["t/0.jpg", "t/a/1.jpg"], [None, "a"]),
+        (["0.jpg", "./1.jpg"], None),
+    ],
+)
+def test_folders_are_classes(names: list[str], classes: list[str | None] | None) -> None:
+    found = folder_labels([name.encode() for name in names])
+    assert (None if found is None else [None if f is None else f.decode() for f in found]) == classes
+
+
+def test_folders_are_numbered_as_an_image_folder_numbers_them(tmp_path: Path) -> None:
+    names = ["10", "9", "b", "B", "\u00e9", "\udcff", "\U0001f600"]
+    path = plant(tmp_path / "x.tar", {f"top/{name}/{i}": {} for i, name in enumerate(names)})
+    folder = tmp_path / "folder"
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "0.jpg").write_bytes(PHOTO)
+    assert labels(path)[1] == list(map(os.fsdecode, open_source(folder).classes))
+    assert labels(path)[0] == [labels(path)[1].index(name) for name in names]
+
+
+def test_images_next_to_the_folders_are_counted_and_warned_of(tmp_path: Path) -> None:
+    files = [(name, photo(number)) for number, name in enumerate(["a/0.jpg", "1.jpg", "b/2.jpg"])]
+    path = write_tar(tmp_path / "x.tar", files)
+    with pytest.warns(
+        UserWarning, match=r"x.tar': left out: 1 image next to class folders \('1.jpg'\); move them .* label="
+    ):
+        assert labels(path) == ([0, 1], ["a", "b"])
+    with pytest.warns(UserWarning, match="left out"):
+        source = open_source(path)
+    assert source.skipped == {"next to class folders": 1}
+    assert [(source.path(i)[-7:], source.read(i)) for i in (0, 1)] == [(b"a/0.jpg", photo(0)), (b"b/2.jpg", photo(2))]
+
+
+def test_folders_that_are_parts_of_the_data_are_warned_of(tmp_path: Path) -> None:
+    names = ["data/train/a/0.jpg", "data/train/b/1.jpg", "data/val/a/0.jpg"]
+    path = write_tar(tmp_path / "x.tar", [(name, PHOTO) for name in names])
+    for _ in range(2):  # also by the saved index
+        with pytest.warns(UserWarning, match="x.tar': its classes are 'train' and 'val': write a tar of each"):
+            assert labels(path) == ([0, 0, 1], ["train", "val"])
+    assert labels(path, label="folder") == ([0, 0, 1], ["train", "val"])
+
+
+def test_one_class_where_nothing_says_more(tmp_path: Path) -> None:
+    path = plant(tmp_path / "n01.tar", {"0": {}, "1": {}})
+    assert labels(path) == ([0, 0], ["."])
+    assert labels(path, classes=["cat", "dog"]) == ([0, 0], ["cat", "dog"])
+    error = refused(path, label="folder")
+    assert (error.code, error.cause) == ("E-FORMAT", "no member lies in a folder")
+
+
+def test_tars_as_classes(tmp_path: Path) -> None:
+    for name in ("n02", "n01"):
+        plant(tmp_path / f"{name}.tar", {f"{name}_{i}": {} for i in range(2)})
+    assert labels(tmp_path, label="shard") == ([0, 0, 1, 1], ["n01", "n02"])
+    assert labels(str(tmp_path / "{n02,n01}.tar"), label="shard") == ([1, 1, 0, 0], ["n01", "n02"])
+
+
+# ---- tables ----
+
+SAMPLES: dict[str, dict[str, bytes]] = {"a/0": {"cls": b"9"}, "a/1": {}, "./b/2": {}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a/0,dog\na/1,cat\nb/2,dog\nunused,cow\n",
+        "a/0\tdog\r\na/1\tcat\r\n\r\nb/2\tdog\r\n",
+        'label,other,key\ndog,1,a/0\ncat,"2,3",a/1\ndog,4,./b/2\n',
+        "a/0.jpg,dog\na/1.jpg,cat\n./b/2.jpg,dog\n",
+        "split,Key, Label\ntrain,a/0,dog\ntrain,a/1,cat\nval,b/2,dog\n",
+    ],
+)
+def test_tables_in_files(tmp_path: Path, text: str) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    table = tmp_path / "labels.txt"
+    table.write_text(text)
+    assert labels(path, label=table) == labels(path, label=str(table)) == ([1, 0, 1], ["cat", "dog"])
+
+
+def test_tables_as_dicts(tmp_path: Path) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    assert labels(path, label={"a/0": 3, b"a/1": 0, "b/2": 3}) == ([3, 0, 3], ["0", "1", "2", "3"])
+    assert labels(path, label={"a/0": "x", b"a/1": b"w", "b/2": "x"}, classes=["x", "w"]) == ([0, 1, 0], ["x", "w"])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected", "classes"),
+    [
+        ([torch.tensor(10), np.int64(9), torch.tensor(9)], [10, 9, 9], [str(number) for number in range(11)]),
+        ([{"b", "a"}, ("a",), np.array(["b"])], [[1, 1], [1, 0], [0, 1]], ["a", "b"]),
+        ([(0, 1), np.array([2, 3]), [np.float32(0.5), 1]], [[0, 1], [2, 3], [0.5, 1]], []),
+        ([np.bool_(True), False, True], [1, 0, 1], ["False", "True"]),
+    ],
+)
+def test_values_of_dicts_are_labels_as_in_lists(tmp_path: Path, values: Any, expected: Any, classes: Any) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    assert labels(path, label=dict(zip(("a/0", "a/1", "b/2"), values, strict=True))) == (expected, classes)
+    paths = [str(tmp_path / f"{number}.jpg") for number in range(3)]
+    for name in paths:
+        Path(name).write_bytes(PHOTO)
+    assert labels((paths, values)) == (expected, classes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,split,label\na/0,train,dog\na/1,train,cat\nb/2,val,dog\n",
+        ",image,label\n0,a/0,dog\n1,a/1,cat\n2,b/2,dog\n",
+        "a/0,dog\na/1,cat,striped\nb/2,dog\n",
+    ],
+)
+def test_a_table_of_more_columns_must_say_which_holds_the_labels(tmp_path: Path, text: str) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(ValueError, match="a first line that names the columns 'key' and 'label', got"):
+        open_source(path, label=tmp_path / "labels.csv")
+    (tmp_path / "labels.csv").write_text("key,label,label\na/0,dog,1\na/1,cat,2\nb/2,dog,3\n")
+    with pytest.raises(ValueError, match="2 columns of the table are called 'label'"):
+        open_source(path, label=tmp_path / "labels.csv")
+
+
+def test_a_sample_that_a_table_lacks_is_named(tmp_path: Path) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    error = refused(path, label={"a/0": 1, "b/2": 1})
+    assert (error.code, error.path) == ("E-MISUSE", os.fsencode(path) + b":a/1.jpg")
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), "", NOT_KNOWN, np.float32("nan")])
+def test_a_missing_label_of_a_table_is_refused(tmp_path: Path, missing: Any) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    error = refused(path, label={"a/0": "cat", "a/1": missing, "b/2": "cat"})
+    assert (error.code, error.path) == ("E-MISUSE", os.fsencode(path) + b":a/1.jpg")
+
+
+def test_a_key_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    """In the table, or in two tars whose keys begin again."""
+    for name in ("a", "b"):
+        plant(tmp_path / f"{name}.tar", {"000": {}, f"{name}01": {}})
+    error = refused(tmp_path, label={"000": 0, "a01": 1, "b01": 1})
+    assert (error.code, error.path) == ("E-FORMAT", os.fsencode(tmp_path / "b.tar") + b":000.jpg")
+    assert error.cause == "the key '000' of the table is also that of '000.jpg'"
+    both = refused(tmp_path / "a.tar", label={"000": 0, "000.jpg": 1, "a01": 1})
+    assert (both.code, both.path) == ("E-FORMAT", os.fsencode(tmp_path / "a.tar") + b":000.jpg")
+    assert both.cause == "the table has two labels for it, of '000.jpg' and of '000'"
+    assert labels(tmp_path / "a.tar", label={"000": 1, "000.jpg": 1, "a01": 0})[0] == [1, 0]
+    (tmp_path / "labels.csv").write_text("\ufeffkey,label\n000,1\na01,2\n000,1\n")
+    with pytest.raises(ValueError, match="must have each key once, and '000' comes twice"):
+        open_source(tmp_path / "a.tar", label=tmp_path / "labels.csv")
+
+
+def test_labels_of_json_members_are_names_or_numbers(tmp_path: Path) -> None:
+    for name, values, expected in (
+        ("names", ["cat", "dog", "cat"], ([0, 1, 0], ["cat", "dog"])),
+        ("digits", ["10", 2, "2"], ([10, 2, 2], [str(number) for number in range(11)])),
+    ):
+        samples = {str(i): {"json": json.dumps({"label": value}).encode()} for i, value in enumerate(values)}
+        path = plant(tmp_path / f"{name}.tar", samples)
+        assert labels(path) == labels(path, label="json:label") == expected
+    samples = {str(i): {"json": json.dumps({"label": value}).encode()} for i, value in enumerate([0.5, 1, 2.0])}
+    source: Any = open_source(plant(tmp_path / "floats.tar", samples))
+    assert source.targets([0, 1, 2]).tolist() == [0.5, 1.0, 2.0]
+
+
+def test_missing_labels_of_json_members_are_counted(tmp_path: Path) -> None:
+    values = [1, None, 2, float("nan"), 3]
+    samples = {str(i): {"json": json.dumps({"label": value}).encode()} for i, value in enumerate(values)}
+    error = refused(plant(tmp_path / "x.tar", samples))
+    cause = "the field 'label' of its .json member is null or empty; 2 of the 5 samples have no label"
+    assert (error.cause, error.path[-6:]) == (cause, b":1.jpg")
+    assert "missing_labels='leave_out'" in error.fix
+
+
+@pytest.mark.parametrize("members", [{"json": b'{"label": null}'}, {"cls": b""}, {"json": b'{"cls": NaN}'}])
+def test_labels_that_are_all_empty_are_refused(tmp_path: Path, members: dict[str, bytes]) -> None:
+    """And not replaced by the folder, or by one class."""
+    path = plant(tmp_path / "x.tar", {f"{folder}/{number}": members for number, folder in enumerate("abc")})
+    error = refused(path)
+    assert "empty; 3 of the 3 samples have no label" in error.cause
+    assert labels(path, label="folder") == ([0, 1, 2], ["a", "b", "c"])
+
+
+def test_a_tar_without_labels_is_left_out_on_request(tmp_path: Path) -> None:
+    plant(tmp_path / "a.tar", {"0": {"cls": b"1"}})
+    plant(tmp_path / "b.tar", {"1": {}, "2": {}})
+    assert "missing_labels='leave_out'" in refused(tmp_path).fix
+    with pytest.warns(UserWarning, match=r"left out: 2 samples without a label \('1.jpg'\)"):
+        assert len(open_source(tmp_path, missing_labels="leave_out")) == 1
+
+
+@pytest.mark.parametrize(
+    ("suffix", "contents", "left"),
+    [
+        ("cls", [b"2", None, b"", b"-1", b"0"], [2, 0]),
+        ("json", [b'{"label": "cat"}', b'{"label": null}', b"{}", b'{"label": ""}', b'{"label": "dog"}'], [0, 1]),
+        ("json", [b'{"label": 1}', b'{"label": NaN}', None, b'{"label": -1}', b'{"label": 1}'], [1, 1]),
+        ("json", [b'{"label": [0.5, 1]}', b'{"label": null}', None, b"{}", b'{"label": [1, 2]}'], [[0.5, 1], [1, 2]]),
+        ("table", [b"a", b"", None, None, b"b"], [0, 1]),
+    ],
+)
+def test_samples_without_a_label_are_left_out_on_request(
+    tmp_path: Path, suffix: str, contents: list[bytes | None], left: list[Any]
+) -> None:
+    path = plant(tmp_path / "x.tar", {str(i): {suffix: c} if c is not None else {} for i, c in enumerate(contents)})
+    table = {str(i): c for i, c in enumerate(contents) if c is not None} if suffix == "table" else None
+    refused(path, label=table)
+    for _ in range(2):  # scanned, then from the saved index
+        with pytest.warns(UserWarning, match=r"left out: 3 samples without a label \('1.jpg'\)"):
+            source: Any = open_source(path, label=table, missing_labels="leave_out")
+    assert [source.path(i)[-6:] for i in (0, 1)] == [b":0.jpg", b":4.jpg"]
+    assert (source.targets([0, 1]) if isinstance(left[0], list) else source.labels([0, 1])).tolist() == left
+    assert source.skipped["sample without a label"] == 3
+
+
+def test_several_labels_leave_out_a_sample_that_lacks_one(tmp_path: Path) -> None:
+    members = [{"cls": b"1", "json": b'{"age": 3}'}, {"cls": b"0", "json": b"{}"}, {"cls": b"", "json": b'{"age": 4}'}]
+    path = plant(tmp_path / "x.tar", {str(i): each for i, each in enumerate(members)})
+    assert refused(path, label=["cls", "json:age"]).path.endswith(b":2.jpg")
+    with pytest.warns(UserWarning, match="left out: 2 samples without a label"):
+        source: Any = open_source(path, label=["cls", "json:age:float"], missing_labels="leave_out")
+    assert {name: found.tolist() for name, found in source.targets([0]).items()} == {"cls": [1], "age": [3.0]}
+
+
+def test_integers_are_served_as_floats_on_request(tmp_path: Path) -> None:
+    members = {str(i): {"cls": b"%d" % i, "json": b'{"age": %d}' % (i * 10)} for i in range(3)}
+    path = plant(tmp_path / "x.tar", members)
+    for label, expected in (("json:age:float", [0.0, 10.0, 20.0]), ("cls:float", [0.0, 1.0, 2.0])):
+        found = open_source(path, label=label).targets([0, 1, 2])  # type: ignore[attr-defined]
+        assert (found.dtype, found.tolist()) == ("float32", expected)
+
+
+def test_truth_values_of_json_members_are_names(tmp_path: Path) -> None:
+    samples = {str(i): {"json": json.dumps({"label": i == 1}).encode()} for i in range(3)}
+    assert labels(plant(tmp_path / "x.tar", samples)) == ([0, 1, 0], ["False", "True"])
+
+
+def test_a_class_that_is_not_named_is_refused(tmp_path: Path) -> None:
+    path = plant(tmp_path / "x.tar", SAMPLES)
+    for label, classes in (("folder", ["a"]), ({"a/0": 0, "a/1": 0, "b/2": 2}, ["x", "y"])):
+        error = refused(path, label=label, classes=classes)
+        assert error.code == "E-FORMAT"
+        assert "not one of classes" in error.cause or "has no name" in error.cause
+        assert error.path == os.fsencode(path) + b":./b/2.jpg"
+
+
+@pytest.mark.parametrize("label", [[], ["cls", "cls"], ["cls", "folder"]])
+def test_several_labels_must_be_different_members(tmp_path: Path, label: list[str]) -> None:
+    with pytest.raises(ValueError, match="several labels must be a list of different 'json:FIELD' and 'cls', got"):
+        open_source(plant(tmp_path / "x.tar", SAMPLES), label=label)
+
+
+@pytest.mark.parametrize("label", ["clss", 7, "absent.csv"])
+def test_other_labels_are_refused(tmp_path: Path, label: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"label must be 'cls', 'json:FIELD', a list of these, 'folder', 'shard', a dict .*, got"
+    ):
+        open_source(plant(tmp_path / "x.tar", SAMPLES), label=label)
+
+
+def test_a_table_with_a_short_line_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("a,1\nb\n")
+    with pytest.raises(ValueError, match=r"must have a key and a label in each line, got \['b'\]"):
+        open_table(str(tmp_path / "labels.csv"))

@@ -1,0 +1,376 @@
+"""Members that form a sample: joined by key wherever they stand, compared with a reference written for this file."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tar_files import END, entry, webdataset_samples, write_tar
+
+from penstock.loaders.data.tars.tar_samples import NO_RANK, UNREAD, find_role
+from penstock.loaders.front import open_source
+from penstock.pipelines.errors import LoaderError
+
+left_out = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
+Files = Sequence[tuple[str | bytes, bytes]]
+
+
+def served(path: Path, **options: Any) -> dict[str, tuple[bytes, Any]]:
+    """Name -> content and label (the class's name, or a number) of each sample."""
+    source = open_source(path, **options)
+    some = np.arange(len(source))
+    targets = getattr(source, "targets", None)
+    labels = source.labels(some).tolist() if targets is None or not source.has_targets else targets(some).tolist()
+    names = [os.fsdecode(name) for name in source.classes]
+    found = {}
+    for index, label in enumerate(labels):
+        name = source.name(index).decode("utf-8", "surrogateescape")  # type: ignore[attr-defined]
+        found[name] = source.read(index), names[label] if names else label
+    assert len(found) == len(source)
+    return found
+
+
+def refused(path: Path, **options: Any) -> LoaderError:
+    with pytest.raises(LoaderError) as caught:
+        open_source(path, **options)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def labelled(members: Iterable[str], suffix: str = "cls") -> Files:
+    """Members with other contents, a label of every image."""
+    return [(name, name[-5:-4].encode() if name.endswith(suffix) else name.encode()) for name in members]
+
+
+# ---- keys ----
+
+
+@left_out
+def test_samples_are_those_of_webdataset(tmp_path: Path) -> None:
+    random_ = random.Random(3)
+    suffixes = ["PNG", "seg.png", "json", "txt", "a.b.c", "npy"]
+    for trial in range(30):
+        files: list[tuple[str | bytes, bytes]] = []
+        for number in range(random_.randrange(1, 20)):
+            folder = random_.choice(["", "a/", "a/b.c/", "./", "\udcff/"])
+            key = folder + random_.choice([f"k{number}", f"n-{number}", "k" * 300 + str(number)])
+            parts = ["cls", "JPG", *random_.sample(suffixes, random_.randrange(1, 6))]
+            random_.shuffle(parts)
+            contents = {"cls": b"%d" % (number % 3)}
+            files += [(f"{key}.{s}", contents.get(s, os.fsencode(f"{key}.{s}"))) for s in parts]
+            files += [("README", b""), ("__meta__", b"")] * (number == 3)
+        path = write_tar(tmp_path / f"{trial}.tar", files)
+        expected = {(sample["jpg"], sample["cls"].decode()) for sample in webdataset_samples(path)}
+        assert set(served(path).values()) == expected, trial
+
+
+IMAGES, LABELS = [f"{k}.png" for k in range(6)], [f"{k}.cls" for k in range(6)]
+ORDERS = {
+    "neighbours": [name for pair in zip(IMAGES, LABELS, strict=True) for name in pair],
+    "images, then labels": IMAGES + LABELS,
+    "labels, then images": LABELS + IMAGES,
+    "backwards": IMAGES + LABELS[::-1],
+    "other members between": [*IMAGES, "notes.txt", "x/info.json", *LABELS],
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("folder", ["", "part/", "./"])
+def test_labels_are_found_wherever_they_stand(tmp_path: Path, order: str, folder: str) -> None:
+    path = write_tar(tmp_path / "x.tar", labelled(folder + name for name in ORDERS[order]))
+    assert served(path) == {folder + name: ((folder + name).encode(), name[0]) for name in IMAGES}
+    assert served(path, label="cls") == served(path)
+
+
+def test_a_part_of_a_tar_may_be_written_with_a_dot_and_a_slash(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "x.tar", labelled([*IMAGES, *(f"./{name}" for name in LABELS)]))
+    assert {name: label for name, (_, label) in served(path).items()} == {name: name[0] for name in IMAGES}
+
+
+def test_labels_are_read_in_the_order_of_the_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On object storage each jump back would be a request."""
+    files = [(name, content.ljust(9000)) for name, content in labelled(LABELS[::-1] + IMAGES)]
+    path = write_tar(tmp_path / "x.tar", files)
+    starts, pread = [], os.pread
+
+    def note(fd: int, count: int, start: int) -> bytes:
+        starts.append(start)
+        return pread(fd, count, start)
+
+    monkeypatch.setattr(os, "pread", note)
+    open_source(path)
+    assert starts == sorted(starts)
+    assert len(starts) >= 12
+
+
+@pytest.mark.parametrize(
+    ("members", "sample"),
+    [
+        (["0.png", "1.png", "1.cls"], "0.png"),
+        (["0.png", "0.cls", "1.png", "2.png", "2.cls"], "1.png"),
+        (["0.png", "0.cls", "1.png"], "1.png"),
+        (["a/0.png", "b/1.png", "b/1.cls"], "a/0.png"),
+        (["images/0.png", "images/1.png", "labels/0.cls", "labels/1.cls"], "images/0.png"),
+        (["images/0.png", "images/1.png", "labels/0.png", "labels/1.png"], "images/0.png"),
+        (["images/0.png", "masks/0.png"], "images/0.png"),
+        (["0.png", "1.cls"], "0.png"),
+    ],
+)
+def test_a_sample_without_its_label_is_named(tmp_path: Path, members: list[str], sample: str) -> None:
+    path = write_tar(tmp_path / "x.tar", labelled(members))
+    error = refused(path)
+    assert (error.code, error.path) == ("E-FORMAT", os.fsencode(path) + b":" + sample.encode())
+    if "labels/0.cls" in members:
+        words = (
+            "the sample has no .cls member; 2 of the 2 samples have no label; 'labels/0.cls' has the key of no image"
+        )
+        assert error.cause == words
+
+
+def test_members_of_images_in_another_folder_are_warned_of(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "x.tar", labelled(["images/0.png", "images/1.png", "labels/0.txt", "labels/1.txt"]))
+    with pytest.warns(UserWarning, match=r"left out: 2 samples without an image \('labels/0.txt'\)"):
+        open_source(path)
+
+
+@pytest.mark.parametrize(
+    ("members", "names"),
+    [
+        (["0.png", "0.cls", "0.png"], "'0.png' and '0.png'"),
+        (["0.png", "0.cls", "1.png", "1.cls", "0.PNG"], "'0.png' and '0.PNG'"),
+        (["0.png", "0.cls", "1.png", "1.cls", "0.CLS"], "'0.cls' and '0.CLS'"),
+    ],
+)
+def test_a_key_and_suffix_that_comes_twice_is_refused(tmp_path: Path, members: list[str], names: str) -> None:
+    path = write_tar(tmp_path / "x.tar", labelled(members))
+    error = refused(path)
+    assert (error.code, error.cause) == ("E-FORMAT", f"two members have one key and one suffix: {names}")
+
+
+@left_out
+def test_hidden_files_belong_to_no_sample(tmp_path: Path) -> None:
+    names = [b"._a.jpg", b"a.jpg", b"._a.cls", b"b/.hidden.jpg", b"__MACOSX/b/c.jpg", b".git/x.jpg", b"./b/c.jpg"]
+    (tmp_path / "x.tar").write_bytes(b"".join(map(entry, names)) + END)
+    source = open_source(tmp_path / "x.tar", label="shard")
+    assert [source.name(index) for index in range(len(source))] == [b"a.jpg", b"./b/c.jpg"]  # type: ignore[attr-defined]
+    assert source.skipped == {"hidden": 5}
+
+
+# ---- names with dots ----
+
+
+@pytest.mark.parametrize(
+    "form", ["img.{}.jpg", "2023.{:02d}.jpg", "IMG.2024.05.{:02d}.JPG", "v1.0_{}.jpg", "a.{}.b.jpg"]
+)
+@pytest.mark.parametrize("label", ["folder", "cls", "json:x"])
+def test_images_that_numbers_tell_apart_are_samples(tmp_path: Path, form: str, label: str) -> None:
+    expected, files = {}, []
+    for folder in ("cat", "dog"):
+        for number in range(5):
+            name = f"{folder}/{form.format(number)}"
+            files.append((name, name.encode()))
+            stem = name.rpartition(".")[0]
+            files += [(f"{stem}.cls", b"%d" % (number % 2))] * (label == "cls")
+            files += [(f"{stem}.json", json.dumps({"x": f"{number}"}).encode())] * (label == "json:x")
+            expected[name] = name.encode(), {"folder": folder, "cls": f"{number % 2}", "json:x": f"{number}"}[label]
+    random.Random(1).shuffle(files)
+    path = write_tar(tmp_path / "x.tar", files)
+    assert served(path, label=label) == expected
+    table = {name.rpartition(".")[0]: name for name in expected}
+    assert {name: label for name, (_, label) in served(path, label=table).items()} == {name: name for name in expected}
+
+
+def test_the_option_image_names_a_suffix_of_names_with_dots(tmp_path: Path) -> None:
+    files = [(f"img.{k}.{s}", f"{k}{s}".encode()) for k in range(3) for s in ("jpg", "txt")]
+    path = write_tar(tmp_path / "x.tar", files)
+    for suffix in ("jpg", "txt"):
+        names = [f"img.{k}.{suffix}" for k in range(3)]
+        assert list(served(path, image=suffix)) == names
+    error = refused(write_tar(tmp_path / "y.tar", [*files, ("img.left.jpg", b"")]), image="jpg")
+    assert "that of two images: 'img.0.jpg' and 'img.left.jpg'" in error.cause
+
+
+def test_labels_of_names_with_a_dot_are_found(tmp_path: Path) -> None:
+    """By WebDataset's rule their suffix would be .photo.cls."""
+    path = write_tar(tmp_path / "x.tar", labelled(["0.photo.png", "0.photo.cls", "1.photo.png", "1.photo.cls"]))
+    assert {name: len(label) for name, (_, label) in served(path).items()} == {"0.photo.png": 1, "1.photo.png": 1}
+    assert served(path, label="cls") == served(path)
+
+
+@pytest.mark.parametrize(
+    ("members", "image"),
+    [
+        (["0.left.jpg", "0.right.jpg"], "left.jpg"),
+        (["0.right.jpg", "1.jpg", "0.left.jpg"], "right.jpg"),
+        (["0.jpg", "0.seg.jpg", "1.1.jpg", "1.2.jpg"], "jpg"),
+        (["0.a1.jpg", "0.a2.jpg", "0.b1.jpg"], "a1.jpg"),
+        (["0.photo.jpg", "0.photo.cls", "0.mask.jpg"], "photo.jpg"),
+    ],
+)
+def test_images_of_one_key_are_refused_with_the_option(tmp_path: Path, members: list[str], image: str) -> None:
+    path = write_tar(tmp_path / "x.tar", labelled(members))
+    error = refused(path)
+    assert error.code == "E-FORMAT"
+    assert "the key, which ends at the first dot, is that of two images: '" in error.cause
+    assert f"image='{image}'" in error.fix
+    assert "image='*.jpg' if each is a sample" in error.fix
+    every = [name for name in members if name.endswith("jpg")]
+    found = served(path, image="*.jpg", label="shard")
+    assert {name: content for name, (content, _) in found.items()} == {name: name.encode() for name in every}
+
+
+def test_the_option_chooses_among_images_of_one_key(tmp_path: Path) -> None:
+    members = [f"{k}.{side}.{s}" for k in (0, 1) for side in ("left", "right") for s in ("jpg", "cls")]
+    path = write_tar(tmp_path / "x.tar", [(name, name[2:3].encode()) for name in members])
+    assert "pass label='left.cls'" in refused(path, image="left.jpg").fix
+    for side in ("left", "right"):
+        found = served(path, image=f"{side}.jpg", label=f"{side}.cls")
+        assert {name: label for name, (_, label) in found.items()} == {f"{k}.{side}.jpg": side[0] for k in (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("suffixes", "wanted", "chosen"),
+    [
+        ("cls jpg json", "", "jpg"),
+        ("png jpg", "", "jpg"),
+        ("png jpeg", "", "jpeg"),
+        ("png jfif", "", "jfif"),
+        ("png webp bmp", "", "webp"),
+        ("webp jpe", "", "jpe"),
+        ("gif bmp png", "", "png"),
+        ("mask.jpg png", "", "png"),
+        ("seg.png left.jpg", "", "left.jpg"),
+        ("png jpg", "png", "png"),
+        ("left.jpg right.jpg", "right.jpg", "right.jpg"),
+        ("png webp", "jpg png", "png"),
+        ("jpg", "png", None),
+        ("cls txt ppm npy jpgs heic", "", None),
+    ],
+)
+def test_the_image_of_a_sample(suffixes: str, wanted: str, chosen: str | None) -> None:
+    ranks = {suffix: find_role(suffix.encode(), wanted.encode().split(), ()).rank for suffix in suffixes.split()}
+    best = min(ranks, key=lambda suffix: ranks[suffix])
+    assert (best if ranks[best] < UNREAD else None) == chosen
+    assert list(ranks.values()).count(ranks[best]) == 1 or ranks[best] in (UNREAD, NO_RANK)
+
+
+# ---- random tars ----
+
+NUM_RANDOM = 400
+_PLAIN, _DOTTED = ("{}", "n{:04d}", "\u00e9 {}"), ("img.{}", "2024.{:03d}", "v1.0_{}", "a.b{}.c")
+
+
+class Truth:
+    """Draw a set of tars: what its samples are, and which members say so. The loader sees the members only.
+
+    Attributes:
+        place: where the labels are.
+        tars: members of each.
+        samples: image's name -> (content, label as text); None for a sample that was left without a label.
+        must_serve: whether nothing is missing, doubled or ambiguous.
+    """
+
+    def __init__(self, draw: random.Random) -> None:
+        self.place = draw.choice(["cls", "cls", "class", "json:label", "json:label", "json:cls", "folder", "none"])
+        self.has_members = self.place not in ("folder", "none")
+        form, kind = draw.choice(draw.choice((_PLAIN, _PLAIN, _DOTTED))), draw.choice(["number", "name"])
+        parent, suffix = draw.choice(["", "x/", "./", "x.y/z/"]), draw.choice(["jpg", "png", "JPEG", "webp"])
+        extras = draw.sample(["txt", "txt" if "json" in self.place else "json", "npy"], draw.randrange(3))
+        self.tars: list[list[tuple[str, bytes]]] = []
+        self.samples: dict[str, tuple[bytes, str | None]] = {}
+        self.must_serve = True
+        first = draw.randrange(5)
+        for _ in range(draw.randrange(1, 4)):
+            members: list[tuple[str, bytes]] = []
+            for number in range(first, first + draw.randrange(2, 7)):
+                label = str(number % 3) if kind == "number" else "abc"[number % 3] * 2
+                key = f"{parent}{label}/" * (self.place == "folder") + parent * (self.place != "folder")
+                key += form.format(number)
+                members += self._draw_sample(draw, key, suffix, label)
+                members += [(f"{key}.{extra}", b'{"caption": "cls"}') for extra in dict.fromkeys(extras)]
+            first += 10
+            self.tars.append(members)
+        self._spoil(draw)
+        for members in self.tars:
+            if draw.random() < 0.7:
+                draw.shuffle(members)
+
+    def _draw_sample(self, draw: random.Random, key: str, suffix: str, label: str) -> Iterable[tuple[str, bytes]]:
+        content = f"image {key} {draw.random()}".encode()
+        self.samples[f"{key}.{suffix}"] = content, None if self.place == "none" else label
+        yield f"{key}.{suffix}", content
+        if self.place.startswith("json:"):
+            value: Any = int(label) if label.isdigit() else label
+            yield f"{key}.json", json.dumps({"caption": "x", self.place[5:]: value}).encode()
+        elif self.has_members:
+            yield f"{key}.{self.place}", label.encode() + draw.choice([b"", b"\n"])
+
+    def _spoil(self, draw: random.Random) -> None:
+        """Take something away from half of the sets, or add what is ambiguous or not read."""
+        what = draw.choice(["label", "image", "twice", "second image", "heic", "tar without labels", *[""] * 6])
+        members = draw.choice(self.tars)
+        images = [name for name, _ in members if name in self.samples]
+        image = draw.choice(images)
+        stem, _, suffix = image.rpartition(".")
+        label = f"{stem}.{self.place.partition(':')[0]}"
+        if what == "label" and self.has_members:
+            members[:] = [(name, content) for name, content in members if name != label]
+            self.samples[image] = self.samples[image][0], None
+        elif what == "image" and self.has_members and len(images) > 1:
+            members[:] = [(name, content) for name, content in members if name != image]
+            del self.samples[image]
+        elif what == "twice":
+            members.append((draw.choice([image, f"{stem}.{suffix.swapcase()}"]), b"another"))
+        elif what == "second image":
+            members.append((f"{stem}.mask.{suffix}", b"a mask"))
+        elif what == "heic":
+            members.append((f"{stem}q.heic", b"heic"))
+        elif what == "tar without labels" and self.has_members and len(self.tars) > 1:
+            members[:] = [(name, content) for name, content in members if name in self.samples]
+            for name in images:
+                self.samples[name] = self.samples[name][0], None
+        else:
+            return
+        self.must_serve = False
+
+
+def test_random_tars_are_served_right_or_refused(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the order of the members: the labels of the truth, or an error; what is left out is said."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/none")  # indexes in memory, which need no fsync
+    outcomes = {"served": 0, "refused": 0, "said": 0}
+    for trial in range(NUM_RANDOM):
+        truth = Truth(random.Random(trial))
+        folder = tmp_path / str(trial)
+        folder.mkdir()
+        for number, members in enumerate(truth.tars):
+            write_tar(folder / f"{number}.tar", members)
+        recwarn.clear()
+        try:
+            found, why = served(folder), ""
+        except LoaderError as error:
+            found, why = {}, str(error)
+        said = [str(warning.message) for warning in recwarn if "left out" in str(warning.message)]
+        if truth.must_serve:
+            assert not why, trial
+        if why:
+            outcomes["refused"] += 1
+            continue
+        assert {name: content for name, (content, _) in found.items()} == {
+            name: content for name, (content, _) in truth.samples.items()
+        }, trial
+        labels = {name: str(label) for name, (_, label) in found.items()}
+        if truth.place == "none":
+            assert len(set(labels.values())) == 1, trial
+        else:
+            assert labels == {name: label for name, (_, label) in truth.samples.items()}, trial
+        assert bool(said) == (not truth.must_serve), (trial, said)
+        outcomes["said" if said else "served"] += 1
+    assert all(count > NUM_RANDOM / 20 for count in outcomes.values()), outcomes

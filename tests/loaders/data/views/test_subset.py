@@ -1,0 +1,220 @@
+"""Parts of a source: what they serve, what they are called, and how they reach other processes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from photo_folder import photo, write_folder
+
+from penstock.loaders import create_loader, open_source
+from penstock.loaders.cache_build.build import build_cache
+from penstock.loaders.cache_build.verify import verify_against
+from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.loaders.data.files.arrays import ArraySource
+from penstock.loaders.data.files.contract import Source, is_cache, is_located
+from penstock.loaders.data.views.subset import Subset, limit_per_class
+from penstock.pipelines import imagenet_train
+from penstock.pipelines.errors import LoaderError
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), 20)
+
+
+def numbered(labels: list[int]) -> ArraySource:
+    """Images whose first value is their index."""
+    images = np.zeros((len(labels), 4, 4, 3), np.uint8)
+    images[:, 0, 0, 0] = np.arange(len(labels))
+    return ArraySource(images, labels)
+
+
+def test_a_subset_serves_its_samples_in_its_order(photos: Path) -> None:
+    whole = open_source(photos)
+    part = open_source(photos, subset=[7, 3, 19])
+    assert isinstance(part, Source)
+    assert is_located(part)
+    assert not is_cache(part)
+    assert [part.read(i) for i in range(3)] == [whole.read(i) for i in (7, 3, 19)]
+    assert part.labels(np.arange(3)).tolist() == whole.labels(np.array([7, 3, 19])).tolist()
+    assert part.path(1) == whole.path(3)
+    assert part.name(1) == os.path.relpath(whole.path(3), os.fsencode(photos))  # type: ignore[attr-defined]
+    assert part.describe() == f"3 of {whole.describe()}"
+    assert part.describe().startswith("3 of 20 images, 3 classes")
+    assert part.classes == whole.classes
+    for index in (-1, 3):
+        with pytest.raises(IndexError):
+            part.read(index)
+
+
+def test_the_source_hears_of_the_future_in_its_own_numbers() -> None:
+    class Keeping(ArraySource):
+        def set_future(self, next_use: Any) -> None:
+            asked.append(next_use)
+
+    asked: list[Any] = []
+    source: Any = Keeping(np.zeros((9, 2, 2, 3), np.uint8), np.zeros(9, np.int64))
+    part: Any = Subset(source, np.array([7, 3, 8]))
+    part.set_future(lambda numbers, is_past: 100 + numbers)
+    never = np.iinfo(np.int64).max
+    assert asked[0](np.array([3, 0, 8, 7]), False).tolist() == [101, never, 102, 100]
+
+
+def test_indices_take_four_bytes_where_they_fit() -> None:
+    class Huge(ArraySource):
+        def __len__(self) -> int:
+            return self.count
+
+    source = numbered([0])
+    assert Subset(source, np.array([0])).indices.dtype == np.int32
+    huge = Huge(np.zeros((1, 4, 4, 3), np.uint8), [0])
+    huge.count = 1 << 31  # type: ignore[attr-defined]
+    assert Subset(huge, np.array([(1 << 31) - 1])).indices.tolist() == [(1 << 31) - 1]
+    huge.count += 1  # type: ignore[attr-defined]
+    assert Subset(huge, np.array([1 << 31])).indices.tolist() == [1 << 31]
+
+
+def test_a_subset_of_a_subset_is_one_of_the_source() -> None:
+    source = numbered([0] * 20)
+    nested = open_source(open_source(source, subset="5:15"), subset=[1, 4])
+    direct = Subset(source, np.array([6, 9]))
+    assert isinstance(nested, Subset)
+    assert nested.source is source
+    assert nested.fingerprint == direct.fingerprint
+    assert [int(nested.read(i)[0, 0, 0]) for i in range(2)] == [6, 9]
+
+
+def test_the_fingerprint_is_that_of_data_and_indices() -> None:
+    source, other = numbered([0] * 20), numbered([0] * 19 + [1])
+    parts = [
+        Subset(source, np.array([1, 2])),
+        Subset(source, np.array([2, 1])),
+        Subset(source, np.array([1, 2, 3])),
+        Subset(other, np.array([1, 2])),
+    ]
+    assert len({part.fingerprint for part in [*parts, source]}) == 5
+    assert Subset(source, np.array([1, 2], np.int32)).fingerprint == parts[0].fingerprint
+
+
+def test_an_empty_part_is_an_error(photos: Path) -> None:
+    for spec in ("15:10", [], np.zeros(20, bool), ":0"):
+        with pytest.raises(LoaderError, match=r"E-NODATA.*none of the 20 samples"):
+            open_source(photos, subset=spec)
+
+
+# ---- whole classes left out ----
+
+
+def test_a_slice_of_sorted_classes_warns_of_those_it_leaves_out(photos: Path) -> None:
+    with pytest.warns(UserWarning, match=r"leaves out 1 of 3 classes.*split\(source, 0.9, by_class=True\)") as caught:
+        open_source(photos, subset=":0.5")
+    assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
+    with pytest.warns(UserWarning, match="leaves out 2 of 3"):
+        create_loader(photos, subset=slice(-3, None), batch_size=1, workers=0).close()
+
+
+def test_what_leaves_no_class_out_or_was_chosen_sample_by_sample_does_not_warn(photos: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for spec in (":0.9", "::4", [0, 1], np.arange(20) < 2):
+            open_source(photos, subset=spec)
+        assert len(open_source(numbered([1, 0, 2, 0, 1]), subset=":2")) == 2  # not sorted: nobody's trap
+
+
+# ---- limits ----
+
+
+def test_a_limit_keeps_so_many_of_each_class_in_the_order_of_the_source() -> None:
+    dice = np.random.default_rng(3)
+    for _ in range(30):
+        labels = dice.integers(0, 5, 60)
+        source, most = numbered(labels.tolist()), int(dice.integers(1, 15))
+        part = limit_per_class(source, most)
+        counts = np.bincount(labels, minlength=5)
+        assert np.bincount(part.labels(np.arange(len(part))), minlength=5).tolist() == counts.clip(0, most).tolist()
+        kept = [int(part.read(i)[0, 0, 0]) for i in range(len(part))]
+        assert kept == sorted(kept)
+        fewer = limit_per_class(source, max(1, most - 1))
+        assert {int(fewer.read(i)[0, 0, 0]) for i in range(len(fewer))} <= set(kept)
+
+
+def test_a_limit_of_one_class_does_not_depend_on_the_others() -> None:
+    labels = np.arange(60) % 4
+    one = limit_per_class(numbered(labels.tolist()), 5)
+    two = limit_per_class(numbered(np.where(labels == 2, 2, labels % 2).tolist()), 5)
+    of_class = [
+        {int(part.read(i)[0, 0, 0]) for i in range(len(part)) if part.labels(np.array([i]))[0] == 2}
+        for part in (one, two)
+    ]
+    assert of_class[0] == of_class[1]
+    assert len(of_class[0]) == 5
+    assert of_class[0] != set(range(2, 22, 4))  # not simply the first
+
+
+def test_the_limit_holds_for_the_subset_and_chooses_by_the_index_in_the_whole_source() -> None:
+    source = numbered([0] * 40 + [1] * 40)
+    part = open_source(source, subset="20:60", max_per_class=8)
+    assert isinstance(part, Subset)
+    assert np.bincount(part.labels(np.arange(16))).tolist() == [8, 8]
+    assert part.indices.min() >= 20
+    # those of a part that are among the first of the whole are among the first of the part
+    whole = set(limit_per_class(source, 8).indices.tolist())  # type: ignore[attr-defined]
+    assert {i for i in whole if 20 <= i < 60} <= set(part.indices.tolist())
+    assert open_source(source, max_per_class=40) is source
+    for wrong in (0, -1, 2.5, True, "3"):
+        with pytest.raises(ValueError, match="max_per_class must be"):
+            open_source(source, max_per_class=wrong)  # type: ignore[arg-type]
+
+
+# ---- caches ----
+
+
+def test_two_parts_share_one_cache_of_the_whole(photos: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "all.h5"
+    parts = [open_source(photos, subset=np.arange(20) % 2 == odd) for odd in (0, 1)]
+    stamps, seen = [], []
+    for part in parts:
+        settings: dict[str, Any] = {"batch_size": 5, "workers": 0, "pipeline": imagenet_train(16)}
+        with create_loader(part, backend="hdf5", cache=cache, **settings) as loader:
+            seen += [int(i) for batch in loader.batches() for i in batch.index]
+            assert loader.dataset.targets == part.labels(np.arange(10)).tolist()
+            fingerprint = loader.state_dict()["fingerprint"]
+        assert fingerprint == part.fingerprint  # of a lossless cache
+        stamps.append((cache.stat().st_ino, cache.stat().st_mtime_ns))
+    assert sorted(seen) == sorted([*range(10)] * 2)
+    assert stamps[0] == stamps[1]
+    assert len(open_cache(cache)) == 20
+    with create_loader(cache, backend="hdf5", subset=np.arange(20) % 2 == 1, batch_size=5, workers=0) as loader:
+        assert loader.state_dict()["fingerprint"] == parts[1].fingerprint
+
+
+def test_a_cache_of_a_subset_alone(photos: Path, tmp_path: Path) -> None:
+    part = open_source(photos, subset=[7, 3, 19])
+    build_cache(part, tmp_path / "part.h5", workers=0)
+    cache = open_cache(tmp_path / "part.h5")
+    assert [cache.name(i) for i in range(3)] == [part.name(i) for i in range(3)]  # type: ignore[attr-defined]
+    assert cache.labels(np.arange(3)).tolist() == part.labels(np.arange(3)).tolist()
+    assert cache.fingerprint == part.fingerprint
+    assert verify_against(cache, part, deep=True, workers=0).sound
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*the folder of its images"):
+        build_cache(part, photos / "part.h5", workers=0)
+
+
+def test_a_subset_of_files_that_changed_is_refused_and_a_touched_one_is_not(tmp_path: Path) -> None:
+    part = open_source(write_folder(tmp_path / "photos", 6), subset=[0, 5])
+    build_cache(part, tmp_path / "part.h5", workers=0)
+    os.utime(part.path(1), ns=(1, 1))
+    touched = part.refreshed()  # type: ignore[attr-defined]
+    assert touched.fingerprint == part.fingerprint
+    assert touched.content != part.content  # type: ignore[attr-defined]
+    assert touched.read(1) == photo(5)
+    with pytest.raises(LoaderError, match=r"E-STALE.*modified"):
+        build_cache(touched, tmp_path / "part.h5", workers=0)
+    (tmp_path / "photos" / "class0" / "9999.jpg").write_bytes(photo(1))
+    with pytest.raises(LoaderError, match=r"E-CHANGED.*added, removed or changed"):
+        build_cache(part, tmp_path / "other.h5", workers=0)

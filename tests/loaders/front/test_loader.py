@@ -1,0 +1,102 @@
+"""A loader in the hands of several threads: one of them takes batches, any may close it, the others are told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from faulty_source import FaultySource, OpenFifo
+from processes import eventually
+
+from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.front.loader import Loader
+from penstock.pipelines import imagenet_train
+
+BLOCKED = 9  # the sample whose read waits until go_on is called
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "slow storage")
+    return tmp_path / "slow storage"
+
+
+def go_on(fifo: Path, taking: threading.Thread) -> None:
+    """Let the read go on that `taking` waits in, as soon as it does; it may end before it comes to that."""
+    while taking.is_alive():
+        with contextlib.suppress(OSError):  # nobody reads yet
+            os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+            break
+        time.sleep(0.01)
+
+
+@pytest.fixture(params=["processes", "threads", "this process"])
+def loader(request: pytest.FixtureRequest, fifo: Path) -> Iterator[Loader]:
+    options: dict[str, Any] = {"workers": 0 if request.param == "this process" else 1}
+    if request.param == "threads":
+        options.update(backend="dali", readers=1)
+    source = FaultySource(24, {BLOCKED: OpenFifo(str(fifo))})
+    made = create_loader(
+        source, pipeline=imagenet_train(32), batch_size=4, dtype=torch.uint8, shuffle=False, prefetch=1, **options
+    )
+    yield made
+    made.close()
+
+
+class Taking(threading.Thread):
+    """Takes batches one after the other until there are no more; `got` ends with what was raised."""
+
+    def __init__(self, take: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._next, self.got = take, []  # type: ignore[var-annotated]
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while True:
+                self.got.append(self._next().index.tolist())
+        except BaseException as error:
+            self.got.append(error)
+
+
+def test_close_in_another_thread_is_what_a_thread_that_waits_is_told(loader: Loader, fifo: Path) -> None:
+    stream = loader.batches()
+    taking = Taking(lambda: next(stream))
+    assert eventually(lambda: len(taking.got) == 2, 60)
+    closing = threading.Thread(target=loader.close, daemon=True)
+    closing.start()
+    closing.join(600)
+    assert not closing.is_alive()  # even if the thread that waits is the one that makes the batch
+    if not loader.describe()["workers"]:
+        go_on(fifo, taking)
+    taking.join(600)
+    *served, error = taking.got
+    assert isinstance(error, LoaderError), error
+    assert error.code == "E-MISUSE"
+    assert "closed" in error.cause
+    assert [batch[0] for batch in served] == list(range(0, 4 * len(served), 4))
+
+
+def test_threads_that_ask_while_another_one_waits_are_told_and_take_nothing_from_it(loader: Loader, fifo: Path) -> None:
+    stream = loader.batches()
+    taking = Taking(lambda: next(stream))
+    assert eventually(lambda: len(taking.got) == 2, 60)
+    others = [Taking(lambda: next(stream)) for _ in range(2)] + [Taking(iter(loader).__next__)]
+    for other in others:
+        other.join(600)
+        (error,) = other.got
+        assert isinstance(error, LoaderError), error
+        assert error.code == "E-MISUSE"
+        assert "another thread" in error.cause
+    go_on(fifo, taking)
+    taking.join(600)
+    *served, error = taking.got
+    assert isinstance(error, StopIteration)
+    assert [number for batch in served for number in batch] == list(range(24))

@@ -1,0 +1,89 @@
+"""The bucket of an image: the nearest aspect, the same on every machine."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.loaders.make.sizes import aspect_buckets
+from penstock.loaders.make.sizes.aspect_buckets import assign_buckets, checked_buckets
+from penstock.loaders.make.sizes.size_schedule import make_phases
+from penstock.loaders.order.schedule import Phase
+
+BUCKETS = ((224, 224), (192, 256), (256, 192), (128, 384), (320, 160))
+
+
+def nearest(width: int, height: int) -> list[int]:
+    """The buckets nearest to an image, by logarithms: more than one where these cannot tell."""
+    far = [abs(math.log(width / height) - math.log(w / h)) for h, w in BUCKETS]
+    return [number for number, distance in enumerate(far) if distance < min(far) + 1e-12]
+
+
+def test_an_image_goes_to_the_bucket_of_the_nearest_aspect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aspect_buckets, "_AT_ONCE", 700)
+    draw = np.random.default_rng(0)
+    widths, heights = draw.integers(1, 65_536, (2, 3000))
+    widths[:1000], heights[:1000] = draw.integers(1, 500, (2, 1000))
+    found = assign_buckets(widths.astype(np.uint16), heights.astype(np.int32), BUCKETS)
+    assert len(set(found.tolist())) == len(BUCKETS)
+    for width, height, bucket in zip(widths.tolist(), heights.tolist(), found.tolist(), strict=True):
+        assert bucket == nearest(width, height)[0]
+
+
+@pytest.mark.parametrize("sizes", [((256, 192), (192, 256)), ((192, 256), (256, 192))], ids=str)
+def test_of_two_buckets_as_near_the_first_is_taken(sizes: tuple[tuple[int, int], ...]) -> None:
+    assert assign_buckets(np.array([100, 7]), np.array([100, 7]), sizes).tolist() == [0, 0]
+    tall, wide = sizes.index((256, 192)), sizes.index((192, 256))
+    assert assign_buckets(np.array([999, 1000]), np.array([1000, 999]), sizes).tolist() == [tall, wide]
+
+
+def test_sides_beyond_16_bits_and_images_without_a_size_are_assigned() -> None:
+    widths, heights = np.array([90_000_000, 1, 70_000, 0]), np.array([1, 90_000_000, 70_001, 0])
+    assert assign_buckets(widths, heights, BUCKETS).tolist() == [3, 4, 0, 0]
+    prime = ((16381, 16369), (16369, 16381), (127, 16381))  # whose borders are no small numbers
+    assert assign_buckets(widths, heights, prime).tolist() == [2, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("buckets", "words"),
+    [
+        ([], "buckets must be a list of 1 to 256 sizes"),
+        ((224, "a"), "buckets must be an integer, got 'a'"),
+        ([(224, 0)], r"buckets \(width\) must be from 1 to 16384, got 0"),
+        ([(224, 224, 3)], r"buckets must be \(height, width\)"),
+        ([224, (192, 256), (96, 128)], r"must differ in aspect, got \(192, 256\) and \(96, 128\): leave one"),
+    ],
+    ids=str,
+)
+def test_buckets_that_make_no_sense_are_refused(buckets: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        checked_buckets(buckets)
+
+
+def test_batch_and_image_sizes_of_each_epoch_are_joined() -> None:
+    assert checked_buckets([224, (192, 256)]) == ((224, 224), (192, 256))
+    assert make_phases(16, None, (224, 224)) == (16, ())
+    sizes = {10: 224, 0: 128, 6: (160, 192)}
+    joined = (Phase(0, 64, (128, 128)), Phase(6, 64, (160, 192)), Phase(8, 32, (160, 192)), Phase(10, 32, (224, 224)))
+    assert make_phases({0: 64, 8: 32}, sizes, (99, 99)) == (64, joined)
+    assert make_phases({0: 4, 1: 8}, None, (99, 9)) == (8, (Phase(0, 4, (99, 9)), Phase(1, 8, (99, 9))))
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "sizes", "words"),
+    [
+        (8, [128, 160], "sizes must be a dict of first epoch -> size"),
+        (8, {1: 128}, "sizes must say what holds from epoch 0 on, got {1: 128}"),
+        ({3: 8}, None, "batch_size must say what holds from epoch 0 on"),
+        ({0: 0}, None, "batch_size must be at least 1, got 0"),
+        ({-1: 8, 0: 8}, None, r"batch_size \(epoch\) must be from 0 to"),
+        (8, {0: 0}, "sizes must be from 1 to 16384, got 0"),
+    ],
+    ids=str,
+)
+def test_schedules_that_make_no_sense_are_refused(batch_size: Any, sizes: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make_phases(batch_size, sizes, (224, 224))

@@ -1,0 +1,431 @@
+"""Workers that die, stop, block or raise: named within seconds, never a hang, nothing left behind."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.queues import Queue
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import faulty_source
+import pytest
+import torch
+from faulty_source import FaultySource, SlowToArrive
+from forked_commands import Commands
+from numbered_dataset import Numbered
+from processes import child_pids, eventually, fork_server_pid, in_time, worker_pids
+
+from penstock.loaders import DataLoader, LoaderError, create_loader
+from penstock.loaders.front.loader import Loader
+from penstock.pipelines import imagenet_train
+
+NUM_PHOTOS = 48
+
+
+def open_loader(source: Any, **settings: Any) -> Loader:
+    defaults = {"pipeline": imagenet_train(32), "batch_size": 4, "dtype": torch.uint8, "seed": 7}
+    return create_loader(source, **{**defaults, "workers": 2, "workers_are": "processes", **settings})
+
+
+def forever(loader: Loader) -> Iterator[Any]:
+    return itertools.chain.from_iterable(loader.batches() for _ in itertools.count())
+
+
+def served_until_error(stream: Iterator[Any], within_s: float = 30.0) -> tuple[list[list[int]], LoaderError]:
+    """The indices of the batches before the error, and the error."""
+    served, deadline = [], time.monotonic() + within_s
+    try:
+        for batch in stream:
+            served.append(batch.index.tolist())
+            assert time.monotonic() < deadline, "no error"
+    except LoaderError as error:
+        return served, error
+    return pytest.fail("no error")
+
+
+@contextmanager
+def nothing_left(loader: Loader) -> Iterator[None]:
+    """Closes the loader at the end, which must be quick and leave neither process nor descriptor."""
+    yield
+    started = time.monotonic()
+    loader.close()
+    assert in_time(started)
+    assert eventually(lambda: not child_pids())
+
+
+def check_worker_error(error: LoaderError, signal_name: str, pid: int) -> None:
+    assert (error.code, error.exit_code, error.worker) == ("E-WORKER", 5, pid)
+    assert f"killed by {signal_name}" in error.cause
+    assert error.sample is not None
+    assert 0 <= error.sample < NUM_PHOTOS
+    assert error.path is not None
+    assert "\n" not in str(error)
+
+
+# ---- killed from outside ----
+
+
+@pytest.mark.parametrize(("number", "trials"), [(signal.SIGKILL, 8), (signal.SIGSEGV, 2)], ids=str)
+def test_a_worker_that_is_killed_at_any_moment_is_named(photos: Path, number: signal.Signals, trials: int) -> None:
+    draw = random.Random(number)
+    for trial in range(trials):
+        loader = open_loader(photos, prefetch=1 + trial % 3)
+        with nothing_left(loader):
+            stream = forever(loader)
+            for _ in range(draw.randrange(1, 12)):
+                next(stream)
+            victim = draw.choice(sorted(worker_pids()))
+            killed_s = []
+
+            def kill(pid: int = victim, killed_s: list[float] = killed_s) -> None:
+                killed_s.append(time.monotonic())
+                os.kill(pid, number)
+
+            timer = threading.Timer(draw.uniform(0, 0.05), kill)
+            timer.start()
+            _, error = served_until_error(stream)
+            assert in_time(killed_s[0])
+            timer.join()
+            check_worker_error(error, number.name, victim)
+
+
+def test_a_new_loader_resumes_after_a_lost_worker(photos: Path) -> None:
+    with open_loader(photos) as undisturbed:
+        expected = [batch.index.tolist() for batch in undisturbed.batches()]
+    loader = open_loader(photos)
+    with nothing_left(loader):
+        stream = loader.batches()
+        served = [next(stream).index.tolist() for _ in range(4)]
+        os.kill(max(worker_pids()), signal.SIGKILL)
+        more, error = served_until_error(stream)
+        assert error.code == "E-WORKER"
+        served += more
+        state = loader.state_dict()
+        with pytest.raises(LoaderError, match="closed"):
+            next(loader.batches())
+    with open_loader(photos) as heir:
+        heir.load_state_dict(state)
+        served += [batch.index.tolist() for batch in heir.batches()]
+    assert served == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda s: s.name)
+def test_a_worker_lost_before_its_first_sample_is_named(number: signal.Signals) -> None:
+    loader = open_loader(SlowToArrive(NUM_PHOTOS, {}), shuffle=False, watchdog_s=1.0)
+    with nothing_left(loader):
+        timer = threading.Timer(0.5, lambda: [os.kill(pid, number) for pid in worker_pids()])
+        timer.start()
+        with pytest.raises(LoaderError) as caught:
+            list(loader)
+        timer.join()
+    error = caught.value
+    assert error.code == ("E-WORKER" if number == signal.SIGKILL else "E-TIMEOUT")
+    assert error.sample in (0, 4)  # of the first batch, or of the second worker's
+    assert number.name in error.cause
+    if number == signal.SIGKILL:
+        assert "before its first sample" in error.cause
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_killed_worker_that_was_forked_is_named(photos: Path) -> None:
+    """torch's handler of SIGCHLD would raise a bare RuntimeError wherever the consumer is."""
+    before = child_pids()
+    loader = open_loader(photos, start_method="fork")
+    with nothing_left(loader):
+        stream = forever(loader)
+        next(stream)
+        victim = min(child_pids() - before)
+        os.kill(victim, signal.SIGKILL)
+        time.sleep(0.2)  # here it would be raised
+        with pytest.raises(LoaderError) as caught:
+            list(itertools.islice(stream, 100))
+    check_worker_error(caught.value, "SIGKILL", victim)
+
+
+def test_a_lost_fork_server_is_an_error_and_the_next_loader_starts_another(photos: Path) -> None:
+    loader = open_loader(photos)
+    with nothing_left(loader):
+        stream = forever(loader)
+        next(stream)
+        os.kill(fork_server_pid(), signal.SIGKILL)
+        with pytest.raises(LoaderError) as caught:
+            list(itertools.islice(stream, 1000))
+        assert caught.value.code == "E-WORKER"
+        assert "lost with its fork server" in caught.value.cause
+    with open_loader(photos) as again:
+        assert len(list(again)) == len(again)
+
+
+def test_a_lock_that_died_with_a_worker_does_not_block_close(photos: Path) -> None:
+    loader = open_loader(photos)
+    next(forever(loader))
+    done: Any = loader._engine._iterator._workers_done_event  # type: ignore[attr-defined]
+    done._cond.acquire()  # as a worker does for a microsecond before each batch
+    with nothing_left(loader):
+        pass
+
+
+def test_close_waits_for_the_threads_that_hold_semaphores(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose program ended meanwhile got multiprocessing's warning of leaked semaphores behind its own last line."""
+    feed, ended = Queue._feed, []  # type: ignore[attr-defined]
+
+    def leave_slowly(*args: Any) -> None:
+        feed(*args)
+        time.sleep(0.3)
+        ended.append(threading.current_thread())
+
+    monkeypatch.setattr(Queue, "_feed", staticmethod(leave_slowly))
+    with open_loader(photos) as loader:
+        next(forever(loader))
+    assert len(ended) == 2
+
+
+# ---- signals that a batch system sends to all processes of a job ----
+
+
+def test_workers_and_their_server_outlast_them(photos: Path) -> None:
+    """The parent may want to finish a step and save, for which it needs batches."""
+    with open_loader(photos) as undisturbed:
+        expected = [batch.index.tolist() for batch in undisturbed.batches()]
+    with open_loader(photos) as loader, DataLoader(Numbered(30), 2, num_workers=1, persistent_workers=True) as plain:
+        stream, numbers = loader.batches(), iter(plain)
+        served, counted = [next(stream).index.tolist()], next(numbers).tolist()
+        workers = child_pids()
+        assert len(workers) == 3
+        for pid in [fork_server_pid(), *workers]:
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+                os.kill(pid, number)
+        served += [batch.index.tolist() for batch in stream]
+        for batch in numbers:
+            counted += batch.tolist()
+        assert child_pids() == workers
+    assert served == expected
+    assert counted == list(range(30))
+
+
+def test_what_is_not_a_worker_is_terminated_as_usual(photos: Path) -> None:
+    """Programs that a data set starts in a worker, and processes of the user's from the same server."""
+    with open_loader(FaultySource(NUM_PHOTOS, {17: faulty_source.terminate_a_program})) as loader:
+        assert len(list(loader)) == len(loader)
+        process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(1000,))
+        process.start()
+        process.terminate()
+        process.join(600)
+        assert process.exitcode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("group", [True, False], ids=["group", "process"])
+def test_a_program_that_dies_of_sigterm_leaves_nothing(
+    photos: Path, tmp_path: Path, commands: Commands, group: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from penstock.loaders import create_loader\n"
+        f"loader = create_loader({str(photos)!r}, batch_size=4, workers=1, workers_are='processes')\n"
+        "while True:\n"
+        "    for batch in loader:\n"
+        "        print('a batch', flush=True)\n"
+    )
+    with commands.running(script=script) as running:
+        assert eventually(lambda: bool(running.output), 60), running.errors
+        assert {"server", "worker"} <= set(running.roles().values())
+        code, errors = running.end(signal.SIGTERM, group=group)
+        assert running.leaves_nothing(), running.left_behind()
+    assert code == -signal.SIGTERM
+    assert "Traceback" not in errors  # Python's resource tracker reports that it has cleaned up
+
+
+# ---- stopped, blocked ----
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["in a batch", "between two batches"])
+def test_a_stopped_worker_is_named_within_the_watchdogs_time(photos: Path, busy: bool) -> None:
+    loader = open_loader(photos, watchdog_s=1.0)
+    with nothing_left(loader):
+        stream = forever(loader)
+        next(stream)
+        if not busy:
+            time.sleep(0.3)
+        victim = max(worker_pids())
+        os.kill(victim, signal.SIGSTOP)
+        started = time.monotonic()
+        with pytest.raises(LoaderError) as caught:
+            list(itertools.islice(stream, 100))
+        assert in_time(started)
+    error = caught.value
+    assert (error.code, error.exit_code, error.worker) == ("E-TIMEOUT", 6, victim)
+    assert "SIGSTOP" in error.cause
+    assert error.sample is not None
+    assert error.path is not None
+
+
+@pytest.mark.parametrize("drop_in", [False, True], ids=["Loader", "DataLoader"])
+def test_a_program_that_was_stopped_as_a_whole_was_not_silent(photos: Path, drop_in: bool) -> None:
+    """After Ctrl-Z and `fg` the clock has moved on, and no worker has: all of them stood still."""
+    with (
+        DataLoader(Numbered(8), 2, num_workers=1, watchdog_s=5, persistent_workers=True)
+        if drop_in
+        else open_loader(photos, watchdog_s=5) as it
+    ):
+        next(iter(it))
+        time.sleep(0.3)  # the workers are idle: their progress stays as it is
+        iterator: Any = it._iterator if isinstance(it, DataLoader) else it._engine._iterator  # type: ignore[attr-defined]
+        watchdog = (iterator if drop_in else it._engine)._watchdog  # type: ignore[union-attr]
+        pid = iterator._workers[0].pid
+        assert iterator.on_silence(0, pid) is None
+        watchdog._looked_s -= 3600
+        assert iterator.on_silence(0, pid) is None
+        for _ in range(20):  # but looks that follow each other add up
+            watchdog._looked_s -= 0.5
+            error = iterator.on_silence(0, pid)
+            if error is not None:
+                break
+        assert error is not None
+        assert error.code == "E-TIMEOUT"
+
+
+# ---- the source's own faults ----
+
+
+@pytest.mark.parametrize(
+    ("fault", "words", "samples"),
+    [
+        (faulty_source.segfault, "killed by SIGSEGV", [0, 21]),
+        (faulty_source.exit_quietly, "exited with 3", [17]),
+        (faulty_source.leave_by_system_exit, "exited with 4", [17]),
+    ],
+)
+def test_a_source_that_ends_its_process_is_named_by_the_very_sample(
+    fault: Callable[[], None], words: str, samples: Sequence[int]
+) -> None:
+    for sample in samples:
+        source = FaultySource(NUM_PHOTOS, {sample: fault})
+        with open_loader(source, seed=sample) as loader, pytest.raises(LoaderError) as caught:
+            list(loader)
+        error = caught.value
+        assert (error.code, error.sample, error.path) == ("E-WORKER", sample, b"memory/%d.jpg" % sample)
+        assert words in error.cause
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_fault_that_is_not_the_samples_is_reported_with_it_and_its_traceback(workers: int) -> None:
+    fault = faulty_source.run_out_of_memory
+    source = FaultySource(NUM_PHOTOS, {17: fault})
+    with open_loader(FaultySource(NUM_PHOTOS, {}), workers=0) as loader:
+        good = [batch.index.tolist() for batch in loader.batches()]
+    loader = open_loader(source, workers=workers, on_bad_sample="replace")  # no bad sample: an error of the program
+    with nothing_left(loader):
+        served, error = served_until_error(loader.batches())
+        assert (error.code, error.sample, error.path) == ("E-MEM", 17, b"memory/17.jpg")
+        assert "no room for 7 bytes" in error.cause
+        assert served == good[: len(served)]
+        assert 17 in good[len(served)]
+        assert error.__cause__ is not None
+        if workers:
+            assert f"in {fault.__name__}" in str(error.__cause__)
+        else:
+            assert error.__cause__.__traceback__ is not None
+        with pytest.raises(LoaderError, match="closed"):  # not on with the batch after
+            next(loader.batches())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_worker_in_which_opencv_is_imported_leaves_it_no_threads(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "threads"
+    monkeypatch.setitem(sys.modules, "cv2", SimpleNamespace(setNumThreads=lambda number: told.write_text(str(number))))
+    with open_loader(photos, start_method="fork", workers=1) as loader:
+        next(forever(loader))
+    assert told.read_text() == "0"
+
+
+def test_a_fault_in_labels_is_not_blamed_on_a_sample() -> None:
+    source = FaultySource(NUM_PHOTOS, {})
+    source.labels = lambda indices: [1 // 0 for _ in indices]  # type: ignore[method-assign, return-value]
+    with pytest.raises(LoaderError) as caught:
+        open_loader(source, workers=0)
+    assert (caught.value.code, caught.value.sample) == ("E-DATASET", None)
+    assert "labels() raised ZeroDivisionError" in caught.value.cause
+
+
+def test_a_source_that_cannot_name_its_samples_still_gets_its_error() -> None:
+    source = FaultySource(NUM_PHOTOS, {17: faulty_source.divide_by_zero})
+    source.path = lambda index: bytes(1 // 0)  # type: ignore[method-assign]
+    with open_loader(source, workers=0) as loader, pytest.raises(LoaderError) as caught:
+        list(loader)
+    assert (caught.value.code, caught.value.sample, caught.value.path) == ("E-READ", 17, None)
+
+
+# ---- Ctrl-C in the program that uses a loader ----
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_an_interrupted_loader_can_be_iterated_again(photos: Path, before: int) -> None:
+    """As in a notebook: the cell is interrupted, and run again."""
+    with open_loader(photos) as undisturbed:
+        expected = [[batch.index.tolist() for batch in undisturbed.batches()] for _ in range(2)]
+    loader = open_loader(photos)
+    with nothing_left(loader):
+        stream = loader.batches()
+        served = [next(stream).index.tolist() for _ in range(before)]
+        state = loader.state_dict()
+        interrupt_next(loader, stream)
+        assert loader.state_dict() == state
+        # an epoch that was begun is given up, as in any iteration that is left
+        assert [batch.index.tolist() for batch in loader.batches()] == expected[1 if before else 0]
+        loader.load_state_dict(state)
+        served += [batch.index.tolist() for batch in loader.batches()]
+        assert served == expected[0]
+
+
+def interrupt_next(loader: Loader, stream: Iterator[Any]) -> None:
+    """Ctrl-C while the next batch is received, which is lost by it."""
+    engine: Any = loader._engine
+    engine.seek(loader._cursor)
+    take = engine._iterator._next_data
+
+    def interrupted() -> Any:
+        take()
+        raise KeyboardInterrupt
+
+    engine._iterator._next_data = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+
+
+def test_signals_wait_for_the_start_of_workers_to_finish() -> None:
+    from penstock.loaders.run.workers.launch import deferred_signals
+
+    happened: list[str] = []
+
+    def handle(number: int, frame: object) -> None:
+        happened.append(signal.Signals(number).name)
+        raise InterruptedError
+
+    def start(*numbers: signal.Signals) -> list[str]:
+        happened.clear()
+        with pytest.raises(InterruptedError), deferred_signals():
+            happened.extend(signal.raise_signal(number) or "going on" for number in numbers)
+        return happened
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert start(signal.SIGTERM) == ["going on", "SIGTERM"]
+        assert start(signal.SIGINT) == ["going on", "SIGINT"]
+        assert start(signal.SIGTERM, signal.SIGTERM) == ["going on", "SIGTERM"]  # somebody is in a hurry
+        assert start(signal.SIGTERM, signal.SIGTERM, signal.SIGTERM) == ["going on", "SIGTERM"]
+        assert signal.getsignal(signal.SIGTERM) is handle
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
