@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import hashlib
 import os
 import threading
@@ -16,7 +15,6 @@ from typing import Any
 import torch
 
 from penstock.loaders.data.files.contract import Source, has_fields, is_fetching
-from penstock.loaders.data.files.outline import explain_other_data, make_outline
 from penstock.loaders.front.batch import Batch, BatchContents
 from penstock.loaders.front.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.front.one_thread import Item, OneThread
@@ -311,12 +309,7 @@ class Loader(DataLoaderAttributes):
         """
         ledger = self._ledgers.get(self._cursor.epoch) or self._ledgers.get(self._cursor.epoch - 1)
         own = [] if ledger is None else [{"rank": self._schedule.rank, **ledger.as_dict()}]
-        outline = {} if self._outline is None else {"outline": self._outline}
-        return {**self._identity.save(self._cursor), **self._schedule.saved(self._cursor), **outline, "ledgers": own}
-
-    @functools.cached_property
-    def _outline(self) -> str | None:
-        return make_outline(self._source)
+        return {**self._identity.save(self._cursor), **self._schedule.saved(self._cursor), "ledgers": own}
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """Continue where `state` was taken; a ledger that this rank has in it goes on, and with it max_bad.
@@ -325,10 +318,7 @@ class Loader(DataLoaderAttributes):
         pipeline, dtype or policy for bad samples.
         """
         strict = checked_bool("strict", strict)
-        try:
-            cursor = self._identity.restore(state, strict=strict, epoch_samples=self._schedule.n)
-        except LoaderError as error:
-            raise explain_other_data(error, state, self._source, self._outline) from None
+        cursor = self._identity.restore(state, strict=strict, epoch_samples=self._schedule.n)
         schedule = self._current_schedule(certain=False)
         schedule.check_saved(state, cursor)
         ledger = saved_ledger(state, schedule.rank, schedule.world_size)

@@ -33,7 +33,7 @@ class StreamIdentity:
 
     kind: ClassVar[str]  # of loader, in error texts
     fix: ClassVar[str | None] = None
-    later: ClassVar[frozenset[str]] = frozenset()  # what states of earlier versions do not have
+    later: ClassVar[frozenset[str]] = frozenset()  # keys that some states have and others lack
 
     def _place(self, state: object, limits: Mapping[str, int]) -> list[int]:
         """Return the fields of `state` that `limits` names, each from 0 to below its limit.
@@ -63,7 +63,7 @@ def _part_of(state: object) -> str:
 
 def _difference(name: str, saved: object, mine: object) -> str:
     if name == "samples" and type(saved) is int:
-        return f"the state is of other data: {saved} samples then, {mine} now"
+        return f"the state is of other data: {saved:,} samples then, {mine:,} now"
     if name == "fingerprint" and isinstance(saved, str):
         digests = f"digest {saved[:_SHOWN]}... then, {str(mine)[:_SHOWN]}... now"
         return f"the state is of other data: as many samples, but other images, sizes or labels ({digests})"
@@ -112,6 +112,7 @@ class LoaderState(StreamIdentity):
     """
 
     kind: ClassVar[str] = "Penstock loader"
+    # "outline" is of states that development versions saved; it is ignored.
     later: ClassVar[frozenset[str]] = frozenset({"pipeline", "ledgers", "global_batch", "outline"})
     samples: int  # compared first, because a number says more than a digest
     fingerprint: str
