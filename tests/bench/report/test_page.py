@@ -22,8 +22,8 @@ from penstock.bench.report.sections_measured import rates_chart, step_lanes, ste
 from penstock.bench.report.text import repeat_command
 from penstock.bench.run import advise_cache
 from penstock.bench.run.advise_cache import wants_cache_kinds, with_cache_kinds
+from penstock.loaders import open_source
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.front import open_source
 from penstock.pipelines.errors import LoaderError
 
 RESULTS = Path(__file__).resolve().parents[3] / "bench" / "results"

@@ -19,10 +19,10 @@ from penstock.bench.record.cache_advice import FILES, LOSSLESS, AdviceSettings
 from penstock.bench.report.text import rate_text
 from penstock.bench.run import advise_cache as cache_advice
 from penstock.bench.run.advise_cache import ENCODINGS, advise_cache, build_options
+from penstock.loaders import open_source
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.front import open_source
 from penstock.pipelines import LoaderError
 from penstock.pipelines.errors import size_text
 

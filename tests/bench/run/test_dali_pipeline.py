@@ -16,7 +16,7 @@ from penstock.bench.probe.data.wrapped_sources import RepeatedSource
 from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.record.loader_rate import loader_rate
 from penstock.bench.run.dali_pipeline import DaliPipeline
-from penstock.loaders.front import open_source
+from penstock.loaders import open_source
 from penstock.pipelines import LoaderError, imagenet_train
 
 NUM_FILES = 24

@@ -24,7 +24,7 @@ from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.take_advice import AdviceMeter, apply_change, take_advice
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.train.step.settings import TrainSettings
-from penstock.loaders.front import open_source
+from penstock.loaders import open_source
 from penstock.pipelines import LoaderError, imagenet_train
 
 PRESENT = Candidate(backend="torch", options={"workers": 2, "prefetch": 3})

@@ -16,10 +16,10 @@ import pyarrow.parquet as parquet
 import pytest
 from range_server import RangeServer, serve_ranges
 
+from penstock.loaders import open_source
 from penstock.loaders.data.arrow import arrow_url
 from penstock.loaders.data.files.content_probe import NUM_PROBES
 from penstock.loaders.data.remote import object_store
-from penstock.loaders.front import open_source
 from penstock.pipelines.errors import LoaderError
 
 IMAGE_BYTES, ROWS = 20_000, 60

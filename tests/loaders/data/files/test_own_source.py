@@ -30,7 +30,7 @@ from penstock.loaders.front.loader import Loader
 from penstock.loaders.system import file_read
 from penstock.pipelines import imagenet_eval
 
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "own-source.md"
+GUIDE = Path(__file__).resolve().parents[4] / "docs" / "guides" / "own-source.md"
 COUNT = 24
 THREADS, PROCESSES = {"workers": 2}, {"workers": 2, "workers_are": "processes"}
 HERE: dict[str, Any] = {"workers": 0}

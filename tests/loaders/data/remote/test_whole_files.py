@@ -11,9 +11,9 @@ import pytest
 from photo_folder import write_folder
 from range_server import CUT, RangeServer, serve_ranges
 
+from penstock.loaders import open_source
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.remote import object_store, whole_files
-from penstock.loaders.front import open_source
 from penstock.pipelines.errors import LoaderError
 
 NUM_PHOTOS = 9

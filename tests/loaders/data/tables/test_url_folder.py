@@ -15,8 +15,8 @@ import pytest
 from folder_trees import plant
 from range_server import RangeServer, s3_environment, serve_ranges
 
+from penstock.loaders import open_source
 from penstock.loaders.data.remote import object_store
-from penstock.loaders.front import open_source
 from penstock.loaders.front.open_source import split_options
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import ELSEWHERE, ENCODED, ROW

@@ -15,9 +15,9 @@ import torch
 from photo_folder import photo
 from tar_files import write_tar
 
+from penstock.loaders import open_source
 from penstock.loaders.data.files.contract import has_targets
 from penstock.loaders.data.tars.tar_labels import folder_labels, open_table
-from penstock.loaders.front import open_source
 from penstock.pipelines.errors import LoaderError
 
 PHOTO = photo(0)

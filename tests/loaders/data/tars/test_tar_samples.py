@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tar_files import END, entry, webdataset_samples, write_tar
 
+from penstock.loaders import open_source
 from penstock.loaders.data.tars.tar_samples import NO_RANK, UNREAD, find_role
-from penstock.loaders.front import open_source
 from penstock.pipelines.errors import LoaderError
 
 left_out = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
