@@ -21,10 +21,11 @@ from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.dali.dali_verify import Verifier, mark_unwritten
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
+from penstock.loaders.make.engine_contract import Engine, HostBatch
 from penstock.loaders.make.layout import BatchLayout
 from penstock.loaders.make.native_rows import suits_native_library
-from penstock.loaders.order.engine_contract import Cursor, Engine, HostBatch
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.engine.batch_queue import BatchQueue
 from penstock.loaders.run.engine.choose import open_engine as open_own_engine
 from penstock.loaders.run.engine.options import WorkerOptions
@@ -130,10 +131,10 @@ def _run_stage(queue: BatchQueue, stage: DaliStage, finished: deque[Finished], d
     finished.clear()
 
 
-def open_engine(settings: ProducerSettings, options: DaliOptions) -> Engine:
+def open_engine(planner: BatchPlanner, options: DaliOptions) -> Engine:
     """Return the engine that decodes as `options` say, or for "auto" on a GPU as works there."""
-    device, way = torch.device(settings.device), options.decode
-    if not settings.is_plain:
+    device, way = torch.device(planner.device), options.decode
+    if not planner.is_plain:
         way = OURS
     if way == "auto":
         import_dali()
@@ -141,9 +142,9 @@ def open_engine(settings: ProducerSettings, options: DaliOptions) -> Engine:
     elif way == REGIONS and device.type == "cuda":
         warn_of_edges()
     if way != OURS:
-        return DaliEngine(settings, replace(options, decode=way))
+        return DaliEngine(planner, replace(options, decode=way))
     own = ProcessOptions(workers=options.workers, prefetch=options.prefetch, watchdog_s=options.watchdog_s)
-    return open_own_engine(DaliEngine.name, settings, own)
+    return open_own_engine(DaliEngine.name, planner, own)
 
 
 _open_engines: weakref.WeakSet[DaliEngine] = weakref.WeakSet()
@@ -175,19 +176,19 @@ class DaliEngine:
 
     name = "dali"
 
-    def __init__(self, settings: ProducerSettings, options: DaliOptions) -> None:
+    def __init__(self, planner: BatchPlanner, options: DaliOptions) -> None:
         import_dali()
         workers, self._num_readers, ahead = _thread_counts(options)
         self._threads_of_dali = max(1, workers)
-        self._reads_natively = suits_native_library(settings.source, settings.pipeline, settings.decoder)
-        own_bytes = needs_of(options, settings.largest_layout).own_bytes
-        settings = replace(settings, consumer_bytes=settings.consumer_bytes + own_bytes)
-        self._settings, self._options = settings, options
+        self._reads_natively = suits_native_library(planner.source, planner.pipeline, planner.decoder)
+        own_bytes = needs_of(options, planner.largest_layout).own_bytes
+        planner = replace(planner, consumer_bytes=planner.consumer_bytes + own_bytes)
+        self._planner, self._options = planner, options
         reading = WorkerOptions(workers=self._num_readers, prefetch=1, watchdog_s=options.watchdog_s)
-        self._readers = ThreadEngine(self.name, settings, reading, ahead=ahead, make_producer=CropTaskProducer)
+        self._readers = ThreadEngine(self.name, planner, reading, ahead=ahead, make_producer=CropTaskProducer)
         self._stage: DaliStage | None = None
-        per_batch = (torch.device(settings.device).type != "cpu") if options.verify is None else options.verify
-        self._verifier = Verifier(settings, int(per_batch)) if per_batch else None
+        per_batch = (torch.device(planner.device).type != "cpu") if options.verify is None else options.verify
+        self._verifier = Verifier(planner, int(per_batch)) if per_batch else None
         self._finished: deque[Finished] = deque()  # in the stream's order; changes under the lock of the readers' queue
         _close_at_exit(self)
 
@@ -205,7 +206,7 @@ class DaliEngine:
 
     def _start(self, queue: BatchQueue) -> None:
         again = partial(queue.maker, self._num_readers)
-        layout_at = self._settings.layout
+        layout_at = self._planner.layout
         self._stage = DaliStage(self._graph_settings(), queue.slots, again, layout_at, verifier=self._verifier)
         if self._num_readers:
             run = partial(_run_stage, queue, self._stage, self._finished, self._options.prefetch)
@@ -215,10 +216,10 @@ class DaliEngine:
             self._readers.run(jobs)
 
     def _graph_settings(self) -> GraphSettings:
-        settings, options, device = self._settings, self._options, torch.device(self._settings.device)
+        planner, options, device = self._planner, self._options, torch.device(self._planner.device)
         return GraphSettings(
-            size=settings.pipeline.size,
-            batch_size=settings.schedule.batch_size,
+            size=planner.pipeline.size,
+            batch_size=planner.schedule.batch_size,
             threads=self._threads_of_dali,
             depth=options.prefetch if self._num_readers else 1,
             device_id=numbered(device).index if device.type == "cuda" else None,
@@ -260,7 +261,7 @@ class DaliEngine:
         return len(self._finished)
 
     def describe(self) -> dict[str, object]:
-        options, device = self._options, torch.device(self._settings.device)
+        options, device = self._options, torch.device(self._planner.device)
         about: dict[str, object] = {
             "backend": self.name,
             "workers": self._threads_of_dali if self._num_readers else 0,

@@ -12,10 +12,10 @@ import torch
 
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.dali.dali_verify import Verifier
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.layout import BatchLayout
 from penstock.loaders.make.producer import Producer
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.engine.batch_maker import BatchMaker
 from penstock.loaders.run.engine.batch_queue import stopped_by
 from penstock.loaders.run.engine.slots import BatchSlots
@@ -71,7 +71,7 @@ class DaliStage:
         self,
         settings: GraphSettings,
         slots: BatchSlots,
-        make_again: Callable[[Callable[[ProducerSettings], Producer]], BatchMaker],
+        make_again: Callable[[Callable[[BatchPlanner], Producer]], BatchMaker],
         layout_at: Callable[[Cursor], BatchLayout],
         *,
         copies: CopyEngine | None = None,

@@ -7,7 +7,7 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.layout import Slot
 from penstock.loaders.make.native_rows import Keys, NativeRows, Plan, note_rows
 from penstock.loaders.make.producer import Producer
@@ -27,11 +27,11 @@ class CropTaskProducer(Producer):
         checked: make tasks only of samples that our own decoder accepts, because DALI has refused the batch.
     """
 
-    def __init__(self, settings: ProducerSettings, *, checked: bool = False) -> None:
+    def __init__(self, planner: BatchPlanner, *, checked: bool = False) -> None:
         tasks: dict[int, CropTask] = {}
-        super().__init__(settings, _CropTaskRows(settings, tasks, checked=checked))
+        super().__init__(planner, _CropTaskRows(planner, tasks, checked=checked))
         self.tasks = tasks
-        sound = settings.sound if settings.on_repaired != "ignore" else None
+        sound = planner.sound if planner.on_repaired != "ignore" else None
         # Of a checked batch Python makes all tasks: the library does not decode what it prepares.
         self._native = None if checked or self._native is None else _NativeTasks(self._native, tasks, sound)
 
@@ -68,8 +68,8 @@ class _NativeTasks(NativeRows):
 class _CropTaskRows(PythonRows):
     """Adds the rows that the native library leaves to `tasks`; makes those that DALI would decode differently."""
 
-    def __init__(self, settings: ProducerSettings, tasks: dict[int, CropTask], *, checked: bool) -> None:
-        super().__init__(settings)
+    def __init__(self, planner: BatchPlanner, tasks: dict[int, CropTask], *, checked: bool) -> None:
+        super().__init__(planner)
         self._tasks, self._checked = tasks, checked
 
     def _write(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: Slot) -> None:

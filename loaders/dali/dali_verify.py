@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 
 from penstock.loaders.dali.dali_versions import versions
-from penstock.loaders.make.batch_planner import ProducerSettings
-from penstock.loaders.order.engine_contract import BadSample
+from penstock.loaders.make.batch_planner import BatchPlanner
+from penstock.loaders.order.ledger import BadSample
 from penstock.loaders.run.engine.batch_queue import BatchQueue
 from penstock.loaders.run.engine.work_items import Produced
 from penstock.loaders.run.feed.copies import CopyEngine
@@ -56,9 +56,9 @@ class Verifier:
         doubtful: number of samples beyond a limit that was never measured on such a device: counted, and served.
     """
 
-    def __init__(self, settings: ProducerSettings, per_batch: int) -> None:
-        self._settings, self._per_batch = settings, per_batch
-        self._limit = ON_CPU if torch.device(settings.device).type == "cpu" else ON_GPU
+    def __init__(self, planner: BatchPlanner, per_batch: int) -> None:
+        self._planner, self._per_batch = planner, per_batch
+        self._limit = ON_CPU if torch.device(planner.device).type == "cpu" else ON_GPU
         self._own = threading.local()  # a reference of each thread
         self._waiting: deque[_Sample] = deque()
         self._wrong: deque[BadSample] = deque()
@@ -123,7 +123,7 @@ class Verifier:
                 what, moves = f"and libjpeg refuses the file ({error.cause})", False
             self.compared += 1
             if what:
-                path = self._settings.source.path(sample.sample)
+                path = self._planner.source.path(sample.sample)
                 path = path if isinstance(path, bytes) else path.encode(errors="surrogateescape")
                 cause = f"{versions()} decoded it wrongly: {what}"
                 self._wrong.append(BadSample(sample.sample, "E-DECODER", cause, path, sample.sample, sample.row))
@@ -139,7 +139,7 @@ class Verifier:
 
     def _reference(self) -> DaliReference:
         if not hasattr(self._own, "reference"):
-            self._own.reference = DaliReference(self._settings.pipeline, self._settings.decoder)
+            self._own.reference = DaliReference(self._planner.pipeline, self._planner.decoder)
         found: DaliReference = self._own.reference
         return found
 

@@ -10,9 +10,9 @@ from typing import Any
 from penstock.loaders.cache_build.open_or_build import SOURCE_OPTIONS, prepare_source
 from penstock.loaders.dali import dali_engine
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
+from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.layout import BatchLayout
-from penstock.loaders.order.engine_contract import Engine
 from penstock.loaders.run.engine.choose import needs_of, open_engine
 from penstock.loaders.run.engine.options import WorkerOptions
 from penstock.loaders.run.engine.process_engine import ProcessOptions
@@ -28,7 +28,7 @@ class Backend:
     Attributes:
         name: what users call it.
         options: class of its options.
-        open_engine: (settings, options) -> Engine that serves the sample stage.
+        open_engine: (planner, options) -> Engine that serves the sample stage.
         needs: (options, layout of a batch) -> what the engine takes of the machine.
         prepare_source: (source, cache=, encoding=) -> the source that is read in its place, such as a cache; None where
             every source is read as it is.
@@ -37,7 +37,7 @@ class Backend:
 
     name: str
     options: type[WorkerOptions]
-    open_engine: Callable[[ProducerSettings, Any], Engine]
+    open_engine: Callable[[BatchPlanner, Any], Engine]
     needs: Callable[[Any, BatchLayout], Needs]
     prepare_source: Callable[..., Source] | None = None
     has_own_decoder: bool = False

@@ -23,7 +23,8 @@ from penstock.loaders.front.choose_order import Shuffle, checked_shuffle, choose
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.front.open_source import SourceLike, open_source, split_options
 from penstock.loaders.front.profile import DEFAULT_PROFILE
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
+from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.layout import image_layout
 from penstock.loaders.make.moving_checks import check_moving, handed_fields
 from penstock.loaders.make.native_rows import suits_native_library
@@ -39,7 +40,6 @@ from penstock.loaders.make.sizes.patch_budget import PatchBudget, check_patches
 from penstock.loaders.make.sizes.size_schedule import DEFAULT_BATCH, ByUpdate, check_sizes, make_phases
 from penstock.loaders.order.agreement import name_line
 from penstock.loaders.order.bad_samples import BadSamplePolicy
-from penstock.loaders.order.engine_contract import Engine
 from penstock.loaders.order.ranks import distributed_place
 from penstock.loaders.order.schedule import Schedule
 from penstock.loaders.order.state import LoaderState, pipeline_settings
@@ -254,7 +254,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     # After all checks of the arguments, because it may build a cache, for hours.
     prepare_source = choice.backend.prepare_source
     data = named if prepare_source is None else prepare_whole(named, partial(prepare_source, **choice.source_options))
-    settings = ProducerSettings(
+    planner = BatchPlanner(
         source=data,
         pipelines=views,
         transforms=transforms,
@@ -265,7 +265,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         on_repaired=policy.on_repaired,
         device=str(target),
     )
-    settings = replace(settings, consumer_bytes=consumer_bytes(settings.largest_layout, dtype, str(target)))
+    planner = replace(planner, consumer_bytes=consumer_bytes(planner.largest_layout, dtype, str(target)))
     state = LoaderState(
         fingerprint=data.fingerprint,
         samples=len(data),
@@ -279,14 +279,14 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         },
     )
     loader = Loader(
-        partial(_open_engine, choice.backend.name, settings, choice.options),
+        partial(_open_engine, choice.backend.name, planner, choice.options),
         schedule,
         stages,
         state,
         policy,
         contents=BatchContents(with_index, with_geometry, views[0].exif == "apply"),
         batch_transform=batch_transform,
-        about=_describe(choice, settings, stages[0]),
+        about=_describe(choice, planner, stages[0]),
         follows=name_line(sys._getframe(1)) if rank is None else None,
         source=data,
     )
@@ -322,24 +322,22 @@ def prepare_whole(source: Source, prepare: Callable[[Source], Source]) -> Source
     return source if prepared is source.source else source.over(prepared)
 
 
-def _open_engine(backend: str, settings: ProducerSettings, options: Any, schedule: Schedule) -> Engine:
-    return BACKENDS[backend].open_engine(replace(settings, schedule=schedule), options)
+def _open_engine(backend: str, planner: BatchPlanner, options: Any, schedule: Schedule) -> Engine:
+    return BACKENDS[backend].open_engine(replace(planner, schedule=schedule), options)
 
 
-def _describe(choice: Choice, settings: ProducerSettings, stage: Stage) -> dict[str, object]:
+def _describe(choice: Choice, planner: BatchPlanner, stage: Stage) -> dict[str, object]:
     """Return what makes the images, for records and reports."""
     about: dict[str, object] = {
         "decoder": choice.jpeg_decoder.name,
         "decoder_version": choice.jpeg_decoder.version(),
         "decoder_reason": choice.reason,
-        "on_repaired": settings.on_repaired,
+        "on_repaired": planner.on_repaired,
     }
-    if not choice.backend.has_own_decoder and suits_native_library(
-        settings.source, settings.pipeline, settings.decoder
-    ):
+    if not choice.backend.has_own_decoder and suits_native_library(planner.source, planner.pipeline, planner.decoder):
         reason = f"the native library; {choice.jpeg_decoder.name} for what it leaves"
         about |= {"decoder": NATIVE, "decoder_reason": reason}
-    if settings.pipeline.augment.active:
+    if planner.pipeline.augment.active:
         about["augmentations"] = stage.kernels
     return about
 

@@ -13,7 +13,7 @@ import numpy as np
 from torch.utils.data import DistributedSampler
 
 from penstock.loaders.data.files.contract import Source, has_fields, has_targets
-from penstock.loaders.order.engine_contract import NOWHERE, Cursor
+from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.order.ledger import CountSources
 from penstock.loaders.order.schedule import Schedule
 from penstock.pipelines.messages.user_warnings import warn_user

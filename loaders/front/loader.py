@@ -18,12 +18,13 @@ from penstock.loaders.data.files.contract import Source, has_fields, is_fetching
 from penstock.loaders.front.batch import Batch, BatchContents
 from penstock.loaders.front.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.front.one_thread import Item, OneThread
+from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.served_fields import ServedFields
 from penstock.loaders.make.target_labels import add_targets
 from penstock.loaders.order.agreement import RankAgreement
 from penstock.loaders.order.bad_samples import BadSamplePolicy
 from penstock.loaders.order.beginning import Beginning
-from penstock.loaders.order.engine_contract import Cursor, Engine
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import EpochLedger
 from penstock.loaders.order.ranks import distributed_place
 from penstock.loaders.order.schedule import Schedule
@@ -258,7 +259,7 @@ class Loader(DataLoaderAttributes):
         ledger = self._ledgers.setdefault(self._cursor.epoch, EpochLedger(self._cursor.epoch))
         self._policy.judge_misread(batch.host.misread, backend=self._engine.name, rank=self._schedule.rank)
         self._policy.judge(batch.host.bad, ledger, backend=self._engine.name, rank=self._schedule.rank)
-        ledger.add(batch.host, self._count_sources)
+        ledger.add(batch.host.index, batch.host.bad, (*batch.host.repaired, *batch.host.misread), self._count_sources)
         self._count(batch, ready, started)
         return batch
 

@@ -1,4 +1,4 @@
-"""ProducerSettings holds all that decides the content of batches."""
+"""BatchPlanner says what each batch consists of, and how it is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.loaders.make.own_transform import OwnTransform, transformed_layout
 from penstock.loaders.make.read_ahead import ReadAhead
 from penstock.loaders.make.worker_fields import mask_types
 from penstock.loaders.order.bucket_order import Size
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.schedule import Schedule
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
 from penstock.pipelines.plan.patch_grids import plan_patches
@@ -49,7 +49,7 @@ class _Kept:
     Attributes:
         contents: the latest batches.
         plans: layout and plan of the latest shapes.
-        sound: as ProducerSettings.sound; None before the first use.
+        sound: as BatchPlanner.sound; None before the first use.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ def _keep(kept: dict[Any, Any], key: Any, found: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProducerSettings:
-    """Hold all that decides the content of batches; it is sent to every worker.
+class BatchPlanner:
+    """Plan batches: what each consists of, where it lies in its slot, how its images are made; sent to every worker.
 
     Attributes:
         source: images and labels.

@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import is_fetching
 from penstock.loaders.data.files.source_faults import checked_class_numbers, naming_method
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.layout import Slot
 from penstock.loaders.make.native_rows import native_rows
 from penstock.loaders.make.python_rows import PythonRows, pad_rows
 from penstock.loaders.make.transform_step import TransformStep
-from penstock.loaders.order.engine_contract import BadSample, Cursor
+from penstock.loaders.order.cursor import Cursor
+from penstock.loaders.order.ledger import BadSample
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import Progress
 from penstock.pipelines.sample.patches import cut_rows
@@ -27,7 +28,7 @@ class Aborted(Exception):
 
 
 class Producer:
-    """Fills slots; belongs to one thread. Nothing but (settings, cursor) decides what it writes.
+    """Fills slots; belongs to one thread. Nothing but (planner, cursor) decides what it writes.
 
     Attributes:
         tasks: of the latest batch, tasks for another decoder by row, in the order of the rows; none in this class.
@@ -36,12 +37,12 @@ class Producer:
         moved: of each view of the latest batch what its transform has moved with the images, as HostBatch.moved.
     """
 
-    def __init__(self, settings: ProducerSettings, python: PythonRows | None = None) -> None:
-        self._settings = settings
-        self._native = native_rows(settings.source, settings.pipeline, settings.decoder)
-        self._python = python or PythonRows(settings)
-        self._transform = TransformStep(settings) if settings.transforms else None
-        self._fetches = is_fetching(settings.source)  # asked once: it takes 50 us
+    def __init__(self, planner: BatchPlanner, python: PythonRows | None = None) -> None:
+        self._planner = planner
+        self._native = native_rows(planner.source, planner.pipeline, planner.decoder)
+        self._python = python or PythonRows(planner)
+        self._transform = TransformStep(planner) if planner.transforms else None
+        self._fetches = is_fetching(planner.source)  # asked once: it takes 50 us
         self.tasks: dict[int, Any] = {}
         self.repaired: dict[int, BadSample] = {}
         self.moved: tuple[dict[str, Any] | None, ...] = ()
@@ -68,8 +69,8 @@ class Producer:
         started = time.perf_counter()
         self.tasks.clear()
         if self._fetches:
-            self._settings.read_ahead.advance(self._settings.source, self._settings.schedule, cursor)
-        content = self._settings.content(cursor)
+            self._planner.read_ahead.advance(self._planner.source, self._planner.schedule, cursor)
+        content = self._planner.content(cursor)
         first, end = (len(content.samples) * number // part[1] for number in (part[0], part[0] + 1))
         index = content.samples[first:end]
         keys = None if content.keys is None else content.keys[first:end]
@@ -86,7 +87,7 @@ class Producer:
                 raise Aborted
             done = self._with_exif(done, batch)
             if self._python.fields.has_work:
-                moves = self._settings.plan_moves(cursor, (index if keys is None else keys)[done])
+                moves = self._planner.plan_moves(cursor, (index if keys is None else keys)[done])
                 refused = self._python.fields.fill(done.tolist(), batch.rows, batch.extras, moves, working_on)
             for row in refused:
                 self.tasks.pop(row, None)
@@ -112,7 +113,7 @@ class Producer:
         """Return the rows whose EXIF orientation is known where that is needed; Python makes the others."""
         exif = batch.rows["exif"]
         if not self._python.fields.moves:
-            if self._settings.pipeline.exif == "ignore":
+            if self._planner.pipeline.exif == "ignore":
                 exif[...] = 0  # nobody asks for it, and Python does not look for it
             return done
         unknown = exif[done] == 0  # odd blocks, which the library leaves to Python
@@ -127,4 +128,4 @@ class Producer:
             is_served = rows["index"] >= 0
             served = rows["index"][is_served].astype(np.int64)
         with naming_method("labels()"):
-            rows["label"][is_served] = checked_class_numbers(self._settings.source.labels(served), len(served))
+            rows["label"][is_served] = checked_class_numbers(self._planner.source.labels(served), len(served))

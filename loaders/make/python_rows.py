@@ -11,11 +11,12 @@ import numpy.typing as npt
 import torch
 
 from penstock.loaders.data.files.source_faults import name_sample
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.layout import Slot
 from penstock.loaders.make.sample_reader import Loaded, SampleReader
 from penstock.loaders.make.worker_fields import WorkerFields
-from penstock.loaders.order.engine_contract import NOWHERE, BadSample, Cursor
+from penstock.loaders.order.cursor import NOWHERE, Cursor
+from penstock.loaders.order.ledger import BadSample
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.sample.decode import ImageDecoder
@@ -33,14 +34,14 @@ class PythonRows:
         repaired: samples of the latest batch in which libjpeg filled in missing data, by row.
     """
 
-    def __init__(self, settings: ProducerSettings) -> None:
-        self._settings = settings
-        decoder = ImageDecoder(settings.pipeline, settings.decoder, judge=settings.on_repaired != "ignore")
-        self._reader = SampleReader(settings.source, decoder, settings.sound)
+    def __init__(self, planner: BatchPlanner) -> None:
+        self._planner = planner
+        decoder = ImageDecoder(planner.pipeline, planner.decoder, judge=planner.on_repaired != "ignore")
+        self._reader = SampleReader(planner.source, decoder, planner.sound)
         self.fields = WorkerFields(
-            settings.source, exif=settings.pipeline.exif, in_patches=settings.schedule.rounds is not None
+            planner.source, exif=planner.pipeline.exif, in_patches=planner.schedule.rounds is not None
         )
-        self._resize = RESIZERS[settings.pipeline.resample]
+        self._resize = RESIZERS[planner.pipeline.resample]
         self.repaired: dict[int, BadSample] = {}
         self._keys: npt.NDArray[np.int64] | None = None
         self._cursor = NOWHERE
@@ -86,7 +87,7 @@ class PythonRows:
                 bad[row] = self._bad(row, item.sample, error)
         for row, entry in bad.items():
             bad[row] = self._replace(entry, first + row, batch, working_on)
-            if bad[row].substitute < 0 and self._settings.substitute and not self._settings.evaluation:
+            if bad[row].substitute < 0 and self._planner.substitute and not self._planner.evaluation:
                 break  # the policy stops here, and where storage is dead every further read takes its retries
         return bad
 
@@ -95,7 +96,7 @@ class PythonRows:
         numbers = np.array([(item.sample, item.width, item.height) for item in loaded.values()], np.int64)
         if self._keys is not None:
             numbers[:, 0] = self._keys[list(loaded)]
-        draw = self._settings.plan(self._cursor).draw
+        draw = self._planner.plan(self._cursor).draw
         return [draw(view, *numbers.T) for view in range(batch.layout.num_views)]
 
     def _fill_row(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: Slot) -> None:
@@ -106,11 +107,11 @@ class PythonRows:
         for name, column in (("window", "windows"), ("place", "places"), ("turn", "turns"), ("flip", "flips")):
             views = [getattr(plan, column)[at] for plan in plans]
             done[name] = getattr(first, column)[at] if len(plans) == 1 else views
-        if self.fields.moves or self._settings.pipeline.exif == "apply":
+        if self.fields.moves or self._planner.pipeline.exif == "apply":
             done["exif"] = self._reader.exif(item)
         if self.fields.has_work:
             number = item.sample if self._keys is None else self._keys[row]
-            moves = self._settings.plan_moves(self._cursor, np.array([number]))
+            moves = self._planner.plan_moves(self._cursor, np.array([number]))
             for error in self.fields.fill([row], batch.rows, batch.extras, moves).values():
                 raise error
 
@@ -123,24 +124,24 @@ class PythonRows:
         pixels = self._reader.crop(item, (left, top, right - left, bottom - top))
         if self._reader.repair:
             error = LoaderError("E-REPAIRED", f"libjpeg repaired it: {self._reader.repair}")
-            if self._settings.on_repaired != "count":
+            if self._planner.on_repaired != "count":
                 raise error
             self.repaired[row] = self._bad(row, item.sample, error)._replace(substitute=item.sample)
         for (x, y, w, h), plan, images in zip(windows, plans, batch.images, strict=True):
             crop = pixels[y - top : y - top + h, x - left : x - left + w]
             own, place = images[row : row + 1], plan.places[at].tolist()
             if batch.layout.patch:
-                own = view_image(own[0], place[2], place[3], self._settings.pipeline.channels)[None]
+                own = view_image(own[0], place[2], place[3], self._planner.pipeline.channels)[None]
             slot = torch.from_numpy(own).permute(0, 3, 1, 2)
-            placing: Any = tuple(place), int(plan.turns[at]), self._settings.pipeline.fill
+            placing: Any = tuple(place), int(plan.turns[at]), self._planner.pipeline.fill
             write_sample(crop, slot, bool(plan.flips[at]), self._resize, *placing)
 
     def _bad(self, row: int, sample: int, error: LoaderError) -> BadSample:
-        path = error.path if error.path is not None else name_sample(self._settings.source, sample)
+        path = error.path if error.path is not None else name_sample(self._planner.source, sample)
         path = path if isinstance(path, bytes) else path.encode(errors="surrogateescape")
         if not error.of_sample:  # a missing package, no descriptor left: another sample would fare no better
             raise error.locate(sample=sample, path=path) from error
-        raised = None if self._settings.substitute else error.__cause__  # what is replaced is kept for an epoch
+        raised = None if self._planner.substitute else error.__cause__  # what is replaced is kept for an epoch
         return BadSample(sample, error.code, error.cause, path, -1, row, error.fix, raised)
 
     def _replace(
@@ -150,8 +151,8 @@ class PythonRows:
 
         What the order never serves is no substitute either: classes or sources without a share, samples left out.
         """
-        row, schedule = entry.row, self._settings.schedule
-        if self._settings.substitute and not self._settings.evaluation:
+        row, schedule = entry.row, self._planner.schedule
+        if self._planner.substitute and not self._planner.evaluation:
             following = schedule.next_in_order(self._cursor, row_of_batch, _MAX_SUBSTITUTES)
             for candidate in dict.fromkeys(following.tolist()):
                 if candidate == entry.sample:  # an order that draws may have it again

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch.utils.data import get_worker_info
 
 from penstock.loaders.data.files.contract import BlockSource, FetchingSource, Source, is_fetching
-from penstock.loaders.order.engine_contract import NOWHERE, Cursor
+from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.order.schedule import Schedule
 
 _MAX_STEPS = 1024  # batches ahead, however small they are

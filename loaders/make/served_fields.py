@@ -9,13 +9,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.fields.geometry import find_geometry
+from penstock.loaders.data.fields.geometry import Geometry
 from penstock.loaders.data.files.contract import Source, has_fields, has_moving_fields
 from penstock.loaders.data.files.source_faults import name_sample, naming_method
-from penstock.loaders.order.engine_contract import HostBatch
+from penstock.loaders.make.engine_contract import HostBatch
 from penstock.pipelines.errors import printable
 from penstock.pipelines.fields.field_kinds import FieldKind
-from penstock.pipelines.fields.placement import STILL, corners_of, place_boxes, place_keypoints
+from penstock.pipelines.fields.placement import (
+    STILL,
+    Floats,
+    Size,
+    corners_of,
+    find_matrices,
+    place_boxes,
+    place_keypoints,
+)
 from penstock.pipelines.fields.ragged import Ragged, take_rows
 from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.plan.augmentations import AugmentPlan
@@ -48,12 +56,18 @@ class ServedFields:
         """
         fields = self._look_up(batch, plans) if has_fields(self._source) else batch.fields
         if self._with_geometry:
-            views = [
-                find_geometry(batch, view, moves, is_upright=self._is_upright, size=_output_size(batch, view))
-                for view, moves in enumerate(plans)
-            ]
+            views = [self._find_geometry(batch, view, moves) for view, moves in enumerate(plans)]
             fields = fields | {"geometry": views[0] if len(views) == 1 else tuple(views)}
         return batch if fields is batch.fields else replace(batch, fields=fields, is_placed=self._is_placed)
+
+    def _find_geometry(self, batch: HostBatch, view: int, moves: AugmentPlan | None) -> Geometry:
+        """Return the geometry of the images of a view; moves: what the batch stage does to them."""
+        plan, size, matrices = _placing(batch, view, moves)
+        assert batch.sizes is not None
+        assert batch.exif is not None
+        orientations = batch.exif if self._is_upright else np.where(batch.index >= 0, 1, 0).astype(np.uint8)
+        placed = plan.windows, plan.places, plan.turns, plan.flips
+        return Geometry(batch.sizes, orientations, *placed, find_matrices(plan, size, matrices))
 
     def _look_up(self, batch: HostBatch, plans: Sequence[AugmentPlan | None]) -> dict[str, Any]:
         """Return what the batch has already and the fields of the source."""
@@ -113,9 +127,13 @@ class ServedFields:
                 return
 
 
-def _output_size(batch: HostBatch, view: int) -> tuple[int, int] | None:
-    """Return the (height, width) of the images of a view; None of patches, whose images have their own."""
-    return None if "patch_valid" in batch.fields else batch.output_sizes[view]
+def _placing(batch: HostBatch, view: int, moves: AugmentPlan | None) -> tuple[BatchPlan, Size, Floats]:
+    """Return how the images of a view were made, as place_boxes takes it; moves: what the batch stage does to them."""
+    plan = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)
+    if batch.flips.ndim > 1:
+        plan = BatchPlan._make(part[:, view] for part in plan)
+    size = None if "patch_valid" in batch.fields else batch.output_sizes[view]  # patches have one for each image
+    return plan, size, STILL if moves is None or size is None else forward_matrices(moves, size)
 
 
 def _move(
@@ -127,16 +145,12 @@ def _move(
     moves: AugmentPlan | None,
 ) -> dict[str, Any]:
     """Return the fields that move with the images of a view."""
-    plan, valid = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns), batch.fields.get("patch_valid")
-    size = _output_size(batch, view)
+    valid = batch.fields.get("patch_valid")
     outside = batch.index < 0 if valid is None else ~valid
-    if batch.flips.ndim > 1:
-        plan = BatchPlan._make(part[:, view] for part in plan)
     moved = batch.moved[view] if batch.moved else None
     if moved is None:
         assert batch.sizes is not None
-        placing: Any = plan, size, STILL if moves is None or size is None else forward_matrices(moves, size)
-        moved = place_fields(kinds, values, rows, batch.sizes, placing)
+        moved = place_fields(kinds, values, rows, batch.sizes, _placing(batch, view, moves))
     served: dict[str, Any] = {}
     for name, kind in kinds.items():
         if kind.kind == "mask":

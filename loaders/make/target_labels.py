@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import Source, TargetSource, has_targets
 from penstock.loaders.data.files.source_faults import naming_method
-from penstock.loaders.order.engine_contract import HostBatch
+from penstock.loaders.make.engine_contract import HostBatch
 from penstock.pipelines.targets import Targets, map_targets, parts_of
 
 _NO_LABEL = {"f": np.nan, "c": np.nan, "i": -1}

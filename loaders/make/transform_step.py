@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import has_fields
 from penstock.loaders.data.files.source_faults import name_sample
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.global_draws import is_drawing, own_draws, read_random_state, seed_generators, shared_draws
 from penstock.loaders.make.layout import Slot
 from penstock.loaders.make.moved_rows import MovedRows
 from penstock.loaders.make.own_transform import OwnTransform, draw_words
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.user_warnings import warn_user
 
@@ -48,13 +48,13 @@ class TransformStep:
     they see that it changes in calls: from then on they call the transform one at a time, seeded.
     """
 
-    def __init__(self, settings: ProducerSettings) -> None:
-        self._settings = settings
+    def __init__(self, planner: BatchPlanner) -> None:
+        self._planner = planner
         self._crops = np.empty(0, np.uint8)
 
     def begin(self, cursor: Cursor, slot: Slot) -> Slot:
         """Return memory for the crops of the rows of `slot`, of the batch at `cursor`."""
-        layout = self._settings.plan(cursor).layout._replace(batch_size=len(slot.rows))
+        layout = self._planner.plan(cursor).layout._replace(batch_size=len(slot.rows))
         if self._crops.nbytes < layout.num_bytes:
             self._crops = np.empty(layout.num_bytes, np.uint8)
         return Slot(layout, self._crops, slot.rows)
@@ -77,14 +77,14 @@ class TransformStep:
         numbers = slot.rows["index"].astype(np.int64) if keys is None else keys
         served = np.flatnonzero(slot.rows["index"] >= 0).tolist()
         results: list[dict[str, Any] | None] = []
-        for view, own in enumerate(self._settings.transforms):
+        for view, own in enumerate(self._planner.transforms):
             if own is None:
                 slot.images[view][...] = crops.images[view]
                 results.append(None)
                 continue
-            words = draw_words(self._settings.schedule.seed, cursor.epoch, numbers, view)
+            words = draw_words(self._planner.schedule.seed, cursor.epoch, numbers, view)
             slot.images[view][slot.rows["index"] < 0] = 0
-            moved, source = None, self._settings.source
+            moved, source = None, self._planner.source
             if own.fields is not None:
                 assert has_fields(source)
                 moved = MovedRows(source, crops, slot, view)
@@ -105,7 +105,7 @@ class TransformStep:
             if work.moved is not None and moved is not None:
                 work.moved.take(row, moved)
         except LoaderError as error:
-            where = {"sample": sample, "path": name_sample(self._settings.source, sample) or None}
+            where = {"sample": sample, "path": name_sample(self._planner.source, sample) or None}
             raise error.locate(**where) from error.__cause__
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ranks import is_joined
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.user_warnings import warn_user

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.loaders.order.engine_contract import BadSample
-from penstock.loaders.order.ledger import EpochLedger
+from penstock.loaders.order.ledger import BadSample, EpochLedger
 from penstock.pipelines.messages.checked import checked_choice, checked_number, set_checked
 
 POLICIES = ("raise", "replace")

@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.order.engine_contract import BadSample, HostBatch
-from penstock.pipelines.errors import ERROR_CODES
+from penstock.pipelines.errors import ERROR_CODES, LoaderError
 
 MAX_REPAIRS = 1000  # entries of a ledger: a data set may be repaired throughout
 
 CountSources = Callable[[npt.NDArray[np.int64]], dict[str, int]]
+
+
+class BadSample(NamedTuple):
+    """Describe a sample that could not be served.
+
+    Attributes:
+        sample: index in the source.
+        code: error code, such as "E-TRUNC".
+        cause: what is wrong, in one line.
+        path: file or name of the sample; empty if its source cannot name it.
+        substitute: index of the sample that stands in its row, -1 for padding.
+        row: its row in the batch.
+        fix: what the user can do, one line; empty for what is usual with the code, and after a resume.
+        raised: what the error was raised from, under the policy "raise" only.
+    """
+
+    sample: int
+    code: str
+    cause: str
+    path: bytes
+    substitute: int
+    row: int
+    fix: str = ""
+    raised: BaseException | None = None
+
+    def error(self, **where: int | str) -> LoaderError:
+        """Return the exception that the policy "raise" throws."""
+        about: dict[str, Any] = {"fix": self.fix, "sample": self.sample, "path": self.path or None, **where}
+        error = LoaderError(self.code, self.cause, **about)
+        error.__cause__ = self.raised
+        return error
 
 
 @dataclass
@@ -43,20 +73,27 @@ class EpochLedger:
     repairs: list[BadSample] = field(default_factory=list)
     sources: dict[str, int] = field(default_factory=dict)
 
-    def add(self, batch: HostBatch, count_sources: CountSources | None = None) -> None:
+    def add(
+        self,
+        index: npt.NDArray[np.int64],
+        bad: Sequence[BadSample],
+        flawed: Sequence[BadSample],
+        count_sources: CountSources | None = None,
+    ) -> None:
         """Count a delivered batch; padding that stands for no sample is left out.
 
-        count_sources: of a mixture, returns the name of each source and how many of some samples are its own.
+        index: int64 [batch], the sample of each row, -1 for padding; bad: samples that could not be served; flawed:
+        served ones whose pixels differ from the file's; count_sources: for a mixture, returns the name of each source
+        and how many of some samples are its own.
         """
         if count_sources is not None:
-            self._add_sources(count_sources(batch.index[batch.index >= 0]))
-        padded = {bad.row for bad in batch.bad if bad.substitute < 0}
-        rows = int((batch.index >= 0).sum()) + len(padded)
+            self._add_sources(count_sources(index[index >= 0]))
+        padded = {entry.row for entry in bad if entry.substitute < 0}
+        rows = int((index >= 0).sum()) + len(padded)
         self.planned += rows
-        self.replaced += len(batch.bad)
-        self.delivered += rows - len(batch.bad)
-        self.bad.extend(batch.bad)
-        flawed = (*batch.repaired, *batch.misread)
+        self.replaced += len(bad)
+        self.delivered += rows - len(bad)
+        self.bad.extend(bad)
         self.repaired += len(flawed)
         self.repairs.extend(flawed[: max(0, MAX_REPAIRS - len(self.repairs))])
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.loaders.order.bucket_order import Bucketed, BucketSteps, Size
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.epoch_steps import EpochSteps, EqualSteps, Rounds, RoundSteps, count_steps
 from penstock.loaders.order.order import InOrder, Order, Shuffled
 from penstock.loaders.order.permutation import Index

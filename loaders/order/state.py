@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from penstock.loaders.order.bad_samples import BadSamplePolicy
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import EpochLedger
 from penstock.loaders.order.order import SAMPLER
 from penstock.pipelines.errors import LoaderError

@@ -15,10 +15,10 @@ import pytest
 import torch
 from cache_files import Item, write_cache
 from folder_trees import settle
+from make_planner import make_planner
 from native_tests import native
 from odd_images import encoded, scene
 from photo_folder import photo, write_folder
-from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.cache_build.build import build_cache
@@ -223,7 +223,7 @@ def test_workers_are_processes_unless_threads_suit_or_are_asked_for(
 ) -> None:
     library = native()
     monkeypatch.setattr(native_rows, "native_library", lambda: library)
-    settings, python = (producer_settings(open_source(photos), decoder=name) for name in ("auto", "simplejpeg"))
+    settings, python = (make_planner(open_source(photos), decoder=name) for name in ("auto", "simplejpeg"))
     for workers, kind, expected in (
         (0, {}, ThreadEngine),
         (1, {}, ThreadEngine),
@@ -248,14 +248,14 @@ def test_images_that_are_mostly_not_for_the_library_get_processes(
     monkeypatch.setattr(native_rows, "native_library", lambda: library)
     for number in range(16):
         (tmp_path / f"{number:02d}.jpg").write_bytes(photo(number) if number % 2 else encoded(scene(20, 30), "PNG"))
-    settings = producer_settings(open_source(tmp_path))
+    settings = make_planner(open_source(tmp_path))
     assert not suits_threads(settings, ProcessOptions())
     for number in range(0, 10, 2):
         (tmp_path / f"{number:02d}.jpg").write_bytes(photo(number))
-    assert suits_threads(producer_settings(ImageFolder(tmp_path, rescan=True)), ProcessOptions())
+    assert suits_threads(make_planner(ImageFolder(tmp_path, rescan=True)), ProcessOptions())
     for number in range(16, 48):  # what is looked at is spread over the whole set
         (tmp_path / f"{number:02d}.jpg").write_bytes(encoded(scene(20, 30), "PNG"))
-    assert not suits_threads(producer_settings(ImageFolder(tmp_path, rescan=True)), ProcessOptions())
+    assert not suits_threads(make_planner(ImageFolder(tmp_path, rescan=True)), ProcessOptions())
 
 
 def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from penstock.loaders.data.files.range_index import COLUMNS, RangeHeader, RangeI
 from penstock.loaders.data.remote.fetcher import Range, join_neighbours
 from penstock.loaders.make.read_ahead import ReadAhead
 from penstock.loaders.order.block_order import BlockShuffled
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.order import Order, Shuffled
 from penstock.loaders.order.schedule import Schedule
 from penstock.loaders.system.column_file import write_columns

@@ -24,12 +24,13 @@ from torch.utils._pytree import tree_leaves
 
 sys.path.extend(str(each) for each in (Path(__file__).resolve().parents[1] / "support").iterdir())
 from kernel_count import KernelCount
+from make_planner import make_planner
 from memory_source import MemorySource
 from photo_folder import photo
-from producer_settings import producer_settings
 from stub_cuda import StubCudart
 
-from penstock.loaders.order.engine_contract import Cursor, HostBatch
+from penstock.loaders.make.engine_contract import HostBatch
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.engine.choose import open_engine
 from penstock.loaders.run.engine.process_engine import ProcessOptions
 from penstock.loaders.run.feed.batch_feed import DeviceFeed
@@ -157,7 +158,7 @@ def slot_megabytes(workers: int, kind: str) -> float:
     pipeline = ImagePipeline(size=(SIZE, SIZE))
     with pytest.MonkeyPatch.context() as patch:
         cudart = StubCudart(patch)
-        settings = producer_settings(source, {"batch_size": BATCH}, device="cuda:0", pipeline=pipeline)
+        settings = make_planner(source, {"batch_size": BATCH}, device="cuda:0", pipeline=pipeline)
         engine = open_engine("torch", settings, ProcessOptions(workers=workers, workers_are=kind))
         engine.seek(Cursor(0, 0))
         locked = sum(cudart.locked.values())

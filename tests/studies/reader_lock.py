@@ -24,9 +24,9 @@ import torch
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.data.files.contract import Source
 from penstock.loaders.front.open_source import open_source
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.producer import Producer
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.schedule import Schedule
 from penstock.loaders.run.engine.work_items import BATCH_ROW
 from penstock.loaders.system.json_file import write_json
@@ -46,7 +46,7 @@ class Reader:
     def __init__(self, source: Source, way: str, batch_size: int, parts: int) -> None:
         make_producer, decoder = PATHS[way]
         schedule = Schedule(n=len(source), batch_size=batch_size, seed=7)
-        settings = ProducerSettings(
+        settings = BatchPlanner(
             source=source,
             pipelines=(imagenet_train(),),
             schedule=schedule,

@@ -11,7 +11,8 @@ import torch
 
 from penstock.loaders.data.files.contract import Source
 from penstock.loaders.front.create import create_loader
-from penstock.loaders.order.engine_contract import Cursor, HostBatch
+from penstock.loaders.make.engine_contract import HostBatch
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.feed.batch_feed import DeviceFeed
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.spec import ImagePipeline

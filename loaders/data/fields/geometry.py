@@ -9,11 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.loaders.order.engine_contract import HostBatch
-from penstock.pipelines.fields.placement import STILL, find_matrices
-from penstock.pipelines.plan.augmentations import AugmentPlan
-from penstock.pipelines.plan.crops import BatchPlan
-from penstock.pipelines.plan.moves import forward_matrices
 from penstock.pipelines.sample.orientation import swaps_sides, upright
 
 
@@ -89,21 +84,6 @@ class Geometry:
             forward = forward @ _turn_upright(int(self.orientations[row]), *self.sizes[row].tolist())
         found: npt.NDArray[np.float64] = np.linalg.inv(forward)[:2]
         return found
-
-
-def find_geometry(
-    batch: HostBatch, view: int, moves: AugmentPlan | None, *, is_upright: bool, size: tuple[int, int] | None
-) -> Geometry:
-    """Return the geometry of the images of a view; moves: what the batch stage does to them; size: (height, width)."""
-    plan = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)
-    if batch.flips.ndim > 1:
-        plan = BatchPlan._make(part[:, view] for part in plan)
-    assert batch.sizes is not None
-    assert batch.exif is not None
-    matrices = STILL if moves is None or size is None else forward_matrices(moves, size)
-    orientations = batch.exif if is_upright else np.where(batch.index >= 0, 1, 0).astype(np.uint8)
-    placed = plan.windows, plan.places, plan.turns, plan.flips
-    return Geometry(batch.sizes, orientations, *placed, find_matrices(plan, size, matrices))
 
 
 def _turn_upright(orientation: int, width: int, height: int) -> npt.NDArray[np.float64]:

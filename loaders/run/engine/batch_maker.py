@@ -11,9 +11,9 @@ from typing import Any
 from torch.utils.data import Dataset, get_worker_info
 
 from penstock.loaders.data.files.source_faults import name_sample
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.producer import Aborted, Producer
-from penstock.loaders.order.engine_contract import BadSample
+from penstock.loaders.order.ledger import BadSample
 from penstock.loaders.run.engine.slots import BatchSlots
 from penstock.loaders.run.engine.work_items import Produced, WorkItem
 from penstock.loaders.run.workers.failures import exception_error
@@ -42,13 +42,13 @@ class BatchMaker(Dataset[Produced]):
 
     def __init__(
         self,
-        settings: ProducerSettings,
+        planner: BatchPlanner,
         slots: BatchSlots,
         progress: WorkerProgress,
         worker: int | None = None,
-        make_producer: Callable[[ProducerSettings], Producer] = Producer,
+        make_producer: Callable[[BatchPlanner], Producer] = Producer,
     ) -> None:
-        self._settings, self._slots, self._progress = settings, slots, progress
+        self._planner, self._slots, self._progress = planner, slots, progress
         self._worker, self._make_producer = worker, make_producer
         self._process: int | None = None  # id of the worker process, None in the consumer's
         self._producer: Producer | None = None  # is made in the worker, since decoders do not pickle
@@ -75,7 +75,7 @@ class BatchMaker(Dataset[Produced]):
         try:
             if self._producer is None:
                 mine[PID] = os.getpid()
-                self._producer = self._make_producer(self._settings)
+                self._producer = self._make_producer(self._planner)
             memory, rows = self._slots.memory[item.slot], self._slots.rows[item.slot]
             producer = self._producer
             watched = self._progress.addresses(self._worker, item.generation)
@@ -90,7 +90,7 @@ class BatchMaker(Dataset[Produced]):
             produced = Produced(item, (), 0.0, False, None)
         except Exception as error:
             sample = int(mine[SAMPLE])
-            path = name_sample(self._settings.source, sample) or None
+            path = name_sample(self._planner.source, sample) or None
             produced = Produced(item, (), 0.0, False, *exception_error(error, sample, path=path, worker=self._process))
         # Not in a finally: if something else ends the worker, its row must still say that it was busy, and with what.
         mine[BUSY] = 0

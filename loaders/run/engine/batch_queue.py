@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.producer import Producer
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.engine.batch_maker import BatchMaker
 from penstock.loaders.run.engine.slots import SPARE_SLOTS, BatchSlots
 from penstock.loaders.run.engine.work_items import Produced, WorkItem, join_parts
@@ -34,7 +34,7 @@ class BatchQueue:
 
     def __init__(
         self,
-        settings: ProducerSettings,
+        planner: BatchPlanner,
         workers: int,
         ahead: int,
         cursor: Cursor,
@@ -46,10 +46,10 @@ class BatchQueue:
 
         pinned: whether a GPU may copy out of the slots. parts: of a batch, each handed out by itself.
         """
-        self._settings, self._ahead, self._parts = settings, ahead, parts
-        self.slots = BatchSlots(ahead + SPARE_SLOTS, settings.largest_layout, shared=pinned)
+        self._planner, self._ahead, self._parts = planner, ahead, parts
+        self.slots = BatchSlots(ahead + SPARE_SLOTS, planner.largest_layout, shared=pinned)
         if pinned:
-            self.slots.pin(settings.device)
+            self.slots.pin(planner.device)
         self.recycler = Recycler(ahead + SPARE_SLOTS)
         self.progress = WorkerProgress(workers + 1, shared=False)
         self.changed = SignalSafeCondition()
@@ -60,9 +60,9 @@ class BatchQueue:
         self.made: dict[int, Produced] = {}
         self.closed = False
 
-    def maker(self, worker: int, make_producer: Callable[[ProducerSettings], Producer] = Producer) -> BatchMaker:
+    def maker(self, worker: int, make_producer: Callable[[BatchPlanner], Producer] = Producer) -> BatchMaker:
         """Return a maker of batches for thread `worker`; the number after the last is for batches made elsewhere."""
-        return BatchMaker(self._settings, self.slots, self.progress, worker, make_producer)
+        return BatchMaker(self._planner, self.slots, self.progress, worker, make_producer)
 
     def wait_for_work(self) -> tuple[int, WorkItem] | None:
         """Hand out the next part to make and its batch's number, once there is room for it; None at the end."""
@@ -81,7 +81,7 @@ class BatchQueue:
         if item is None:
             item = WorkItem(self.progress.generation, self.cursor, self.recycler.take(), 0, self._parts)
             self._handed_out += 1
-            self.cursor = self._settings.schedule.after(self.cursor)
+            self.cursor = self._planner.schedule.after(self.cursor)
         self._rest = item._replace(part=item.part + 1) if item.part + 1 < item.parts else None
         return self._handed_out - 1, item
 

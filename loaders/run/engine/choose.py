@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
+from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.layout import BatchLayout
 from penstock.loaders.make.native_rows import native_rows
 from penstock.loaders.make.transform_step import DRAWS_IN_THREADS
-from penstock.loaders.order.engine_contract import Engine
 from penstock.loaders.run.engine.process_engine import ProcessEngine, ProcessOptions, process_needs
 from penstock.loaders.run.engine.slot_needs import crops_bytes, share_batches, thread_needs
 from penstock.loaders.run.engine.thread_engine import ThreadEngine
@@ -21,28 +21,28 @@ _LOOKED_AT = 16  # images, spread over the data set
 _NEARLY_ALL = 0.75  # of them the native library must take: the others hold the interpreter lock now and then
 
 
-def open_engine(name: str, settings: ProducerSettings, options: ProcessOptions) -> Engine:
+def open_engine(name: str, planner: BatchPlanner, options: ProcessOptions) -> Engine:
     """Return the engine of backend `name` that `options` ask for.
 
     Raises ValueError where that is one of processes, which cannot be sent the user's transform.
     """
-    if options.has_processes and not (options.workers_are == "auto" and suits_threads(settings, options)):
-        if options.start_method != "fork" and hides_main(settings.source) and _needs_script(settings):
+    if options.has_processes and not (options.workers_are == "auto" and suits_threads(planner, options)):
+        if options.start_method != "fork" and hides_main(planner.source) and _needs_script(planner):
             raise ValueError(
                 "worker processes cannot be sent the transform, which is a lambda, an inner function, or defined in a "
                 "script or a notebook: define it in a module, or pass workers_are='threads'"
             )
-        return ProcessEngine(name, settings, options)
-    if options.num_workers and any(own is not None and own.uses_global_state for own in settings.transforms):
+        return ProcessEngine(name, planner, options)
+    if options.num_workers and any(own is not None and own.uses_global_state for own in planner.transforms):
         warn_user(DRAWS_IN_THREADS)
-    return ThreadEngine(name, settings, options)
+    return ThreadEngine(name, planner, options)
 
 
-def _needs_script(settings: ProducerSettings) -> bool:
-    return any(transform is not None and transform.needs_script for transform in settings.transforms)
+def _needs_script(planner: BatchPlanner) -> bool:
+    return any(transform is not None and transform.needs_script for transform in planner.transforms)
 
 
-def suits_threads(settings: ProducerSettings, options: ProcessOptions) -> bool:
+def suits_threads(planner: BatchPlanner, options: ProcessOptions) -> bool:
     """Say whether threads are at least as fast as processes, or all that works; not if processes were asked for.
 
     Threads are all that works for a transform that a script or a notebook defines. Elsewhere they suit where the
@@ -50,15 +50,15 @@ def suits_threads(settings: ProducerSettings, options: ProcessOptions) -> bool:
     release the interpreter lock. Pixels are cropped and resized with that lock in between, so two threads make half as
     many images/s as two processes (2,400 and 4,500).
     """
-    source = settings.source
+    source = planner.source
     if options.start_method != "forkserver" or getattr(source, "holds_interpreter_lock", False):
         return False
-    own = [transform for transform in settings.transforms if transform is not None]
-    if _needs_script(settings):
+    own = [transform for transform in planner.transforms if transform is not None]
+    if _needs_script(planner):
         return True
     if any(transform.holds_interpreter_lock() for transform in own):
         return False
-    native = native_rows(source, settings.pipeline, settings.decoder)
+    native = native_rows(source, planner.pipeline, planner.decoder)
     if native is not None:
         count = min(_LOOKED_AT, len(source))
         if native.takes(np.arange(count) * len(source) // count) >= _NEARLY_ALL * count:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from penstock.loaders.data.files.source_faults import name_sample
-from penstock.loaders.make.batch_planner import ProducerSettings
-from penstock.loaders.order.engine_contract import NOWHERE, Cursor
+from penstock.loaders.make.batch_planner import BatchPlanner
+from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.run.engine.slots import BatchSlots
 from penstock.loaders.run.engine.work_items import Produced
 from penstock.loaders.run.workers.worker_progress import WorkerTraceback
@@ -26,8 +26,8 @@ class EngineStates:
         name: name of the backend, for errors.
     """
 
-    def __init__(self, name: str, settings: ProducerSettings) -> None:
-        self.name, self._settings = name, settings
+    def __init__(self, name: str, planner: BatchPlanner) -> None:
+        self.name, self._planner = name, planner
         self._next = NOWHERE
         self._closed = False
 
@@ -71,14 +71,14 @@ class EngineStates:
 
     def _about_slots(self, slots: BatchSlots) -> dict[str, object]:
         """Return the part of describe() that says whether a GPU copies out of the slots themselves."""
-        return {} if torch.device(self._settings.device).type == "cpu" else {"page_locked": slots.pinned}
+        return {} if torch.device(self._planner.device).type == "cpu" else {"page_locked": slots.pinned}
 
     def _where(self, sample: int = -1) -> dict[str, Any]:
         """Return the fields of an error: backend, rank, and the sample (-1 for none) with its path."""
-        where: dict[str, Any] = {"backend": self.name, "rank": self._settings.schedule.rank}
+        where: dict[str, Any] = {"backend": self.name, "rank": self._planner.schedule.rank}
         if sample >= 0:
             where["sample"] = sample
-            where["path"] = name_sample(self._settings.source, sample) or None
+            where["path"] = name_sample(self._planner.source, sample) or None
         return where
 
     @abstractmethod

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
+from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.make.layout import BatchLayout
-from penstock.loaders.order.engine_contract import NOWHERE, Cursor, HostBatch
+from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.run.engine.batch_maker import BatchMaker
 from penstock.loaders.run.engine.engine_states import EngineStates
 from penstock.loaders.run.engine.options import WorkerOptions
@@ -75,8 +76,8 @@ def process_needs(options: ProcessOptions, layout: BatchLayout) -> Needs:
 class _Dispatch:
     """Hand torch its work items, as its sampler: without end, across epochs; `cursor` can be set at any time."""
 
-    def __init__(self, settings: ProducerSettings, slots: Recycler, progress: WorkerProgress) -> None:
-        self._schedule, self._slots, self._progress = settings.schedule, slots, progress
+    def __init__(self, planner: BatchPlanner, slots: Recycler, progress: WorkerProgress) -> None:
+        self._schedule, self._slots, self._progress = planner.schedule, slots, progress
         self.cursor = Cursor(0, 0)
         self.under_way: deque[WorkItem] = deque()  # handed out, and not yet come back
         self.num_back = 0
@@ -110,8 +111,8 @@ class _Dispatch:
 class ProcessEngine(EngineStates):
     """Engine whose workers are those of a torch DataLoader; Engine holds the contract of its methods."""
 
-    def __init__(self, name: str, settings: ProducerSettings, options: ProcessOptions) -> None:
-        super().__init__(name, settings)
+    def __init__(self, name: str, planner: BatchPlanner, options: ProcessOptions) -> None:
+        super().__init__(name, planner)
         self._options, self._workers = options, options.num_workers
         self._in_flight = self._workers * options.prefetch
         self._iterator: WatchedIterator | None = None
@@ -131,16 +132,16 @@ class ProcessEngine(EngineStates):
         self._dispatch.cursor = cursor
 
     def _start(self, cursor: Cursor) -> None:
-        schedule, options = self._settings.schedule, self._options
-        layout = self._settings.largest_layout
+        schedule, options = self._planner.schedule, self._options
+        layout = self._planner.largest_layout
         needs = process_needs(options, layout)
-        ensure(needs._replace(own_bytes=needs.own_bytes + self._settings.consumer_bytes), **self._where())
+        ensure(needs._replace(own_bytes=needs.own_bytes + self._planner.consumer_bytes), **self._where())
         count = self._in_flight + SPARE_SLOTS
         self._slots = BatchSlots(count, layout, shared=True)
         # A consumer on a GPU never has a slot, so its forked children need none to stay as it is.
-        self._recycler = Recycler(count, shared=torch.device(self._settings.device).type == "cpu")
+        self._recycler = Recycler(count, shared=torch.device(self._planner.device).type == "cpu")
         self._progress = WorkerProgress(self._workers, shared=True)
-        self._dispatch = _Dispatch(self._settings, self._recycler, self._progress)
+        self._dispatch = _Dispatch(self._planner, self._recycler, self._progress)
         self._dispatch.cursor = cursor
         place = cursor
         # Torch gives the first batches to the workers one by one. Until a worker begins, its row names the first sample
@@ -150,13 +151,13 @@ class ProcessEngine(EngineStates):
             place = schedule.after(place)
         try:
             self._iterator = start_workers(
-                BatchMaker(self._settings, self._slots, self._progress),
+                BatchMaker(self._planner, self._slots, self._progress),
                 self._dispatch,
                 self._workers,
                 options.prefetch,
                 self.worker_died,
                 self.worker_silent,
-                source=self._settings.source,
+                source=self._planner.source,
                 start_method=options.start_method,
             )
         except BaseException as error:
@@ -168,7 +169,7 @@ class ProcessEngine(EngineStates):
                 cause = f"worker processes cannot be sent this: {error}"
                 raise LoaderError("E-MISUSE", cause, fix=_OWN_CODE, **self._where()) from error
             raise
-        self._slots.pin(self._settings.device)  # after the start: forked workers know nothing of CUDA
+        self._slots.pin(self._planner.device)  # after the start: forked workers know nothing of CUDA
 
     def next(self) -> HostBatch:
         with self._busy:
@@ -202,8 +203,8 @@ class ProcessEngine(EngineStates):
                 break
             self._recycler.give_back(produced.item.slot)
         self._raise_error_of(produced)
-        self._next = self._settings.schedule.after(produced.item.cursor)
-        return self._slots.hand_out(produced, self._settings.layout(produced.item.cursor), self._recycler)
+        self._next = self._planner.schedule.after(produced.item.cursor)
+        return self._slots.hand_out(produced, self._planner.layout(produced.item.cursor), self._recycler)
 
     def ready(self) -> int:
         if self._iterator is None or self._closed:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import torch
 
+from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.make.layout import BatchLayout, Slot
-from penstock.loaders.order.engine_contract import HostBatch
 from penstock.loaders.run.engine.work_items import Produced, batch_row
 from penstock.loaders.system.machine import ensure_memory
 from penstock.loaders.system.page_lock import page_lock

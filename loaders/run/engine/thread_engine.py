@@ -14,9 +14,10 @@ from typing import TypeVar
 
 import torch
 
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
+from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.make.producer import Producer
-from penstock.loaders.order.engine_contract import NOWHERE, Cursor, HostBatch
+from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.run.engine.batch_maker import BatchMaker
 from penstock.loaders.run.engine.batch_queue import BatchQueue, make_batches
 from penstock.loaders.run.engine.engine_states import EngineStates
@@ -59,16 +60,16 @@ class ThreadEngine(EngineStates):
     def __init__(
         self,
         name: str,
-        settings: ProducerSettings,
+        planner: BatchPlanner,
         options: WorkerOptions,
         *,
         ahead: int | None = None,
-        make_producer: Callable[[ProducerSettings], Producer] = Producer,
+        make_producer: Callable[[BatchPlanner], Producer] = Producer,
     ) -> None:
-        super().__init__(name, settings)
+        super().__init__(name, planner)
         self._make_producer = make_producer
         self._options, self._workers = options, options.num_workers
-        size = settings.largest_layout.batch_size if make_producer is Producer else 1  # tasks are of whole batches
+        size = planner.largest_layout.batch_size if make_producer is Producer else 1  # tasks are of whole batches
         self._parts, few = share_batches(self._workers, options.prefetch, size)
         self._ahead = ahead or few
         self.queue: BatchQueue | None = None
@@ -87,11 +88,11 @@ class ThreadEngine(EngineStates):
             self._start_threads(cursor)
 
     def _start_threads(self, cursor: Cursor) -> None:
-        layout = self._settings.largest_layout
+        layout = self._planner.largest_layout
         crops = crops_bytes(layout, self._workers, self._parts)
-        ensure(thread_needs(self._ahead, layout, self._settings.consumer_bytes + crops), **self._where())
-        pinned = self._make_producer is Producer and torch.device(self._settings.device).type == "cuda"
-        queue = BatchQueue(self._settings, self._workers, self._ahead, cursor, pinned=pinned, parts=self._parts)
+        ensure(thread_needs(self._ahead, layout, self._planner.consumer_bytes + crops), **self._where())
+        pinned = self._make_producer is Producer and torch.device(self._planner.device).type == "cuda"
+        queue = BatchQueue(self._planner, self._workers, self._ahead, cursor, pinned=pinned, parts=self._parts)
         # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.
         self._retire = weakref.finalize(self, _retire, os.getpid(), queue, self._threads)
         self._owner = os.getpid()
@@ -171,12 +172,12 @@ class ThreadEngine(EngineStates):
         queue.make_room()
         self._raise_error_of(produced)
         try:
-            layout = self._settings.layout(produced.item.cursor)
+            layout = self._planner.layout(produced.item.cursor)
             batch = queue.slots.hand_out(produced, layout, queue.recycler, images)
         except Exception:  # no memory for a copy
             queue.recycler.give_back(produced.item.slot)
             raise
-        self._next = self._settings.schedule.after(produced.item.cursor)
+        self._next = self._planner.schedule.after(produced.item.cursor)
         return batch
 
     def _running(self) -> BatchQueue:

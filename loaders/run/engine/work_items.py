@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.loaders.order.engine_contract import BadSample, Cursor
+from penstock.loaders.order.cursor import Cursor
+from penstock.loaders.order.ledger import BadSample
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.ragged import join_rows
 

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.loaders.order.engine_contract import Cursor, HostBatch
+from penstock.loaders.make.engine_contract import HostBatch
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.feed.batch_transform import BatchTransform
 from penstock.loaders.run.feed.copies import CopyEngine
 from penstock.loaders.run.feed.field_tensors import FieldTensors, send_fields

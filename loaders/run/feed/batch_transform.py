@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from penstock.loaders.order.engine_contract import HostBatch
+from penstock.loaders.make.engine_contract import HostBatch
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_functions import describe_exception, takes_generator

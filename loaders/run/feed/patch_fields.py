@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from penstock.loaders.order.engine_contract import HostBatch
+from penstock.loaders.make.engine_contract import HostBatch
 from penstock.pipelines.batch.upload_parameters import to_device
 
 

@@ -14,7 +14,7 @@ from dali_streams import IDS, WORKERS, assert_near, open_loader, stream
 from memory_source import MemorySource
 from photo_folder import photo
 
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.pipelines import imagenet_train
 
 pytestmark = pytest.mark.gpu

@@ -21,15 +21,15 @@ from broken_scans import KINDS, undecodable
 from dali_streams import IDS, WORKERS, open_loader, pixels_of, stream
 from faulty_source import run_out_of_memory
 from forked_commands import Commands
+from make_planner import make_planner
 from memory_source import MemorySource
 from photo_folder import photo
 from processes import eventually, in_time, threads
-from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError
 from penstock.loaders.dali import dali_stage
 from penstock.loaders.dali.dali_engine import DaliEngine, DaliOptions, default_readers
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.pipelines import imagenet_eval
 from penstock.pipelines.sample.dali_graph import DaliGraph
 
@@ -142,7 +142,7 @@ def test_a_program_that_ends_in_mid_epoch_ends_well(
 
 
 def engine_of(source: Any, **options: Any) -> DaliEngine:
-    return DaliEngine(producer_settings(source), DaliOptions(**options))
+    return DaliEngine(make_planner(source), DaliOptions(**options))
 
 
 @pytest.mark.parametrize("method", ["take", "feed", "_built"])

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import torch
 from dali_streams import open_loader, stream
+from make_planner import make_planner
 from memory_source import MemorySource
 from old_nvjpeg import give_regions_wrong_edges
 from photo_folder import photo
-from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError
 from penstock.loaders.dali import dali_engine, dali_probe, dali_versions
@@ -198,7 +198,7 @@ def test_with_an_old_nvjpeg_regions_are_not_even_tried(
 def test_regions_asked_for_in_spite_of_an_old_nvjpeg_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu_with_nvjpeg(monkeypatch, (12, 4, 0))
     monkeypatch.setattr(dali_engine, "numbered", lambda device: CPU)
-    settings = producer_settings(MemorySource([photo(0)] * 4), device="cuda:0")
+    settings = make_planner(MemorySource([photo(0)] * 4), device="cuda:0")
     with pytest.warns(RuntimeWarning, match=r"nvJPEG 12\.4\.0: .*edges of regions wrongly; .*decode='whole'"):
         dali_engine.open_engine(settings, dali_engine.DaliOptions(workers=0, decode=REGIONS))
 
@@ -278,7 +278,7 @@ def test_dali_that_does_not_run_at_all_is_its_own_error(monkeypatch: pytest.Monk
 
 def test_a_gpus_engine_takes_the_way_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(dali_engine, "numbered", lambda device: CPU)
-    settings = producer_settings(MemorySource([photo(0)] * 4), device="cuda:0")
+    settings = make_planner(MemorySource([photo(0)] * 4), device="cuda:0")
     options = dali_engine.DaliOptions(workers=0)
     Child(monkeypatch, tmp_path, regions=CRASH)
     with pytest.warns(RuntimeWarning, match="decodes regions wrongly"):

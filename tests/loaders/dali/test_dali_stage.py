@@ -13,7 +13,7 @@ from strict_copies import META, StrictCopies
 from penstock.loaders.dali import dali_stage
 from penstock.loaders.dali.dali_stage import DaliStage, Finished
 from penstock.loaders.make.layout import image_layout
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.engine.slots import BatchSlots
 from penstock.loaders.run.engine.work_items import Produced, WorkItem
 from penstock.loaders.run.feed.batch_feed import DeviceFeed

@@ -13,15 +13,16 @@ import numpy.typing as npt
 import pytest
 from broken_scans import broken_behind_the_scan, undecodable
 from cache_files import file_item, pixel_item, write_cache
+from make_planner import make_planner
 from memory_source import MemorySource
 from odd_images import jpeg, textured
 from photo_folder import photo
-from producer_settings import producer_settings
 
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.make.producer import Producer
-from penstock.loaders.order.engine_contract import BadSample, Cursor
+from penstock.loaders.order.cursor import Cursor
+from penstock.loaders.order.ledger import BadSample
 from penstock.loaders.run.engine.work_items import BATCH_ROW
 from penstock.pipelines import ImagePipeline, imagenet_train
 from penstock.pipelines.sample.dali_graph import CropTask
@@ -38,7 +39,7 @@ class Made:
     ) -> None:
         n = len(source)
         order = {"batch_size": n, "seed": 3, "shuffle": False, "drop_last": False}
-        known = producer_settings(source, order, **{"pipeline": pipeline, "substitute": True, **settings})
+        known = make_planner(source, order, **{"pipeline": pipeline, "substitute": True, **settings})
         made = make_producer(known)
         self.pixels = np.full((n, *pipeline.size, 3), 7, np.uint8)
         self.rows: npt.NDArray[Any] = np.zeros(n, BATCH_ROW)

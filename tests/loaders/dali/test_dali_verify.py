@@ -14,16 +14,16 @@ from broken_scans import KINDS, repairable, undecodable
 from dali_streams import IDS, WORKERS, open_loader, stream_of
 from kernel_count import KernelCount
 from logged_copies import LoggedCopies
+from make_planner import make_planner
 from memory_source import MemorySource
 from old_nvjpeg import give_regions_wrong_edges
 from photo_folder import photo
 from processes import eventually, threads
-from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError
 from penstock.loaders.dali import dali_verify
 from penstock.loaders.dali.dali_verify import CANARY, Verifier, unwritten_rows
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.engine.work_items import Produced, WorkItem
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph
@@ -182,7 +182,7 @@ def test_a_row_that_was_never_written_is_compared_in_any_case(monkeypatch: pytes
 def test_on_a_device_rows_are_read_on_a_stream_of_the_stages_own() -> None:
     tasks = tuple((row, CropTask(PHOTOS[row], (0, 0, 9, 9), False)) for row in (0, 2))
     produced = Produced(WorkItem(0, Cursor(0, 0), 0), (), 0.0, True, None, tasks=tasks)
-    settings = producer_settings(MemorySource(PHOTOS), pipeline=imagenet_train(16))
+    settings = make_planner(MemorySource(PHOTOS), pipeline=imagenet_train(16))
     verifier, copies = Verifier(settings, 2), LoggedCopies()
     images = torch.arange(3 * 16 * 16 * 3).reshape(3, 16, 16, 3).to(torch.uint8)
     verifier.look_at(produced, np.array([7, 8, 9]), images, copies)

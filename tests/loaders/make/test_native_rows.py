@@ -11,10 +11,10 @@ import jpeg_parts as jp
 import numpy as np
 import pytest
 from bit_rot import SERVED_ENCODINGS, build_odd_cache, open_cache_of_odd_and_sound, open_damaged_cache
+from make_planner import make_planner
 from native_tests import native, to_images
 from odd_images import corpus, exif_segment, jpeg, textured
 from photo_folder import photo, write_folder
-from producer_settings import producer_settings
 from repaired_jpegs import cut
 from two_paths import BATCH, check_both, settings_of
 
@@ -30,7 +30,8 @@ from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.front.open_source import open_source
 from penstock.loaders.make import native_rows
 from penstock.loaders.make.producer import Aborted, Producer
-from penstock.loaders.order.engine_contract import BadSample, Cursor
+from penstock.loaders.order.cursor import Cursor
+from penstock.loaders.order.ledger import BadSample
 from penstock.loaders.run.engine.choose import suits_threads
 from penstock.loaders.run.engine.process_engine import ProcessOptions
 from penstock.loaders.run.engine.work_items import BATCH_ROW
@@ -226,7 +227,7 @@ def test_rows_say_the_exif_orientation_where_boxes_need_it(tmp_path: Path, kind:
 
 @KINDS
 def test_a_stale_batch_is_given_up_and_progress_is_noted(photos: Path, kind: dict[str, Any]) -> None:
-    settings = producer_settings(ImageFolder(photos), {"batch_size": BATCH}, on_repaired=kind["on_repaired"])
+    settings = make_planner(ImageFolder(photos), {"batch_size": BATCH}, on_repaired=kind["on_repaired"])
     producer, progress = kind["make"](settings), WorkerProgress(1, shared=False)
     pixels, rows = np.zeros((BATCH, 16, 16, 3), np.uint8), np.zeros(BATCH, BATCH_ROW)
     wanted = progress.addresses(0, progress.generation)
@@ -244,7 +245,7 @@ def test_parts_are_a_batch_in_any_order(tmp_path: Path) -> None:
     for path in sorted(write_folder(tmp_path, 70).rglob("*.jpg"))[::3]:
         path.write_bytes(path.read_bytes()[:300])
     order = {"batch_size": 4 * 50, "drop_last": False}
-    settings, made = producer_settings(ImageFolder(tmp_path), order, substitute=True), []
+    settings, made = make_planner(ImageFolder(tmp_path), order, substitute=True), []
     for parts in ((0,), (3, 0, 2, 1), (1, 2, 3, 0)):
         size, producer = settings.schedule.batch_size, Producer(settings)
         pixels, rows = np.full((size, *settings.pipeline.size, 3), 77, np.uint8), np.zeros(size, BATCH_ROW)

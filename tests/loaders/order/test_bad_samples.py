@@ -21,8 +21,7 @@ from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.order import ledger as ledger_module
 from penstock.loaders.order.bad_samples import BadSamplePolicy
-from penstock.loaders.order.engine_contract import BadSample
-from penstock.loaders.order.ledger import EpochLedger
+from penstock.loaders.order.ledger import BadSample, EpochLedger
 from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train
 from penstock.pipelines.sample import decode
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.loaders.order.bucket_order import Bucketed, make_bucketed
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.schedule import Phase, Schedule
 from penstock.pipelines.errors import LoaderError
 

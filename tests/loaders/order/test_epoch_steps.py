@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.epoch_steps import Rounds
 from penstock.loaders.order.schedule import Phase, Schedule
 from penstock.pipelines.errors import LoaderError

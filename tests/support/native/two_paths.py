@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from producer_settings import producer_settings
+from make_planner import make_planner
 
-from penstock.loaders.make.batch_planner import ProducerSettings
+from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.producer import Producer
-from penstock.loaders.order.engine_contract import BadSample, Cursor
+from penstock.loaders.order.cursor import Cursor
+from penstock.loaders.order.ledger import BadSample
 from penstock.loaders.run.engine.work_items import BATCH_ROW
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.sample.dali_graph import CropTask
@@ -27,7 +28,7 @@ class Made:
         coded: of the tasks, whether they are encoded.
     """
 
-    def __init__(self, make: Callable[..., Producer], settings: ProducerSettings, batches: int) -> None:
+    def __init__(self, make: Callable[..., Producer], settings: BatchPlanner, batches: int) -> None:
         producer, size = make(settings), settings.pipeline.size
         self.native, self.coded, self.batches = 0, set[bool](), list[tuple[Any, ...]]()
         if producer._native is not None:
@@ -66,10 +67,10 @@ def _as_bytes(task: CropTask) -> tuple[Any, ...]:
     return task.coded, task.data.tobytes(), task.window, bool(task.flip), () if task.coded else task.data.shape
 
 
-def settings_of(source: Any, **changes: Any) -> ProducerSettings:
+def settings_of(source: Any, **changes: Any) -> BatchPlanner:
     """Settings for shuffled batches of crops, whose bad samples are replaced."""
     order = {"batch_size": BATCH, "drop_last": False}
-    return producer_settings(source, order, **{"pipeline": imagenet_train(32), "substitute": True, **changes})
+    return make_planner(source, order, **{"pipeline": imagenet_train(32), "substitute": True, **changes})
 
 
 def check_both(

@@ -9,7 +9,8 @@ import pytest
 import torch
 from strict_copies import META, StrictCopies
 
-from penstock.loaders.order.engine_contract import Cursor, HostBatch
+from penstock.loaders.make.engine_contract import HostBatch
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.feed.batch_feed import DeviceFeed
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch.stage import BatchStage

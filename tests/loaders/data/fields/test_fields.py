@@ -29,7 +29,7 @@ from penstock.loaders import (
     with_labels,
 )
 from penstock.loaders.front.loader import Loader
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.ragged import Ragged

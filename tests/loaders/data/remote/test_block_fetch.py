@@ -20,7 +20,7 @@ from penstock.loaders.data.remote import fetcher
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.make import read_ahead
 from penstock.loaders.order.block_order import BlockShuffled
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.schedule import Schedule
 
 NUM_PHOTOS = 240

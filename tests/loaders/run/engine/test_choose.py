@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from faulty_source import FaultySource, divide_by_zero
+from make_planner import make_planner
 from memory_source import MemorySource
 from photo_folder import photo
-from producer_settings import producer_settings
 
 from penstock.loaders.run.engine.choose import open_engine
 from penstock.loaders.run.engine.process_engine import ProcessOptions
@@ -58,9 +58,7 @@ ComputingInScript.__module__ = "__main__"
 def test_auto_takes_threads_unless_the_source_holds_the_interpreter_lock(
     source: Any, options: dict[str, Any], expected: str, decoder: str
 ) -> None:
-    engine = open_engine(
-        "torch", producer_settings(source, decoder=decoder), ProcessOptions(**{"workers": 2, **options})
-    )
+    engine = open_engine("torch", make_planner(source, decoder=decoder), ProcessOptions(**{"workers": 2, **options}))
     assert type(engine).__name__ == expected
     engine.close()
 
@@ -70,5 +68,5 @@ def test_only_the_first_sample_is_looked_at_and_only_once() -> None:
     source = MemorySource([photo(number) for number in range(8)])
     plain = source.read
     source.read = lambda index: read.append(index) or plain(index)  # type: ignore[method-assign, func-returns-value]
-    open_engine("torch", producer_settings(source), ProcessOptions(workers=2)).close()
+    open_engine("torch", make_planner(source), ProcessOptions(workers=2)).close()
     assert read == [0]

@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from make_planner import make_planner
 from memory_source import MemorySource
 from photo_folder import photo
 from processes import eventually
-from producer_settings import producer_settings
 from strict_copies import META, StrictCopies
 from stub_cuda import StubCudart
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from penstock.loaders.order.engine_contract import Cursor, Engine
+from penstock.loaders.make.engine_contract import Engine
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.engine.choose import open_engine
 from penstock.loaders.run.engine.process_engine import ProcessOptions
 from penstock.loaders.run.engine.slots import BatchSlots
@@ -49,7 +50,7 @@ def source() -> MemorySource:
 
 
 def engine_of(source: MemorySource, kind: str, device: str = "cuda:3") -> Engine:
-    settings = producer_settings(source, {"batch_size": BATCH}, device=device, pipeline=imagenet_train(SIZE))
+    settings = make_planner(source, {"batch_size": BATCH}, device=device, pipeline=imagenet_train(SIZE))
     return open_engine("torch", settings, ProcessOptions(**OPTIONS[kind], prefetch=2))
 
 

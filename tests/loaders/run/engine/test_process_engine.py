@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from faulty_source import FaultySource, OpenFifo, run_out_of_memory
+from make_planner import make_planner
 from processes import eventually
-from producer_settings import producer_settings
 
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.engine.process_engine import ProcessEngine, ProcessOptions
 from penstock.loaders.run.workers.worker_progress import MADE
 
 COUNT, BATCH, PREFETCH = 64, 4, 2
-ORDER = producer_settings(FaultySource(COUNT, {})).schedule
+ORDER = make_planner(FaultySource(COUNT, {})).schedule
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def fifo(tmp_path: Path) -> Iterator[Path]:
 
 
 def engine_of(at: dict[int, object]) -> ProcessEngine:
-    settings = producer_settings(FaultySource(COUNT, at))  # type: ignore[arg-type]
+    settings = make_planner(FaultySource(COUNT, at))  # type: ignore[arg-type]
     return ProcessEngine("torch", settings, ProcessOptions(workers=2, workers_are="processes", prefetch=PREFETCH))
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from faulty_source import FaultySource
+from make_planner import make_planner
 from photo_folder import write_folder
-from producer_settings import producer_settings
 
 from penstock.loaders import create_loader
 from penstock.loaders.make.sizes.patch_budget import PatchBudget
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.engine import slot_needs
 from penstock.loaders.run.engine.batch_queue import BatchQueue
 from penstock.loaders.run.engine.options import WorkerOptions
@@ -71,10 +71,10 @@ def test_rows_errors_and_repairs_are_those_of_one_thread(tmp_path: Path, kind: s
 
 def test_all_threads_begin_with_the_first_batch() -> None:
     """The first batch is there after a share of its work: here no thread goes on before each has begun with a row."""
-    together, schedule = threading.Barrier(4, timeout=60), producer_settings(FaultySource(48, {}), BATCH).schedule
+    together, schedule = threading.Barrier(4, timeout=60), make_planner(FaultySource(48, {}), BATCH).schedule
     firsts = schedule.batch(0, 0)[::2].tolist()
     source = FaultySource(48, dict.fromkeys(firsts, lambda: together.wait() and None))
-    engine = ThreadEngine("hdf5", producer_settings(source, BATCH), WorkerOptions(workers=4))
+    engine = ThreadEngine("hdf5", make_planner(source, BATCH), WorkerOptions(workers=4))
     try:
         engine.seek(Cursor(0, 0))
         batch = engine.next()
@@ -91,7 +91,7 @@ def report(item: WorkItem) -> Produced:
 @pytest.mark.parametrize("handed_out", [1, 2, 3, 4])
 @pytest.mark.parametrize("made_before", [0, 1, 2, 3, 4])
 def test_a_slot_is_free_after_a_seek_when_no_thread_writes_to_it_any_more(handed_out: int, made_before: int) -> None:
-    queue = BatchQueue(producer_settings(FaultySource(48, {}), BATCH), 4, 3, Cursor(0, 0), parts=4)
+    queue = BatchQueue(make_planner(FaultySource(48, {}), BATCH), 4, 3, Cursor(0, 0), parts=4)
     free = len(queue.recycler)
     work = [queue.next_work() for _ in range(handed_out)]
     before, after = work[:made_before], work[made_before:]
@@ -108,7 +108,7 @@ def test_a_slot_is_free_after_a_seek_when_no_thread_writes_to_it_any_more(handed
 
 
 def test_a_batch_is_made_with_its_last_part() -> None:
-    queue = BatchQueue(producer_settings(FaultySource(48, {}), BATCH), 4, 3, Cursor(0, 0), parts=4)
+    queue = BatchQueue(make_planner(FaultySource(48, {}), BATCH), 4, 3, Cursor(0, 0), parts=4)
     work = [queue.next_work() for _ in range(8)]
     assert [(number, item.part) for number, item in work] == [(n, part) for n in (0, 1) for part in range(4)]
     for number, item in [*work[4:], *work[:4][::-1]]:
@@ -127,5 +127,5 @@ def test_many_threads_lock_few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert share_batches(16, 3, 8) == (1, 18)  # nothing to share
     parts, ahead = share_batches(64, 3, 1024)
     assert (parts, ahead) == (64, 3)  # not 192 batches of 154 MB
-    settings = producer_settings(FaultySource(2048, {}), {"batch_size": 1024}, pipeline=imagenet_train(224))
+    settings = make_planner(FaultySource(2048, {}), {"batch_size": 1024}, pipeline=imagenet_train(224))
     assert slot_bytes(ahead, settings.largest_layout) < 1e9

@@ -17,11 +17,12 @@ import torch
 from cache_files import pixel_item, write_cache
 from faulty_source import FaultySource, OpenFifo
 from forked_commands import Commands
+from make_planner import make_planner
 from processes import eventually, in_time, threads
-from producer_settings import producer_settings
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.order.engine_contract import Cursor, HostBatch
+from penstock.loaders.make.engine_contract import HostBatch
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.engine.options import WorkerOptions
 from penstock.loaders.run.engine.process_engine import ProcessEngine, ProcessOptions
 from penstock.loaders.run.engine.slots import BatchSlots
@@ -32,7 +33,7 @@ COUNT = 48
 
 def engine_of(at: dict[int, Any], delay_s: float = 0.0, **options: Any) -> ThreadEngine:
     source = FaultySource(COUNT, at, delay_s=delay_s)
-    return ThreadEngine("hdf5", producer_settings(source), WorkerOptions(**{"workers": 2, "prefetch": 2, **options}))
+    return ThreadEngine("hdf5", make_planner(source), WorkerOptions(**{"workers": 2, "prefetch": 2, **options}))
 
 
 @pytest.fixture
@@ -237,7 +238,7 @@ def test_close_from_another_thread_ends_the_wait() -> None:
 
 
 def test_nothing_is_ready_before_an_engine_begins_and_after_it_is_closed() -> None:
-    settings = producer_settings(FaultySource(COUNT, {}))
+    settings = make_planner(FaultySource(COUNT, {}))
     for engine in (
         ThreadEngine("torch", settings, WorkerOptions()),
         ProcessEngine("torch", settings, ProcessOptions()),
@@ -259,7 +260,7 @@ def test_a_batch_that_is_made_out_of_turn_is_not_ready() -> None:
         began.set()
         go_on.wait(60)
 
-    first = producer_settings(FaultySource(COUNT, {})).schedule.batch(0, 0)[0]
+    first = make_planner(FaultySource(COUNT, {})).schedule.batch(0, 0)[0]
     engine = engine_of({int(first): hang})
     try:
         engine.seek(Cursor(0, 0))

@@ -17,7 +17,8 @@ from photo_folder import write_folder
 from strict_copies import META, StrictCopies
 
 from penstock.loaders import create_loader
-from penstock.loaders.order.engine_contract import Cursor, HostBatch
+from penstock.loaders.make.engine_contract import HostBatch
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.feed.batch_feed import DeviceBatch, DeviceFeed
 from penstock.loaders.run.feed.copies import CudaCopyEngine
 from penstock.loaders.run.feed.tensor_feed import MOST_STEPS

@@ -17,7 +17,8 @@ from simulated_device import MAIN, Event, SimulatedCopies, SimulatedDevice, Work
 
 from penstock.loaders.dali import dali_stage
 from penstock.loaders.dali.dali_verify import mark_unwritten
-from penstock.loaders.order.engine_contract import Cursor, HostBatch
+from penstock.loaders.make.engine_contract import HostBatch
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.feed import batch_feed
 from penstock.loaders.run.feed.tensor_feed import tensors_in
 from penstock.pipelines import imagenet_train

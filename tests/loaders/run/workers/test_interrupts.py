@@ -17,16 +17,16 @@ import pytest
 import torch
 from faulty_source import FaultySource
 from interrupts import Interruption
+from make_planner import make_planner
 from memory_source import MemorySource
 from photo_folder import photo
 from processes import child_pids, eventually, in_time, threads
-from producer_settings import producer_settings
 from torch.utils.data import TensorDataset
 
 from penstock.loaders import DataLoader
 from penstock.loaders.dali.dali_engine import DaliEngine, DaliOptions
 from penstock.loaders.drop_in.batch_iterator import BatchIterator
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.engine.options import WorkerOptions
 from penstock.loaders.run.engine.process_engine import ProcessEngine, ProcessOptions
 from penstock.loaders.run.engine.thread_engine import ThreadEngine
@@ -42,7 +42,7 @@ TRIALS = 12  # each at another place of the code
 
 
 def open_engine(kind: str) -> Any:
-    settings = producer_settings(FaultySource(48, {}))
+    settings = make_planner(FaultySource(48, {}))
     if kind == "processes":
         return ProcessEngine("torch", settings, ProcessOptions(workers=2, prefetch=1))
     return ThreadEngine("hdf5", settings, WorkerOptions(workers=2 if kind == "threads" else 0, prefetch=1))
@@ -51,7 +51,7 @@ def open_engine(kind: str) -> Any:
 def served(kind: str, interruption: Interruption) -> list[list[int]]:
     """The samples of the first batches, to a consumer that goes on where it was after Ctrl-C."""
     engine = open_engine(kind)
-    after = producer_settings(FaultySource(48, {})).schedule.after
+    after = make_planner(FaultySource(48, {})).schedule.after
     place, batches = Cursor(0, 0), []
     engine.seek(place)
 
@@ -95,7 +95,7 @@ def test_starting_threads_of_an_engine_survive_ctrl_c(
             signal.raise_signal(signal.SIGINT)
         start(thread)
 
-    settings = producer_settings(MemorySource([photo(k) for k in range(12)]))
+    settings = make_planner(MemorySource([photo(k) for k in range(12)]))
     engine: Any = (
         DaliEngine(settings, DaliOptions(workers=1, readers=2))
         if backend == "dali"
@@ -134,7 +134,7 @@ def first_batch(kind: str, method: str, interruption: Interruption) -> None:
     if kind == "drop-in":
         batches = DataLoader(TensorDataset(torch.arange(8)), 2, num_workers=1, multiprocessing_context=method)
     else:
-        settings = producer_settings(FaultySource(48, {}))
+        settings = make_planner(FaultySource(48, {}))
         batches = ProcessEngine("torch", settings, ProcessOptions(workers=1, prefetch=2, start_method=method))
     with contextlib.closing(batches):
         interruption.run(

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from make_planner import make_planner
 from memory_source import MemorySource
 from processes import child_pids, eventually
-from producer_settings import producer_settings
 
-from penstock.loaders.order.engine_contract import Cursor
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.engine.process_engine import ProcessEngine, ProcessOptions
 from penstock.loaders.run.workers import watch
 from penstock.loaders.run.workers.pool import map_in_workers
@@ -112,7 +112,7 @@ def test_a_failed_start_is_told_by_its_cause(
         raise error
 
     monkeypatch.setattr(watch, "worker_context", fail)
-    engine = ProcessEngine("torch", producer_settings(MemorySource([b""] * 8)), ProcessOptions(workers=1))
+    engine = ProcessEngine("torch", make_planner(MemorySource([b""] * 8)), ProcessOptions(workers=1))
     for start in (lambda: list(map_in_workers(square, iter(range(4)), 1)), lambda: engine.seek(Cursor(0, 0))):
         with pytest.raises(LoaderError if code else type(error)) as caught:
             start()

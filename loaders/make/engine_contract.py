@@ -1,62 +1,17 @@
-"""The contract between a loader and its engine: Engine, and the types that pass between them."""
+"""The contract between a loader and its engine: Engine, and the HostBatch that it hands over."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.pipelines.errors import LoaderError
-
-
-class Cursor(NamedTuple):
-    """Name a place in the stream.
-
-    Attributes:
-        epoch: number of the epoch, from 0.
-        position: samples of the epoch that all ranks together have been served.
-    """
-
-    epoch: int
-    position: int
-
-
-NOWHERE = Cursor(-1, 0)  # the place of an engine while Ctrl-C could lose a batch: the loader then sends it to a place
-
-
-class BadSample(NamedTuple):
-    """Describe a sample that could not be served.
-
-    Attributes:
-        sample: index in the source.
-        code: error code, such as "E-TRUNC".
-        cause: what is wrong, in one line.
-        path: file or name of the sample; empty if its source cannot name it.
-        substitute: index of the sample that stands in its row, -1 for padding.
-        row: its row in the batch.
-        fix: what the user can do, one line; empty for what is usual with the code, and after a resume.
-        raised: what the error was raised from, under the policy "raise" only.
-    """
-
-    sample: int
-    code: str
-    cause: str
-    path: bytes
-    substitute: int
-    row: int
-    fix: str = ""
-    raised: BaseException | None = None
-
-    def error(self, **where: int | str) -> LoaderError:
-        """Return the exception that the policy "raise" throws."""
-        about: dict[str, Any] = {"fix": self.fix, "sample": self.sample, "path": self.path or None, **where}
-        error = LoaderError(self.code, self.cause, **about)
-        error.__cause__ = self.raised
-        return error
+from penstock.loaders.order.cursor import Cursor
+from penstock.loaders.order.ledger import BadSample
 
 
 @dataclass(frozen=True)
