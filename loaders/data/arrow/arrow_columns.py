@@ -7,13 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.loaders.data.arrow.arrow_package import import_pyarrow
-from penstock.loaders.data.labels.label_rows import name_columns, refuse_twins, split_floats
+from penstock.loaders.data.labels.choose_columns import (
+    IMAGE_COLUMNS,
+    LABEL_COLUMNS,
+    PATH_COLUMNS,
+    find_named,
+    name_columns,
+    refuse_twins,
+    split_floats,
+)
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import shown
 
 AUTO = "auto"  # value of the option `label`: the column is found by its name
-IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "picture", "photo")
-LABEL_NAMES = ("label", "labels", "fine_label", "class", "target", "cls", "label_id", "class_id", "category")
 _LISTS = ("Sequence", "List", "LargeList")  # how Hugging Face calls lists, in several versions
 Features = Mapping[str, Any]  # name of a column -> how Hugging Face describes it
 Label = str | Sequence[str] | Mapping[str, str] | None  # the option `label`: a column, or several
@@ -65,7 +71,7 @@ def read_features(schema: Any, info: bytes = b"") -> Features:
     return {}
 
 
-def choose_columns(schema: Any, features: Features, image: str | None, label: Label, *, paths: bool = True) -> Chosen:
+def choose_typed(schema: Any, features: Features, image: str | None, label: Label, *, paths: bool = True) -> Chosen:
     """Choose the columns of a pyarrow schema; `image` and `label` are the options of that name.
 
     A column of labels may have ":float" behind its name. paths: whether a column of file names will do for the images.
@@ -108,36 +114,29 @@ def refuse_other_columns(chosen: Chosen, schema: Any, path: bytes) -> None:
 
 
 def _choose_image(schema: Any, features: Features, image: str | None, paths: bool) -> str | None:
-    suitable = [
-        field.name
-        for field in schema
-        if holds_bytes(field.type) or (paths and holds_paths(field.type) and field.name in (image, *IMAGE_NAMES))
-    ]
+    held = [field.name for field in schema if holds_bytes(field.type)]
+    usual = [name for name in IMAGE_COLUMNS if name not in PATH_COLUMNS]
+    named = [field.name for field in schema if paths and holds_paths(field.type)]
     if image is not None:
-        return image if image in suitable else None
+        return image if image in (*held, *named) else None
+    suitable = [name for name in schema.names if name in held or (name in named and name in usual)]
     candidates = [name for name in suitable if _type_of(features.get(name)) == "Image"] or suitable
-    named = [name for name in IMAGE_NAMES if name in candidates]
-    if named or len(candidates) == 1:
-        return named[0] if named else str(candidates[0])
-    images = [field.name for field in schema if holds_bytes(field.type) or (paths and holds_paths(field.type))]
-    return _in_any_case(IMAGE_NAMES, images)
+    if len(candidates) == 1:
+        return str(candidates[0])
+    found = next((name for name in usual if name in candidates), None)
+    known = usual if held else sorted(IMAGE_COLUMNS, key=PATH_COLUMNS.__contains__)
+    return found or find_named(known, [name for name in schema.names if name in held or name in named])
 
 
 def _choose_label(schema: Any, features: Features, label: str) -> str | None:
     suitable = [field.name for field in schema if _is_label(field.type)]
-    refuse_twins([label] if label != AUTO else [name for name in LABEL_NAMES if name in suitable], schema.names)
+    named = [name for name in LABEL_COLUMNS[:-1] if name in suitable]  # without "y", which has other meanings
+    refuse_twins([label] if label != AUTO else named, schema.names)
     if label != AUTO:
         return label if label in suitable else None
-    named = [name for name in LABEL_NAMES if name in suitable]
     named.sort(key=lambda name: not _is_class(schema.field(name).type))  # classes before numbers and lists
     declared = [name for name in suitable if _type_of(features.get(name)) == "ClassLabel"]
-    return named[0] if named else declared[0] if len(declared) == 1 else _in_any_case(LABEL_NAMES, suitable)
-
-
-def _in_any_case(known: Sequence[str], columns: Sequence[str]) -> str | None:
-    """Return the column that has the first of the `known` names in whatever case, as those of tables; None for none."""
-    by_name = {name.lower(): name for name in reversed(columns)}
-    return next((by_name[name] for name in known if name in by_name), None)
+    return named[0] if named else declared[0] if len(declared) == 1 else find_named(LABEL_COLUMNS, suitable)
 
 
 def _is_label(kind: Any) -> bool:

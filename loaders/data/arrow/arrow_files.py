@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_columns, read_features, refuse_other_columns
+from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_typed, read_features, refuse_other_columns
 from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.data.arrow.arrow_package import arrow_errors, import_pyarrow
 from penstock.loaders.data.arrow.arrow_url import MAGIC, UNCOMPRESSED, SparseArrow
@@ -147,7 +147,7 @@ class ArrowFiles:
         store = ObjectStore() if is_url(self.paths[0]) else None
         rows, first = ImageRows(store), ArrowFile(self.paths[0], store)
         chunks: list[_Chunks] = []
-        columns = choose_columns(first.schema, read_features(first.schema, self.info), self.image, self.label)
+        columns = choose_typed(first.schema, read_features(first.schema, self.info), self.image, self.label)
         labels = ArrowLabels(columns, self.classes, self.missing_labels)
         names = list(dict.fromkeys([columns.image, *labels.columns]))
 

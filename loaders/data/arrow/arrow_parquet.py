@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.arrow.arrow_columns import choose_columns, holds_bytes, read_features
+from penstock.loaders.data.arrow.arrow_columns import choose_typed, holds_bytes, read_features
 from penstock.loaders.data.arrow.arrow_package import arrow_errors, import_pyarrow
 from penstock.loaders.data.arrow.arrow_values import Values, locate_values
 from penstock.loaders.data.files.range_index import Container
@@ -105,7 +105,7 @@ def has_image_bytes(path: bytes, image: str | None = None) -> bool:
     if image is not None and image not in schema.names:
         return True  # ParquetSource lists the columns
     try:
-        chosen = choose_columns(schema, read_features(schema), image, None)
+        chosen = choose_typed(schema, read_features(schema), image, None)
     except ValueError:
         return image is None and any(holds_bytes(field.type) for field in schema)
     return holds_bytes(schema.field(chosen.image).type)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_columns, read_features
+from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_typed, read_features
 from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.data.arrow.arrow_values import Values, locate_values
 from penstock.loaders.data.arrow.image_rows import ImageRows
@@ -72,7 +72,7 @@ def open_dataset(
     refuse_transform(dataset)
     table = dataset.data
     features = dataset.features.to_dict() or read_features(table.schema)
-    columns = choose_columns(table.schema, features, image, label)
+    columns = choose_typed(table.schema, features, image, label)
     rows, labels = ImageRows(), ArrowLabels(columns, classes, missing_labels)
     order = _read_order(dataset)
     held = _locate_chunks(table.column(columns.image).chunks, rows)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_columns, read_features, refuse_other_columns
+from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_typed, read_features, refuse_other_columns
 from penstock.loaders.data.arrow.arrow_labels import ArrowLabels, RowLabels
 from penstock.loaders.data.arrow.arrow_package import arrow_errors
 from penstock.loaders.data.arrow.arrow_parquet import (
@@ -97,7 +97,7 @@ class ParquetSource(IndexedImages):
             if not footer.group_rows.sum():
                 raise no_rows_error(footer.container.name)
         schema = footers[0].schema
-        columns = choose_columns(schema, read_features(schema), image, label, paths=False)
+        columns = choose_typed(schema, read_features(schema), image, label, paths=False)
         for footer in footers:
             refuse_other_columns(columns, footer.schema, footer.container.name)
         self._image = columns.image

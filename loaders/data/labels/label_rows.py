@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from penstock.pipelines.messages.checked import checked_choice, shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
 RAISE, LEAVE_OUT = "raise", "leave_out"
-_FLOAT = ":float"
 _NO_LABELS = "pass label=None if the images have no labels"
 _FEW_ROWS = 16  # of which each may well have a class of its own
 
@@ -142,42 +141,3 @@ def _categories_of(column: Any) -> list[Any]:
     if found is None or (type(kind).__name__ == "Categorical" and not hasattr(kind, "ordered")):
         return []  # polars' Categorical numbers them in the order in which any frame met them
     return list(found)
-
-
-def name_columns(label: Any) -> dict[str, Any] | None:
-    """Return the columns of several named labels by name; None if the option `label` is no list or dict of columns."""
-    if not isinstance(label, (list, tuple, Mapping)):
-        return None
-    named = dict(label) if isinstance(label, Mapping) else {str(column): column for column in label}
-    if not named or not all(isinstance(name, str) and name for name in named) or len(named) < len(label):
-        raise ValueError(f"label must be a column, or several with names of their own, got {shown(label)}")
-    return named
-
-
-def refuse_twins(chosen: Iterable[Any], columns: Collection[Any]) -> None:
-    """Raise ValueError if several of a table's columns have one of the names `chosen`, since either may be meant."""
-    names = list(columns)
-    twin = next((name for name in chosen if names.count(name) > 1), None)
-    if twin is not None:
-        raise ValueError(f"{names.count(twin)} columns of the table are called {shown(twin)}: give each its own name")
-
-
-def split_floats(label: Any, columns: Collection[Any]) -> tuple[Any, frozenset[str]]:
-    """Return the option `label` without ":float" behind columns, and the names of the labels that have it.
-
-    columns: all that there are; one that is really called so is meant itself.
-    """
-
-    def is_float(column: Any) -> bool:
-        return isinstance(column, str) and column.endswith(_FLOAT) and column not in columns
-
-    def plain(column: Any) -> Any:
-        return column[: -len(_FLOAT)] if is_float(column) else column
-
-    if isinstance(label, Mapping):
-        return {name: plain(column) for name, column in label.items()}, frozenset(
-            name for name, column in label.items() if is_float(column)
-        )
-    if isinstance(label, (list, tuple)):
-        return [plain(column) for column in label], frozenset(plain(column) for column in label if is_float(column))
-    return plain(label), frozenset({ALONE} if is_float(label) else ())

@@ -17,10 +17,9 @@ from penstock.loaders.data.fields.field_specs import Masks
 from penstock.loaders.data.fields.mask_files import MaskBytes
 from penstock.loaders.data.files.contract import Source, sample_name
 from penstock.loaders.data.files.path_patterns import expand_pattern, is_pattern
-from penstock.loaders.data.labels.label_rows import refuse_twins
+from penstock.loaders.data.labels.choose_columns import IMAGE_COLUMNS, find_named, refuse_twins
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of
 from penstock.loaders.data.tables.open_tables import as_root
-from penstock.loaders.data.tables.table_columns import IMAGE_COLUMNS
 from penstock.loaders.data.tables.table_rows import PARQUET_SUFFIX, TABLE_SUFFIXES, choose_reader, read_header
 from penstock.loaders.system.file_read import read_error
 from penstock.pipelines.errors import printable
@@ -94,8 +93,7 @@ def _columns_of(value: Any) -> Iterator[Column]:
 
 def _read_paths(table: Any) -> list[str]:
     """Return the paths of images that a table holds; none where no column is known to hold them."""
-    by_name = {str(name).lower(): name for name in _column_names(table)}
-    named = next((by_name[name] for name in IMAGE_COLUMNS if name in by_name), None)
+    named = find_named(IMAGE_COLUMNS, _column_names(table))
     if named is None or not _may_hold_paths(table, named):
         return []
     values = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in _read_column(table, named)]

@@ -12,6 +12,7 @@ from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.folder_index import FolderIndex
 from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES, warn_of_left_out, warn_of_parts
+from penstock.loaders.data.labels.choose_columns import choose_columns
 from penstock.loaders.data.labels.label_index import save_with_labels
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
@@ -22,7 +23,6 @@ from penstock.loaders.data.remote.remote_source import check_remote
 from penstock.loaders.data.tables.image_list import open_index
 from penstock.loaders.data.tables.open_tables import SHOW_AFTER_S, as_root, index_rows
 from penstock.loaders.data.tables.row_packer import NO_LABEL, RowPacker
-from penstock.loaders.data.tables.table_columns import choose_columns
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown

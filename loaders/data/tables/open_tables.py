@@ -56,7 +56,7 @@ def open_tables(
 
     Args:
         paths: CSV, TSV, JSON lines or Parquet files, by their suffixes; files or URLs, which are read whole.
-        image: column of the images' paths; the default is the first of IMAGE_COLUMNS that there is.
+        image: column of the images' paths; the default is the first of IMAGE_COLUMNS, in any case.
         label: column of the labels; the default is the first of LABEL_COLUMNS, or one class for all. Integers and
             strings are classes; numbers with a point, and lists of numbers or of class names, are served as float32.
             Text that reads as a number or a list is one, and what nearly does is refused. "age:float" serves the
@@ -160,7 +160,7 @@ def _describe_tables(paths: list[bytes]) -> tuple[str, bool]:
 
 def _name_index(paths: list[bytes], base: bytes | None, options: list[Any]) -> bytes:
     """Return the file name of the index: a digest of the tables' paths, the folder of their images, and options."""
-    digest = hashlib.blake2b(b"penstock table 4", digest_size=16)
+    digest = hashlib.blake2b(b"penstock table 5", digest_size=16)
     for path in paths:
         digest.update((path if is_url(path) else os.path.realpath(path)) + b"\0" + (base or folder_of(path)) + b"\0")
     digest.update(json.dumps(options, default=_as_json).encode())

@@ -12,12 +12,12 @@ from typing import Any, TextIO
 from penstock.loaders.data.arrow.arrow_columns import holds_paths
 from penstock.loaders.data.arrow.arrow_package import import_pyarrow
 from penstock.loaders.data.arrow.arrow_parquet import open_file, read_schema
+from penstock.loaders.data.labels.choose_columns import choose_columns, find_label
 from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.row_errors import Fail, blame_rows
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import read_whole, without_query
 from penstock.loaders.data.tables.row_packer import NO_LABEL
-from penstock.loaders.data.tables.table_columns import choose_columns, find_label
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.targets import map_targets, parts_of

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.loaders.data.labels.label_rows import refuse_twins
+from penstock.loaders.data.labels.choose_columns import refuse_twins
 from penstock.loaders.data.labels.label_text import plain_label
 from penstock.loaders.data.labels.row_errors import Fail
 from penstock.pipelines.errors import printable

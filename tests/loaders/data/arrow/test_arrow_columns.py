@@ -15,7 +15,7 @@ from photo_folder import photo
 from photo_tables import IMAGE, features
 
 from penstock.loaders import concat, open_source
-from penstock.loaders.data.arrow.arrow_columns import AUTO, Chosen, choose_columns, holds_bytes, read_features
+from penstock.loaders.data.arrow.arrow_columns import AUTO, Chosen, choose_typed, holds_bytes, read_features
 from penstock.loaders.data.files.contract import Source
 from penstock.pipelines.errors import LoaderError
 
@@ -24,7 +24,7 @@ BYTES, TEXT, NUMBER, PIXELS = pa.binary(), pa.string(), pa.int64(), pa.list_(pa.
 
 def choose(columns: dict[str, Any], image: str | None = None, label: str | None = AUTO, **options: Any) -> Chosen:
     schema = pa.schema(list(columns.items()))
-    return choose_columns(schema, options.pop("features", {}), image, label, **options)
+    return choose_typed(schema, options.pop("features", {}), image, label, **options)
 
 
 @pytest.mark.parametrize("kind", [BYTES, pa.large_binary(), IMAGE])
@@ -45,6 +45,9 @@ def test_bytes_and_structs_hold_images(kind: pa.DataType) -> None:
         ({"Image": IMAGE, "Mask": IMAGE, "Label": NUMBER}, "Image", "Label"),
         ({"Path": TEXT, "IMAGE": TEXT, "Category": TEXT, "Class": NUMBER}, "IMAGE", "Class"),
         ({"Image": IMAGE, "jpg": BYTES, "Label": NUMBER, "target": NUMBER}, "jpg", "target"),  # as they are written
+        ({"path": TEXT, "img": TEXT, "labels": NUMBER, "class": NUMBER}, "img", "labels"),
+        ({"path": TEXT, "x": BYTES, "Y": NUMBER}, "x", "Y"),
+        ({"id": TEXT, "File_Name": TEXT, "y": NUMBER, "Class": NUMBER}, "File_Name", "Class"),
     ],
 )
 def test_columns_are_found_by_name_and_type(columns: dict[str, Any], image: str, label: str) -> None:
@@ -75,6 +78,7 @@ def test_options_win() -> None:
             None,
             "image must be .*no single column could be meant; the columns are a .binary., b .binary.",
         ),
+        ({"a": BYTES, "b": BYTES, "path": TEXT}, None, None, "image must be .*no single column could be meant"),
         ({"image": PIXELS}, None, None, r"image must be .*image \(list<item: list<item: uint8>>\)"),
         ({"image": BYTES}, "img", None, "image must be .*got 'img'"),
         (

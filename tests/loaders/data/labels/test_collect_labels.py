@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.loaders.data.labels.choose_columns import split_floats
 from penstock.loaders.data.labels.class_numbers import MAX_CLASSES
-from penstock.loaders.data.labels.label_rows import LabelRows, split_floats
+from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.row_errors import blame_rows
 from penstock.loaders.data.labels.stored_labels import split_classes
 from penstock.pipelines.errors import LoaderError

@@ -1,0 +1,127 @@
+"""Chooses the columns of a table that hold images and labels: one list of their names for all formats."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES
+from penstock.loaders.data.labels.label_rows import LabelRows
+from penstock.loaders.data.labels.stored_labels import ALONE
+from penstock.pipelines.errors import printable
+from penstock.pipelines.messages.checked import shown
+from penstock.pipelines.messages.user_warnings import warn_user
+
+# In the order in which they are looked for, in any case. file_name is that of Hugging Face's metadata.csv.
+IMAGE_COLUMNS: tuple[str, ...] = ("image", "path", "file", "file_name", "filename", "filepath", "img", "image_path")
+IMAGE_COLUMNS += ("jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "picture", "photo")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", "label_id", "class_id", "category", "y")
+PATH_COLUMNS = frozenset({"path", "file", "file_name", "filename", "filepath", "image_path"})  # of no images themselves
+_RARE = ("labels", "fine_label", "cls", "label_id", "class_id")  # which tables of paths know last
+_TABLE_LABELS = sorted(LABEL_COLUMNS, key=_RARE.__contains__)
+_FLOAT = ":float"
+
+
+def choose_columns(
+    columns: Sequence[Any], image: Any, label: Any, where: str, labels: LabelRows | None = None
+) -> tuple[Any, Any]:
+    """Return the names of the columns of image paths and of labels: None for no labels, a dict for several.
+
+    columns: all names. image, label: what the user asked for; None for the first that has a name in common use. A list
+    or dict of columns is of several labels. where: what messages call the table. labels: told which labels have
+    ":float" behind their columns. Raises ValueError. Warns if labels may have been overlooked.
+    """
+    label, floats = split_floats(label, columns)
+    if labels is not None:
+        labels.expect_floats(floats)
+    paths = _choose("image", image, IMAGE_COLUMNS, columns, where)
+    if paths is None:
+        raise ValueError(f"no column of {where} is known to hold images: {_suggest('image', IMAGE_COLUMNS, columns)}")
+    others = [name for name in columns if name != paths]
+    several = name_columns(label)
+    if several is not None:
+        refuse_twins([paths, *several.values()], columns)
+        return paths, {name: _choose("label", column, (), columns, where) for name, column in several.items()}
+    found = _choose("label", label, _TABLE_LABELS, others if label is None else columns, where)
+    if found is None and others:
+        text = f"no column of {where} is known to hold labels, so its images are of one class"
+        warn_user(f"{text}: {_suggest('label', LABEL_COLUMNS, others)}")
+    refuse_twins([paths, found], columns)
+    return paths, found
+
+
+def find_label(columns: Collection[Any], image: Any) -> Any:
+    """Return the column that is known to hold labels; None if there is none."""
+    return _choose("label", None, _TABLE_LABELS, [name for name in columns if name != image], "")
+
+
+def _choose(option: str, wanted: Any, known: Sequence[str], columns: Sequence[Any], where: str) -> Any:
+    if wanted is not None:
+        if wanted in columns:
+            return wanted
+        raise ValueError(f"{option}={wanted!r} is not a column of {where}: {_suggest(option, [str(wanted)], columns)}")
+    return find_named(known, columns)
+
+
+def find_named(known: Iterable[str], columns: Sequence[Any]) -> Any:
+    """Return the column that has the first of the `known` names, in whatever case; None for none."""
+    by_name = {str(name).lower(): name for name in reversed(columns)}
+    return next((by_name[name] for name in known if name in by_name), None)
+
+
+def _suggest(option: str, wanted: Sequence[str], columns: Sequence[Any]) -> str:
+    """List the columns, and the one whose name is nearest to one that was wanted."""
+    names = [str(name) for name in columns]
+    mark = next((mark for mark in ";|\t" if len(names) == 1 and mark in names[0]), None)
+    if mark is not None:
+        return f"its first line is {printable(names[0])}: separate the columns by commas, not by {mark!r}"
+    text = f"its columns are {', '.join(map(printable, names))}"
+    if any(os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES for name in names):
+        return f"{text}; the first line of a table must be the names of its columns"
+    lowered = {name.lower(): name for name in names}
+    near = (difflib.get_close_matches(name.lower(), lowered, 1, cutoff=0.7) for name in wanted)
+    close = [lowered[found[0]] for found in near if found]
+    close += [lowered[name] for name in lowered for known in wanted if known in name and len(known) > 1]
+    nearest = next(iter(close), names[0] if len(names) == 1 else None)
+    return f"{text}; pass {option}={nearest!r}" if nearest is not None else f"{text}; name one with {option}="
+
+
+def name_columns(label: Any) -> dict[str, Any] | None:
+    """Return the columns of several named labels by name; None if the option `label` is no list or dict of columns."""
+    if not isinstance(label, (list, tuple, Mapping)):
+        return None
+    named = dict(label) if isinstance(label, Mapping) else {str(column): column for column in label}
+    if not named or not all(isinstance(name, str) and name for name in named) or len(named) < len(label):
+        raise ValueError(f"label must be a column, or several with names of their own, got {shown(label)}")
+    return named
+
+
+def refuse_twins(chosen: Iterable[Any], columns: Collection[Any]) -> None:
+    """Raise ValueError if several of a table's columns have one of the names `chosen`, since either may be meant."""
+    names = list(columns)
+    twin = next((name for name in chosen if names.count(name) > 1), None)
+    if twin is not None:
+        raise ValueError(f"{names.count(twin)} columns of the table are called {shown(twin)}: give each its own name")
+
+
+def split_floats(label: Any, columns: Collection[Any]) -> tuple[Any, frozenset[str]]:
+    """Return the option `label` without ":float" behind columns, and the names of the labels that have it.
+
+    columns: all that there are; one that is really called so is meant itself.
+    """
+
+    def is_float(column: Any) -> bool:
+        return isinstance(column, str) and column.endswith(_FLOAT) and column not in columns
+
+    def plain(column: Any) -> Any:
+        return column[: -len(_FLOAT)] if is_float(column) else column
+
+    if isinstance(label, Mapping):
+        return {name: plain(column) for name, column in label.items()}, frozenset(
+            name for name, column in label.items() if is_float(column)
+        )
+    if isinstance(label, (list, tuple)):
+        return [plain(column) for column in label], frozenset(plain(column) for column in label if is_float(column))
+    return plain(label), frozenset({ALONE} if is_float(label) else ())
