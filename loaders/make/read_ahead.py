@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import get_worker_info
 
-from penstock.loaders.data.files.contract import BlockSource, FetchingSource, Source, is_fetching
+from penstock.loaders.data.files.contract import BlockSource, Source, is_fetching
 from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.order.schedule import Schedule
 
@@ -29,7 +29,7 @@ class ReadAhead:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._begun = self._next = self._at = NOWHERE
+        self._begun = self._next = NOWHERE
         self._blocks: BlockFetch | None = None
 
     def advance(self, source: Source, schedule: Schedule, cursor: Cursor) -> None:
@@ -39,7 +39,6 @@ class ReadAhead:
         with self._lock:
             worker = get_worker_info()
             stride = 1 if worker is None else worker.num_workers
-            self._at = cursor
             if self._is_late(schedule, cursor):
                 index = schedule.batch(*cursor)
                 source.announce(index[index >= 0])
@@ -49,7 +48,6 @@ class ReadAhead:
                 source.forget()  # also what an earlier loader over this source left
                 self._begun = self._next = cursor
                 self._blocks = BlockFetch.of(source, schedule, cursor) if stride == 1 else None
-                self._show_future(source, schedule)
             if self._blocks is not None:
                 self._next = self._blocks.advance(cursor)
                 return
@@ -69,25 +67,6 @@ class ReadAhead:
             if cursor >= self._begun:
                 return cursor == self._begun
         return False
-
-    def _show_future(self, source: FetchingSource, schedule: Schedule) -> None:
-        """Tell a source that keeps samples when it needs each again, if the order can be computed backwards."""
-        set_future = getattr(source, "set_future", None)
-        positions_of = getattr(schedule.order, "positions_of", None)
-        if set_future is None or positions_of is None:
-            return
-
-        def next_use(samples: npt.NDArray[np.int64], is_past: bool) -> npt.NDArray[np.int64]:
-            # Blocks are stored before they are needed, so what is announced is needed at this pass still.
-            is_past = is_past and self._blocks is None
-            epoch, position = schedule.after(self._next) if is_past else self._at
-            first = positions_of(epoch, samples)
-            when: npt.NDArray[np.int64] = np.where(
-                first >= position, first, schedule.n + positions_of(epoch + 1, samples)
-            )
-            return epoch * schedule.n + when
-
-        set_future(next_use)
 
     def _distance(self, schedule: Schedule, cursor: Cursor) -> int:
         """Return how many samples lie between `cursor` and the next batch to announce."""
@@ -130,12 +109,12 @@ class BlockFetch:
             or schedule.changes_within
         ):
             return None
-        return cls(source, schedule, cursor) if source.can_hold(num_held(schedule)) else None
+        return cls(source, schedule, cursor) if source.make_room(num_held(schedule)) else None
 
     @property
     def can_go_on(self) -> bool:
         """Whether the source has room still: a local copy may have filled its disk."""
-        return self._source.can_hold(num_held(self._schedule))
+        return self._source.make_room(num_held(self._schedule))
 
     def advance(self, cursor: Cursor) -> Cursor:
         """Announce what is due when the batch at `cursor` is made; return the end of what has begun to be announced."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -107,18 +106,6 @@ class Lanes:
         places: Index = np.where(in_tail, of_tail, of_lanes)
         return places
 
-    def positions_of(self, places: Index) -> Index:
-        """Return the position of each place, both int64 [k]."""
-        turns, spread, most = self._rhythm
-        lanes, steps = np.divmod(places, max(1, self.length))
-        times = np.minimum(steps // max(1, turns), most)
-        starts = self._start_of(times)
-        of_lanes = starts + (lanes - starts) % self.count + (steps - times * turns) * self.count
-        before, offsets = np.divmod(places - self.num_main, max(1, spread))
-        of_tail = self._start_of(before) + turns * self.count + offsets
-        positions: Index = np.where(places >= self.num_main, of_tail, of_lanes)
-        return positions
-
     def turns_before(self, position: int) -> int:
         """Return how many turns of all lanes begin before `position`, or at it, less one: that at which it lies."""
         turns, _, most = self._rhythm
@@ -167,18 +154,11 @@ class EvenLayout:
 
     def samples_at(self, places: Index) -> Index:
         """Return the samples that lie at `places` before they are mixed."""
-        return self._map_blocks(places, self._shuffled)
-
-    def places_of(self, samples: Index) -> Index:
-        """Return the places at which `samples` lie before they are mixed."""
-        return self._map_blocks(samples, None if self._shuffled is None else self._shuffled.inverse)
-
-    def _map_blocks(self, numbers: Index, shuffle: Callable[[Index], Index] | None) -> Index:
-        blocks, offsets = np.divmod(numbers, self._block)
-        mapped = np.full(len(numbers), self._full, np.int64)  # the short one stays the last
-        if shuffle is not None:
+        blocks, offsets = np.divmod(places, self._block)
+        mapped = np.full(len(places), self._full, np.int64)  # the short one stays the last
+        if self._shuffled is not None:
             is_full = blocks < self._full
-            mapped[is_full] = shuffle(blocks[is_full])
+            mapped[is_full] = self._shuffled(blocks[is_full])
         return mapped * self._block + offsets
 
     def span_at(self, position: int) -> tuple[int, int] | None:
@@ -202,8 +182,6 @@ class UnevenLayout:
         n, num_blocks = int(sizes.starts[-1]), len(sizes.starts) - 1
         self._source_starts = sizes.starts
         self._order = shuffled(np.arange(num_blocks, dtype=np.int64))
-        self._slots = np.empty(num_blocks, np.int64)
-        self._slots[self._order] = np.arange(num_blocks)
         self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(sizes.starts)[self._order])])
         self.lanes = Lanes(n, num_lanes, n // num_lanes)
         self._edges = self._cut_windows(blocks_mixed)
@@ -228,12 +206,6 @@ class UnevenLayout:
         slots = np.searchsorted(self._starts, places, "right") - 1
         samples: Index = self._source_starts[self._order[slots]] + places - self._starts[slots]
         return samples
-
-    def places_of(self, samples: Index) -> Index:
-        """Return the places at which `samples` lie before they are mixed."""
-        blocks = np.searchsorted(self._source_starts, samples, "right") - 1
-        places: Index = self._starts[self._slots[blocks]] + samples - self._source_starts[blocks]
-        return places
 
     def span_at(self, position: int) -> tuple[int, int] | None:
         """Return None: the windows of the lanes do not begin together."""

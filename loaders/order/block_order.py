@@ -60,17 +60,9 @@ class BlockShuffled:
     def __call__(self, epoch: int, positions: Index) -> Index:
         layout = _layout(self, epoch)
         places = layout.lanes.places_at(np.asarray(positions, np.int64))
-        return layout.samples_at(self._mix(epoch, places, backwards=False))
-
-    def positions_of(self, epoch: int, samples: Index) -> Index:
-        layout = _layout(self, epoch)
-        places = layout.places_of(np.asarray(samples, np.int64))
-        return layout.lanes.positions_of(self._mix(epoch, places, backwards=True))
-
-    def _mix(self, epoch: int, places: Index, *, backwards: bool) -> Index:
-        windows = _layout(self, epoch).windows_at(places)
+        windows = layout.windows_at(places)
         mix = Permutations.of_epoch(windows.sizes, self.seed, epoch, _FIRST_WINDOW + windows.numbers)
-        return windows.starts + mix(places - windows.starts, backwards=backwards)
+        return layout.samples_at(windows.starts + mix(places - windows.starts))
 
     def span_at(self, epoch: int, position: int) -> tuple[int, int] | None:
         """Return the positions (first, end) that are mixed with `position`; None if these are not one range."""

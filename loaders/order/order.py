@@ -13,9 +13,9 @@ SAMPLER = "feistel-1"  # goes into saved states: a new permutation needs a new n
 class Order(Protocol):
     """Compute which sample lies at each position of an epoch; equal on every rank, in memory that does not grow with n.
 
-    An order that can be computed backwards also has `positions_of(epoch, samples)`. One with `lanes` serves position p
-    in lane p % lanes, and Schedule deals whole lanes to ranks; its `span_at(epoch, position)` names the positions whose
-    samples are neighbours in the source, about `mixed` of them, so that they are worth fetching together.
+    One with `lanes` serves position p in lane p % lanes, and Schedule deals whole lanes to ranks; its
+    `span_at(epoch, position)` names the positions whose samples are neighbours in the source, about `mixed` of them, so
+    that they are worth fetching together.
 
     Attributes:
         n: positions in an epoch.
@@ -49,9 +49,6 @@ class InOrder:
     def __call__(self, epoch: int, positions: Index) -> Index:
         return positions
 
-    def positions_of(self, epoch: int, samples: Index) -> Index:
-        return samples
-
 
 @dataclass(frozen=True)
 class Shuffled:
@@ -64,6 +61,3 @@ class Shuffled:
 
     def __call__(self, epoch: int, positions: Index) -> Index:
         return Permutation.of_epoch(self.n, self.seed, epoch)(positions)
-
-    def positions_of(self, epoch: int, samples: Index) -> Index:
-        return Permutation.of_epoch(self.n, self.seed, epoch).inverse(samples)

@@ -84,8 +84,8 @@ class Permutations:
         words = random_words(seed, epoch, distinct, STREAM_ORDER, 2 * _ROUNDS)
         return cls(sizes, (words[:, ::2] | words[:, 1::2] << _SHIFT).T[:, which])
 
-    def __call__(self, positions: Index, *, backwards: bool = False) -> Index:
-        """Return what lies at `positions`, each below its size; with `backwards` where that lies. int64 [k]."""
+    def __call__(self, positions: Index) -> Index:
+        """Return what lies at `positions`, each below its size. Both int64 [k]."""
         exponents = np.frexp((self.sizes - 1).astype(np.float64))[1]  # exact: sizes are far below 2**53
         bits = np.maximum(_MIN_BITS, exponents).astype(np.uint64)
         left_bits, sizes = bits // np.uint64(2), self.sizes.astype(np.uint64)
@@ -93,12 +93,12 @@ class Permutations:
         todo = np.arange(values.size)
         while todo.size:
             left = left_bits[todo]
-            values[todo] = _network(values[todo], left, bits[todo] - left, list(self.keys[:, todo]), backwards)
+            values[todo] = _network(values[todo], left, bits[todo] - left, list(self.keys[:, todo]))
             todo = todo[values[todo] >= sizes[todo]]
         return values.astype(np.int64)
 
 
-def _network(values: Words, left_bits: Any, right_bits: Any, keys: list[Any], backwards: bool) -> Words:
+def _network(values: Words, left_bits: Any, right_bits: Any, keys: list[Any], backwards: bool = False) -> Words:
     """Apply the network; bits and keys are one for all values, or one for each: uint64."""
     low = (_ONE << right_bits) - _ONE
     left, right = values >> right_bits, values & low

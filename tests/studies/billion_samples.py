@@ -123,7 +123,7 @@ class Announced:
 
     labels = path = describe = read
 
-    def can_hold(self, num_samples: int) -> bool:
+    def make_room(self, num_samples: int) -> bool:
         return self.holds_blocks
 
     def announce(self, indices: npt.NDArray[np.int64]) -> None:

@@ -92,11 +92,7 @@ class LocatedSource(Source, Protocol):
 
 @runtime_checkable
 class FetchingSource(Source, Protocol):
-    """Fetch samples ahead of their use.
-
-    One with `set_future` is told when each is needed next. It is given a function (samples int64 [n], whether the batch
-    that is being announced counts as past) -> places in the stream, int64 [n].
-    """
+    """Fetch samples ahead of their use."""
 
     @property
     def has_room(self) -> bool:
@@ -116,8 +112,8 @@ class FetchingSource(Source, Protocol):
 class BlockSource(FetchingSource, Protocol):
     """Fetch neighbouring samples in few large requests, if they are announced together."""
 
-    def can_hold(self, num_samples: int) -> bool:
-        """Say whether so many samples may be announced before they are needed."""
+    def make_room(self, num_samples: int) -> bool:
+        """Make room for so many samples that are announced before they are needed; return whether there is."""
         ...
 
     def announce_blocks(self, indices: npt.NDArray[np.int64]) -> None:

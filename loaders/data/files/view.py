@@ -94,8 +94,8 @@ class OverSources:
         for source, inner in self._parts_in(self._fetching, indices):
             source.announce(inner)
 
-    def can_hold(self, num_samples: int) -> bool:
-        return all(isinstance(source, BlockSource) and source.can_hold(num_samples) for source in self._fetching)
+    def make_room(self, num_samples: int) -> bool:
+        return all(isinstance(source, BlockSource) and source.make_room(num_samples) for source in self._fetching)
 
     def announce_blocks(self, indices: Indices) -> None:
         for source, inner in self._parts_in(self._fetching, indices):

@@ -24,7 +24,6 @@ class Range(NamedTuple):
         start: offset of its bytes there.
         size: number of bytes.
         version: of the object, as ObjectStore names it.
-        again: place in the stream at which the sample is needed after this time; 0 if nobody asks.
         is_early: whether it is let go from memory once it is kept, because it is needed much later.
     """
 
@@ -33,7 +32,6 @@ class Range(NamedTuple):
     start: int
     size: int
     version: int
-    again: int = 0
     is_early: bool = False
 
 

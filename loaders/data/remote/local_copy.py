@@ -25,21 +25,15 @@ _PAGE = mmap.PAGESIZE
 _BYTES_PER_CALL = 4096  # to read so many more takes about as long as one more call
 _RECORD = np.dtype([("crc", "<u4"), ("present", "u1")])
 Index = npt.NDArray[np.int64]
-# (samples, whether the batch that is being announced is past) -> the place in the stream at which each is needed next.
-NextUse = Callable[[Index, bool], Index]
-
-_CANDIDATES = 4096  # samples that are looked at in one draw
-_USES = 64  # of a draw: the order of so many samples takes milliseconds to compute
-_MAX_SHARE = 32  # one in so many candidates is dropped, so that of few only the best are
 
 
 class LocalCopy:
     """Store samples at the place that they have in the containers, laid end to end in one sparse file.
 
     A table holds for each sample its CRC-32 and whether it is there; it is written after the bytes, so that a process
-    that is killed leaves at most bytes that nobody uses. Every read checks the CRC. When the limit is reached, the
-    sample is dropped that is needed last (Belady, "A study of replacement algorithms", IBM Systems Journal 1966), found
-    among random candidates; where the future is not known, a random one. Threads and processes may share a folder.
+    that is killed leaves at most bytes that nobody uses. Every read checks the CRC. What came first stays, because an
+    epoch asks for each sample once: no choice of what to drop gives more hits than the share that fits. Threads and
+    processes may share a folder.
 
     Args:
         folder: where the copy of this data set lies; made if missing.
@@ -47,16 +41,15 @@ class LocalCopy:
 
     Attributes:
         fd: descriptor of the file with the samples, open while this object lives.
-        victims: decides what is dropped.
     """
 
     def __init__(self, folder: bytes, index: Ranges, limit: int) -> None:
         self.folder, self._limit = folder, limit
         self._bases = np.concatenate([np.zeros(1, np.int64), np.cumsum(index.container_sizes, dtype=np.int64)])
         self._index = index
-        self._is_full = False
+        self._is_full, self._reserved = False, 0
+        self._passing = set[int]()  # samples of this process in what is reserved
         self._lock = threading.Lock()
-        self.victims = Victims(len(index), self.has)
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             self.fd = _open(os.path.join(folder, b"samples"))
@@ -89,6 +82,10 @@ class LocalCopy:
         present: npt.NDArray[np.bool_] = self._records(samples)["present"] == 1
         return present
 
+    def stays(self, samples: Index) -> npt.NDArray[np.bool_]:
+        """Return which of `samples` (int64 [n]) are there, and not only until they are read."""
+        return self.has(samples) & [sample not in self._passing for sample in samples.tolist()]
+
     def offsets(self, samples: Index) -> Index:
         """Return where `samples` (int64 [n]) begin in the file."""
         containers = self._index.container_of[samples].astype(np.int64)
@@ -101,7 +98,10 @@ class LocalCopy:
         return found
 
     def read(self, sample: int) -> bytes | None:
-        """Return the bytes of a sample; None if they are not there, or damaged, in which case they are dropped."""
+        """Return the bytes of a sample; None if they are not there, or damaged, in which case they are dropped.
+
+        A sample that lies in what is reserved is dropped once it is read.
+        """
         one = np.array([sample], np.int64)
         if not self.has(one)[0]:
             return None
@@ -109,21 +109,27 @@ class LocalCopy:
             data = os.pread(self.fd, int(self._index.sizes[sample]), int(self.offsets(one)[0]))
         except OSError:
             data = b""
-        if crc32(data, 0) == int(self.crcs(one)[0]):
-            return data
-        with self._lock:
-            self._drop(sample)  # damaged: the next time it is fetched it is stored again
-        return None
+        is_sound = crc32(data, 0) == int(self.crcs(one)[0])
+        if not is_sound or sample in self._passing:
+            with self._lock:
+                self._drop(sample)  # if damaged, it is stored again the next time it is fetched
+        return data if is_sound else None
 
-    def keep(self, sample: int, data: memoryview, again: int = 0) -> None:
-        """Store the bytes of a sample that is needed at place `again`, unless all that is there is needed earlier."""
+    def keep(self, sample: int, data: memoryview, is_early: bool = False) -> bool:
+        """Store the bytes of a sample while there is room, `is_early` in what is reserved; return whether it is there.
+
+        Warns (UserWarning) once of a disk that takes no more.
+        """
         one = np.array([sample], np.int64)
-        if self._is_full or self.has(one)[0]:
-            return
+        limit = self._limit - data.nbytes - (0 if is_early else self._reserved)
+        if self._is_full or self.num_bytes > limit or self.has(one)[0]:
+            return bool(self.has(one)[0])
         crc = crc32(data, 0)
         with self._lock:
-            if self._is_full or self.has(one)[0] or not self._make_room(data.nbytes, again):
-                return
+            if self._is_full or self.num_bytes > limit or self.has(one)[0]:
+                return bool(self.has(one)[0])
+            if self.num_bytes > self._limit - data.nbytes - self._reserved:
+                self._passing.add(sample)
             try:
                 offset, done = int(self.offsets(one)[0]), 0
                 while done < data.nbytes:
@@ -134,36 +140,37 @@ class LocalCopy:
                 self._drop(sample)
                 reason = f"the local copy in {printable(self.folder)} takes no more samples: {error.strerror}"
             else:
-                return
+                return True
         warn_user(reason)
+        return False
 
     @property
     def num_bytes(self) -> int:
         """Bytes that the copy takes on disk, those of other processes included."""
         return os.fstat(self.fd).st_blocks * 512
 
-    @property
-    def is_limited(self) -> bool:
-        """Whether the limit is below the size of the data, so that samples are dropped."""
-        return self._limit < int(self._bases[-1])
+    def reserve(self, num_bytes: int) -> bool:
+        """Reserve room for samples that are stored before they are needed; return whether there may be twice as much.
 
-    def can_hold(self, num_bytes: int) -> bool:
-        """Say whether samples of so many bytes may be stored before they are needed: twice as many fit."""
-        return not self._is_full and (not self.is_limited or 2 * num_bytes <= self._limit)
-
-    def _make_room(self, size: int, again: int) -> bool:
-        """Drop samples until `size` bytes fit; return whether they do."""
-        while self.num_bytes + size > self._limit:
-            dropped = self.victims.take(again)
-            if dropped is None or self._is_full:
-                return False
-            self._drop(dropped)
-        return True
+        Nothing is reserved where all data fits. If the copy is too full, samples are dropped.
+        """
+        has_room = self._limit >= int(self._bases[-1]) or 2 * num_bytes <= self._limit
+        if has_room and self._limit < int(self._bases[-1]) and num_bytes != self._reserved:
+            with self._lock:
+                self._reserved = num_bytes
+                self._passing.clear()
+                is_over = self.num_bytes > self._limit - num_bytes
+                for sample in np.flatnonzero(self.has(np.arange(len(self._index)))) if is_over else ():
+                    if self._is_full or self.num_bytes <= self._limit - num_bytes:
+                        break
+                    self._drop(int(sample))
+        return has_room and not self._is_full
 
     def _drop(self, sample: int) -> None:
         """Take a sample out of the table, and give its blocks back."""
         with contextlib.suppress(OSError):  # a full disk: what is read is compared with its CRC
             self._record(sample, 0, 0)
+        self._passing.discard(sample)
         begin = int(self.offsets(np.array([sample], np.int64))[0])
         end = begin + int(self._index.sizes[sample])
         if _punch_hole(self.fd, begin, end - begin):
@@ -197,42 +204,3 @@ def _find_fallocate() -> Callable[[int, int, int, int], int]:
     function = ctypes.CDLL(None, use_errno=True).fallocate
     function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     return function
-
-
-class Victims:
-    """Choose what to drop: of random candidates those that are needed last; random ones if the future is not known.
-
-    Args:
-        num_samples: of the data set.
-        has: takes samples and returns which are there.
-
-    Attributes:
-        next_use: computes when samples are needed next; None if that is not known.
-    """
-
-    def __init__(self, num_samples: int, has: Callable[[Index], npt.NDArray[np.bool_]]) -> None:
-        self._num_samples, self._has = num_samples, has
-        self.next_use: NextUse | None = None
-        self._random = np.random.default_rng()
-        self._best: list[tuple[int, int]] = []  # (place at which it is needed, sample), that needed last at the end
-        self._uses_left = 0
-
-    def take(self, again: int) -> int | None:
-        """Return a sample to drop for one that is needed at place `again`; None if none is needed later."""
-        if not self._uses_left:
-            self._draw()
-        self._uses_left -= 1
-        while self._best and self._best[-1][0] > again:
-            sample = self._best.pop()[1]
-            if self._has(np.array([sample]))[0]:
-                return sample
-        return None
-
-    def _draw(self) -> None:
-        drawn = self._random.permutation(np.unique(self._random.integers(0, self._num_samples, _CANDIDATES)))
-        found = drawn[self._has(drawn)]
-        when = np.full(len(found), np.iinfo(np.int64).max) if self.next_use is None else self.next_use(found, False)
-        count = min(_USES, -(-len(found) // _MAX_SHARE))
-        last = np.argsort(when, kind="stable")[len(found) - count :]
-        self._best = list(zip(when[last].tolist(), found[last].tolist(), strict=True))
-        self._uses_left = max(1, count)

@@ -16,7 +16,7 @@ from penstock.loaders.data.files.image_files import MAX_FILE_BYTES, IndexedImage
 from penstock.loaders.data.files.range_index import Container, RangeIndex, Ranges
 from penstock.loaders.data.files.range_source import RangeSource
 from penstock.loaders.data.remote.fetcher import Fetcher, Range, join_neighbours
-from penstock.loaders.data.remote.local_copy import LocalCopy, NextUse
+from penstock.loaders.data.remote.local_copy import LocalCopy
 from penstock.loaders.data.remote.object_store import ObjectStore, is_known, is_url, warn_of_no_version
 from penstock.loaders.data.remote.path_or_url import without_key
 from penstock.loaders.data.remote.pinned_urls import without_commit
@@ -171,34 +171,25 @@ class FetchedRanges(IndexedImages):
         """Begin to fetch images `indices` (int64 [n]) that are not in the local copy; they are held until read."""
         self._announce(indices, is_early=False)
 
-    def can_hold(self, num_samples: int) -> bool:
-        """Say whether so many samples fit in the local copy, or in `bytes_ahead`, judged by their mean size."""
+    def make_room(self, num_samples: int) -> bool:
+        """Return whether so many samples fit in the local copy, or in `bytes_ahead`, judged by their mean size."""
         num_bytes = num_samples * (self.num_bytes // len(self))
-        if self.local is not None:
-            return self.local.can_hold(num_bytes)
-        return num_bytes <= self.options.bytes_ahead
+        return num_bytes <= self.options.bytes_ahead if self.local is None else self.local.reserve(num_bytes)
 
     def announce_blocks(self, indices: npt.NDArray[np.int64]) -> None:
         """Begin to fetch images `indices` (int64 [n]), neighbours in one request; with a local copy, into that."""
         self._announce(indices, is_early=True)
 
     def _announce(self, indices: npt.NDArray[np.int64], *, is_early: bool) -> None:
-        absent = self._absent(indices)
-        again = np.zeros(len(absent), np.int64)
-        if self.local is not None and self.local.is_limited and self.local.victims.next_use is not None:
-            again = self.local.victims.next_use(absent, True)
-        pairs = zip(absent.tolist(), again.tolist(), strict=True)
-        self._fetcher.announce([self._range(index)._replace(again=place, is_early=is_early) for index, place in pairs])
+        absent = self._absent(indices).tolist()
+        self._fetcher.announce([self._range(index)._replace(is_early=is_early) for index in absent])
 
     def forget(self) -> None:
         """Forget what was announced: the stream goes on elsewhere."""
         self._fetcher.forget()
         self._failed.clear()
-
-    def set_future(self, next_use: NextUse) -> None:
-        """Tell the local copy when samples are needed next."""
         if self.local is not None:
-            self.local.victims.next_use = next_use
+            self.local.reserve(0)
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Fill `rows` with where images `indices` lie, after waiting for those that are on their way.
@@ -209,7 +200,7 @@ class FetchedRanges(IndexedImages):
         there = np.zeros(len(indices), bool)
         coming = np.array(self._fetcher.are_coming(indices.tolist()), bool)  # held in memory until it is taken
         if self.local is not None:
-            there = self.local.has(indices) & ~coming
+            there = self.local.stays(indices) & ~coming
             rows["kind"][there], rows["fd"][there] = STORED, self.local.fd
             rows["offset"][there] = self.local.offsets(indices[there])
             rows["crc"][there] = self.local.crcs(indices[there])
@@ -260,10 +251,7 @@ class FetchedRanges(IndexedImages):
         return Range(index, container.name.decode(), start, size, container.mtime_ns)
 
     def _keep(self, fetched: Range, data: memoryview) -> bool:
-        if self.local is None or not data.nbytes:
-            return False
-        self.local.keep(fetched.sample, data, fetched.again)
-        return bool(self.local.has(np.array([fetched.sample]))[0])
+        return self.local is not None and data.nbytes > 0 and self.local.keep(fetched.sample, data, fetched.is_early)
 
 
 class RemoteSource(FetchedRanges, RangeSource):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,13 +65,6 @@ class Concat(OverSources):
     def over(self, sources: Sequence[Source]) -> Concat:
         """Return other sources that hold the same data, joined in the same way."""
         return Concat(sources)
-
-    def set_future(self, next_use: Callable[[Any, bool], npt.NDArray[np.int64]]) -> None:
-        """Tell the sources when samples are needed next; not one that is here several times, each time with its own."""
-        for source, start in zip(self.sources, self._starts.tolist(), strict=False):
-            set_future = getattr(source, "set_future", None)
-            if set_future is not None and sum(other is source for other in self.sources) == 1:
-                set_future(lambda samples, is_past, start=start: next_use(samples + start, is_past))
 
     def locate(self, indices: Indices, rows: Rows) -> Names:
         """Say in `rows` where images `indices` lie; those of a source that does not locate them stay ELSEWHERE."""

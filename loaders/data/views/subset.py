@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from penstock.pipelines.messages.checked import checked_int
 from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.plan.philox import STREAM_CLASS_LIMIT, random_words
 
-NextUse = Callable[[npt.NDArray[np.int64], bool], npt.NDArray[np.int64]]  # as FetchingSource.set_future takes it
 PART_OPTIONS = ("subset", "max_per_class")  # of open_source, whatever the kind of data
 
 
@@ -59,33 +58,9 @@ class Subset(View):
             raise IndexError(f"image {index} of {len(self)}")
         return int(self.indices[index])
 
-    def set_future(self, next_use: NextUse) -> None:
-        """Tell the source when its samples are needed next: never if they are not here."""
-        set_future = getattr(self.source, "set_future", None)
-        if set_future is not None:
-            set_future(_InSource(self.indices, next_use))
-
     def describe(self) -> str:
         """Describe the data in one line: "900 of 1,000 images, ..."."""
         return f"{len(self):,} of {self.source.describe()}"
-
-
-class _InSource:
-    """Say when samples of a subset's source are needed next; of one that is in the subset twice one place counts."""
-
-    def __init__(self, indices: npt.NDArray[Any], next_use: NextUse) -> None:
-        self._indices, self._next_use = indices, next_use
-        self._order: npt.NDArray[np.intp] | None = None  # that sorts the indices; takes long, and few copies ask
-
-    def __call__(self, samples: npt.NDArray[np.int64], is_past: bool) -> npt.NDArray[np.int64]:
-        if self._order is None:
-            self._order = np.argsort(self._indices, kind="stable")
-        found = np.searchsorted(self._indices, samples, sorter=self._order).clip(0, len(self._order) - 1)
-        numbers = self._order[found]
-        is_here = self._indices[numbers] == samples
-        when = np.full(len(samples), np.iinfo(np.int64).max)
-        when[is_here] = self._next_use(numbers[is_here], is_past)
-        return when
 
 
 def is_reordered(source: Source) -> bool:

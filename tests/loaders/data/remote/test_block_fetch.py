@@ -14,10 +14,9 @@ from range_server import RangeServer
 from remote_photos import PARTS, open_loader, open_remote
 from served_rows import Row, serve
 
-from penstock.loaders import Blocks, concat, open_source
+from penstock.loaders import Blocks
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.remote import fetcher
-from penstock.loaders.front.loader import Loader
 from penstock.loaders.make import read_ahead
 from penstock.loaders.order.block_order import BlockShuffled
 from penstock.loaders.order.cursor import Cursor
@@ -79,7 +78,7 @@ def test_blocks_that_are_stored_are_not_held_in_memory(
 
 def test_little_memory_fetches_sample_by_sample(server: RangeServer, photos: ImageFolder) -> None:
     source = open_remote(server, photos, bytes_ahead=photos.num_bytes // 40)
-    assert not source.can_hold(NUM_PHOTOS // 4)
+    assert not source.make_room(NUM_PHOTOS // 4)
     assert serve_epochs(source, 1) == serve_epochs(photos, 1)
     assert source.store.requests > 2 * FEWEST
 
@@ -153,48 +152,8 @@ class Announced(FaultySource):
 
     announce_blocks = announce
 
-    def can_hold(self, num_samples: int) -> bool:
+    def make_room(self, num_samples: int) -> bool:
         return True
 
     def forget(self) -> None:
         self.num_forgotten += 1
-
-
-# ---- when samples are needed next, through views ----
-
-
-def asked_of(loader: Loader, source: Any, num_batches: int) -> np.ndarray:
-    """What the local copy is told of all samples of `source`: the places in the stream at which they are needed."""
-    iterator = iter(loader)
-    for _ in range(num_batches):
-        next(iterator)
-    assert source.local.victims.next_use is not None
-    return source.local.victims.next_use(np.arange(len(source)), False)
-
-
-@pytest.mark.parametrize(
-    ("view", "shuffle"),
-    [("subset", True), ("unsorted subset", BLOCKS), ("concat", True), ("concat", BLOCKS)],
-    ids=["subset", "unsorted subset by blocks", "concat", "concat by blocks"],
-)
-def test_a_view_tells_its_source_when_samples_are_needed(
-    server: RangeServer, photos: ImageFolder, tmp_path: Path, view: str, shuffle: Any
-) -> None:
-    source = open_remote(server, photos, local_cache=tmp_path / "copy")
-    indices = np.arange(5, NUM_PHOTOS, 3)[:: -1 if view == "unsorted subset" else 1]
-    served = concat([photos, source]) if view == "concat" else open_source(source, subset=indices)
-    number_of = {sample: NUM_PHOTOS + sample for sample in range(NUM_PHOTOS)}
-    if view != "concat":
-        number_of = {sample: number for number, sample in enumerate(indices.tolist())}
-    with open_loader(served, shuffle=shuffle, workers=0, decoder="simplejpeg") as loader:
-        places = asked_of(loader, source, 4)
-        order = loader._schedule.order
-    assert order is not None
-    never = np.iinfo(np.int64).max
-    assert {sample for sample in range(NUM_PHOTOS) if places[sample] != never} == set(number_of)
-    samples, numbers = map(np.array, zip(*number_of.items(), strict=True))
-    epochs, positions = np.divmod(places[samples], order.n)
-    for epoch in np.unique(epochs).tolist():
-        assert (order(epoch, positions[epochs == epoch]) == numbers[epochs == epoch]).all()
-    now = 3 * 6
-    assert now <= places[samples].min() <= places[samples].max() < now + 2 * order.n

@@ -52,19 +52,6 @@ def test_a_subset_serves_its_samples_in_its_order(photos: Path) -> None:
             part.read(index)
 
 
-def test_the_source_hears_of_the_future_in_its_own_numbers() -> None:
-    class Keeping(ArraySource):
-        def set_future(self, next_use: Any) -> None:
-            asked.append(next_use)
-
-    asked: list[Any] = []
-    source: Any = Keeping(np.zeros((9, 2, 2, 3), np.uint8), np.zeros(9, np.int64))
-    part: Any = Subset(source, np.array([7, 3, 8]))
-    part.set_future(lambda numbers, is_past: 100 + numbers)
-    never = np.iinfo(np.int64).max
-    assert asked[0](np.array([3, 0, 8, 7]), False).tolist() == [101, never, 102, 100]
-
-
 def test_indices_take_four_bytes_where_they_fit() -> None:
     class Huge(ArraySource):
         def __len__(self) -> int:
