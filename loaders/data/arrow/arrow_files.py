@@ -23,7 +23,7 @@ from penstock.loaders.data.arrow.image_rows import ImageRows, check_order, no_ro
 from penstock.loaders.data.files.contract import Source, images_of
 from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
 from penstock.loaders.data.files.left_out import warn_of_left_out
-from penstock.loaders.data.files.range_index import Container, RangeIndex, RangeTable
+from penstock.loaders.data.files.range_index import RangeIndex, RangeTable
 from penstock.loaders.data.files.range_source import RangeSource
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.label_index import load_with_labels, save_with_labels
@@ -33,7 +33,8 @@ from penstock.loaders.data.labels.stored_labels import Labels
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of
 from penstock.loaders.data.remote.remote_source import RemoteSource, are_unchanged, check_remote
-from penstock.loaders.system.file_read import mtime_ns, open_regular, read_error
+from penstock.loaders.data.samples.version import Container
+from penstock.loaders.system.file_read import open_regular, read_error
 from penstock.pipelines.errors import LoaderError, printable
 
 FORMAT = 4  # the rules by which rows are ordered, skipped and labelled
@@ -63,8 +64,7 @@ class ArrowFile:
             except OSError as error:
                 raise read_error(error, path) from error
             try:
-                status = os.fstat(fd)
-                self.container = Container(path, status.st_size, mtime_ns(status))
+                self.container = Container.of_file(path, os.fstat(fd))
                 self._map(fd)
             finally:
                 os.close(fd)

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from penstock.loaders.data.arrow.arrow_columns import choose_typed, holds_bytes, read_features
 from penstock.loaders.data.arrow.arrow_package import arrow_errors, import_pyarrow
 from penstock.loaders.data.arrow.arrow_values import Values, locate_values
-from penstock.loaders.data.files.range_index import Container
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
-from penstock.loaders.system.file_read import mtime_ns, open_regular, read_error
+from penstock.loaders.data.samples.version import Container
+from penstock.loaders.system.file_read import open_regular, read_error
 from penstock.pipelines.errors import LoaderError
 
 ReadAt = Callable[[int, int], Any]  # (start, bytes) -> an object with the buffer protocol
@@ -170,7 +170,7 @@ def open_file(
     if is_url(path):  # whose version is compared with each answer
         store, url = ObjectStore(), path.decode()
         container = expected or Container(path, *store.stat(url))
-        version = container.mtime_ns
+        version = container.version
         remote = UrlFile(container, read_at or (lambda start, count: store.read(url, start, count, version).data))
         with arrow_errors(path, "E-FORMAT", "not a Parquet file"):
             file = pyarrow.parquet.ParquetFile(
@@ -184,7 +184,7 @@ def open_file(
     except OSError as error:
         raise read_error(error, path) from error
     try:
-        container = _describe(path, fd)
+        container = Container.of_file(path, os.fstat(fd))
         _refuse_changed(container, expected)
         try:
             with arrow_errors(path, "E-FORMAT", "not a Parquet file"):
@@ -195,20 +195,15 @@ def open_file(
             with file, arrow_errors(path):
                 yield file, container
         except LoaderError:
-            _refuse_changed(_describe(path, fd), expected)  # which explains why it made no sense
+            _refuse_changed(Container.of_file(path, os.fstat(fd)), expected)  # which explains why it made no sense
             raise
-        _refuse_changed(_describe(path, fd), expected)
+        _refuse_changed(Container.of_file(path, os.fstat(fd)), expected)
     finally:
         os.close(fd)
 
 
-def _describe(path: bytes, fd: int) -> Container:
-    status = os.fstat(fd)
-    return Container(path, status.st_size, mtime_ns(status))
-
-
 def _refuse_changed(found: Container, expected: Container | None) -> None:
-    if expected is None or found == expected:
+    if expected is None or (found.size, found.version.number) == (expected.size, expected.version.number):
         return
     cause = "modified since it was opened"
     if found.size != expected.size:

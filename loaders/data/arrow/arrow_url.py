@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock.loaders.data.arrow.arrow_columns import holds_bytes
 from penstock.loaders.data.arrow.arrow_package import import_pyarrow
-from penstock.loaders.data.files.range_index import Container
 from penstock.loaders.data.remote.object_store import ObjectStore
+from penstock.loaders.data.samples.version import Container
 from penstock.pipelines.errors import LoaderError
 
 MAGIC = b"ARROW1"
@@ -81,7 +81,7 @@ class SparseArrow:
         if start >= end or any(first <= start and end <= last for first, last in self._done[-8:]):
             return
         end = min(max(end, start + _WINDOW), self.container.size)
-        part = self._store.read(self._url, start, end - start, self.container.mtime_ns)
+        part = self._store.read(self._url, start, end - start, self.container.version)
         view = memoryview(part.data).cast("B")
         while len(view):
             view = view[os.pwrite(self.fd, view, end - len(view)) :]

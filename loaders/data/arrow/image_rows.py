@@ -13,11 +13,11 @@ from penstock.loaders.data.arrow.arrow_labels import RowLabels
 from penstock.loaders.data.arrow.arrow_values import Values
 from penstock.loaders.data.files.content_probe import probe_ranges, read_file
 from penstock.loaders.data.files.left_out import NO_ROW_IMAGE, NO_ROW_LABEL
-from penstock.loaders.data.files.range_index import Container, RangeTable
+from penstock.loaders.data.files.range_index import RangeTable
 from penstock.loaders.data.labels.stored_labels import Labels, digest_labels
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.path_or_url import absolute, find_object, join
-from penstock.loaders.system.file_read import mtime_ns
+from penstock.loaders.data.samples.version import MISSING, Container
 from penstock.pipelines.errors import LoaderError
 
 _NOWHERE = -1  # container of a row without an image
@@ -149,16 +149,16 @@ class ImageRows:
         path = absolute(join(folder, path if self._store is None else path.lstrip(b"/")))
         number = self._numbers.get(path)
         if number is None and self._store is not None:
-            number = self.add_container(Container(path, 0, 0))
+            number = self.add_container(Container(path, 0, MISSING))
             self._named.append(number)  # its size is looked up with those of all others
         elif number is None:
             try:
                 status = os.stat(path)
                 self._has_files = True
-                number = self.add_container(Container(path, status.st_size, mtime_ns(status)))
+                number = self.add_container(Container.of_file(path, status))
             except (OSError, ValueError):
                 self._missing.append(path)
-                number = self.add_container(Container(path, 0, 0))
+                number = self.add_container(Container(path, 0, MISSING))
         return number, self.containers[number].size
 
     def _find_named(self) -> npt.NDArray[np.int64]:
@@ -170,7 +170,7 @@ class ImageRows:
         self._has_files = any(found)
         self._missing = [url for url, about in zip(urls, found, strict=True) if about is None]
         for number, url, about in zip(self._named, urls, found, strict=True):
-            self.containers[number] = Container(url, *(about or (0, 0)))
+            self.containers[number] = Container(url, *(about or (0, MISSING)))
         return np.array([container.size for container in self.containers], np.int64)
 
 

@@ -8,8 +8,7 @@ import os
 import weakref
 from typing import Any, NamedTuple
 
-from penstock.loaders.data.files.range_index import Container
-from penstock.loaders.system.file_read import mtime_ns
+from penstock.loaders.data.samples.version import Container
 
 
 class Mapping(NamedTuple):
@@ -51,7 +50,7 @@ class MappedMemory:
         except OSError:
             return
         if status.st_ino == int(fields[4]):  # otherwise another file took its place
-            container = Container(name, status.st_size, mtime_ns(status))
+            container = Container.of_file(name, status)
             self._mappings.append(Mapping(begin, end, container, offset))
 
     def find(self, address: int, size: int) -> Mapping | None:
@@ -85,5 +84,4 @@ class MemoryFile:
         The time is a digest of the bytes: a source of the same bytes, made later, is known as the same.
         """
         os.utime(self._fd, ns=(0, int.from_bytes(self._digest.digest(), "big")))
-        status = os.fstat(self._fd)
-        return Container(self.path, status.st_size, mtime_ns(status))
+        return Container.of_file(self.path, os.fstat(self._fd))

@@ -28,7 +28,6 @@ from penstock.loaders.data.files.content_probe import probe_ranges, read_file
 from penstock.loaders.data.files.folder_scan import skipped_text
 from penstock.loaders.data.files.image_files import MAX_FILE_BYTES, IndexedImages, oversize_error
 from penstock.loaders.data.files.left_out import NO_ROW_LABEL, warn_of_left_out
-from penstock.loaders.data.files.range_source import are_unchanged
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.label_index import keep_labels
 from penstock.loaders.data.labels.label_rows import RAISE
@@ -153,7 +152,7 @@ class ParquetSource(IndexedImages):
             digest.update(self._rows.array.data)
         digest.update(self._probe())
         fingerprint = digest.hexdigest()
-        digest.update(repr([(each.size, each.mtime_ns) for each in self._containers]).encode())  # data may move
+        digest.update(repr([(each.size, each.version.number) for each in self._containers]).encode())  # data may move
         return fingerprint, digest.hexdigest()
 
     def _probe(self) -> bytes:
@@ -288,7 +287,7 @@ class ParquetSource(IndexedImages):
 
     def refreshed(self) -> ParquetSource:
         """Return this source if its files are unchanged, otherwise one of their present content."""
-        return self if are_unchanged(self._containers) else self._reopen()
+        return self if all(each.is_unchanged() for each in self._containers) else self._reopen()
 
     def describe(self, where: str = "") -> str:
         """Return one line: images, classes, bytes, files, row groups, what was skipped."""

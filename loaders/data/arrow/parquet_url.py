@@ -18,7 +18,7 @@ from penstock.loaders.data.arrow.arrow_parquet import ImageGroup, ReadAt
 from penstock.loaders.data.arrow.group_cache import GroupCache
 from penstock.loaders.data.arrow.parquet_source import ParquetSource
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.range_index import Container, RangeIndex, RangeTable
+from penstock.loaders.data.files.range_index import RangeIndex, RangeTable
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.remote.fetcher import MAX_REQUEST_BYTES
@@ -29,6 +29,7 @@ from penstock.loaders.data.remote.remote_source import (
     Request,
     check_remote,
 )
+from penstock.loaders.data.samples.version import Container
 from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.pipelines.errors import LoaderError
 

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from penstock.loaders.data.files.folder_index import FolderIndex, as_prefix
 from penstock.loaders.data.files.folder_scan import FLAT_CLASS, skipped_text
-from penstock.loaders.data.files.range_index import Container, RangeIndex
+from penstock.loaders.data.files.range_index import RangeIndex
+from penstock.loaders.data.samples.version import Container, Version
 from penstock.loaders.system.column_file import ColumnFile
 from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
 from penstock.loaders.system.saved_columns import drop_index
@@ -54,11 +55,11 @@ class IndexedImages(ABC):
         E-BOMB for more than max_file_bytes; IndexError.
         """
         path = self.path(index)
-        (name, file_size, modified_ns), start, size = self._place(index)
+        (name, file_size, version), start, size = self._place(index)
         if size > self._max_file_bytes:
             raise oversize_error(size, self._max_file_bytes, index, path)
         with located_errors(index, path, self._index.file):
-            return with_retries(lambda: read_unchanged(name, file_size, modified_ns, start, size), self._count_retry)
+            return with_retries(lambda: read_unchanged(name, file_size, version.number, start, size), self._count_retry)
 
     def _place(self, index: int) -> tuple[Container, int, int]:
         """Return the file of image `index`, where in it the image begins, and its bytes."""
@@ -105,7 +106,7 @@ class ImageFiles(IndexedImages):
 
     def _place(self, index: int) -> tuple[Container, int, int]:
         size = self._index.size(index)
-        return Container(self.path(index), size, self._index.mtime_ns(index)), 0, size
+        return Container(self.path(index), size, Version(self._index.mtime_ns(index))), 0, size
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Fill `rows` with the files of images `indices`; a file larger than max_file_bytes stays ELSEWHERE."""

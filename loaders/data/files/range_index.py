@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.folder_index import FolderIndex, ImagesHeader, as_prefix
+from penstock.loaders.data.samples.version import Container, Version
 from penstock.loaders.system.column_file import DIGEST_BYTES, Columns, join_names, narrowest, split_names
-from penstock.loaders.system.file_read import mtime_ns
 from penstock.loaders.system.saved_columns import SavedIndex
 
 FORMAT = 3
@@ -33,20 +32,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "sample_sizes": ("<u4", "<u8"),
     "sample_labels": ("<i4",),
 }
-
-
-class Container(NamedTuple):
-    """Describe a file that holds samples, as it was when it was indexed.
-
-    Attributes:
-        name: absolute path.
-        size: bytes.
-        mtime_ns: modification time.
-    """
-
-    name: bytes
-    size: int
-    mtime_ns: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +78,12 @@ class RangeIndex(SavedIndex):
 
     def container(self, number: int) -> Container:
         name = self._containers[self._container_offsets[number] : self._container_offsets[number + 1]].tobytes()
-        return Container(name, int(self.container_sizes[number]), int(self._container_mtimes[number]))
+        version = int(self._container_mtimes[number])
+        size, columns = int(self.container_sizes[number]), self.file.columns
+        if not name.startswith(b"/"):
+            return Container(name, size, Version.of_stored_object(version))
+        stamps = int(columns["container_ctimes"][number]), int(columns["container_inodes"][number])
+        return Container(name, size, Version(version, *stamps))
 
     @property
     def container_versions(self) -> npt.NDArray[np.int64]:
@@ -109,14 +99,8 @@ class RangeIndex(SavedIndex):
         return (container.name for container in self.containers())
 
     def has_same_files(self) -> bool:
-        """Return whether the containers, which are files, are the very ones that were indexed (3 us each).
-
-        Programs that copy files put their times back, and many files have equal sizes: the time of the last change and
-        the inode tell them apart.
-        """
-        columns = self.file.columns
-        stamps = zip(columns["container_ctimes"].tolist(), columns["container_inodes"].tolist(), strict=True)
-        return all(_stamps(container) == stamp for container, stamp in zip(self.containers(), stamps, strict=True))
+        """Return whether the containers, which are files, are the very ones that were indexed (3 us each)."""
+        return all(container.is_unchanged() for container in self.containers())
 
     def key(self, index: int) -> bytes:
         """Return the key of a sample: its name within its container."""
@@ -130,16 +114,6 @@ class RangeIndex(SavedIndex):
         rows["offset"], rows["size"] = self.starts[indices], self.sizes[indices]
         rows["file_size"], rows["mtime_ns"] = self.container_sizes[containers], self._container_mtimes[containers]
         return self._containers
-
-
-def _stamps(container: Container) -> tuple[int, int]:
-    """Return time of the last change and inode of a file; -1 and 0 if it is not as the container says."""
-    try:
-        status = os.stat(container.name)
-    except OSError:
-        return -1, 0
-    is_same = (status.st_size, mtime_ns(status)) == container[1:]
-    return (min(status.st_ctime_ns, 2**63 - 1), status.st_ino) if is_same else (-1, 0)
 
 
 class FileRanges:
@@ -162,7 +136,9 @@ class FileRanges:
     def container(self, number: int) -> Container:
         """Return image `number` as a container."""
         path = as_prefix(self._index.root) + self._index.relative_path(number)
-        return Container(path, self._index.size(number), self._index.mtime_ns(number))
+        stored = self._index.mtime_ns(number)
+        version = Version(stored) if path.startswith(b"/") else Version.of_stored_object(stored)
+        return Container(path, self._index.size(number), version)
 
 
 Ranges = RangeIndex | FileRanges
@@ -209,7 +185,7 @@ class RangeTable:
         for part in (key_names, key_lengths, sizes.astype(np.uint64), labels, class_names, class_offsets):
             identity.update(np.ascontiguousarray(part).data)
         container_sizes = np.array([container.size for container in self.containers], np.int64)
-        container_mtimes = np.array([container.mtime_ns for container in self.containers], np.int64)
+        container_mtimes = np.array([container.version.number for container in self.containers], np.int64)
         if self.content_digest:
             identity.update(self.content_digest)
         fingerprint = identity.hexdigest()
@@ -225,8 +201,6 @@ class RangeTable:
             skipped=self.skipped,
             examples=self.examples,
         )
-        has_files = bool(self.containers) and b"://" not in self.containers[0].name
-        stamps = [_stamps(container) if has_files else (0, 0) for container in self.containers]
         columns: Columns = {
             "class_names": class_names,
             "class_offsets": class_offsets,
@@ -234,8 +208,8 @@ class RangeTable:
             "container_offsets": container_offsets,
             "container_sizes": container_sizes,
             "container_mtimes": container_mtimes,
-            "container_ctimes": np.array([ctime for ctime, _ in stamps], np.int64),
-            "container_inodes": np.array([inode for _, inode in stamps], np.uint64),
+            "container_ctimes": np.array([each.version.ctime_ns for each in self.containers], np.int64),
+            "container_inodes": np.array([each.version.inode for each in self.containers], np.uint64),
             "sample_names": key_names,
             "sample_offsets": narrowest(key_offsets, np.uint32, np.uint64),
             "sample_containers": narrowest(self.container_of, np.uint8, np.uint16, np.uint32),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -10,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.image_files import MAX_FILE_BYTES, IndexedImages
-from penstock.loaders.data.files.range_index import Container, RangeIndex
-from penstock.loaders.system.file_read import mtime_ns
+from penstock.loaders.data.files.range_index import RangeIndex
+from penstock.loaders.data.samples.version import Container
 from penstock.pipelines.native.rows import FILE, NO_NAMES, Names, Rows
 
 
@@ -69,15 +68,3 @@ class RangeSource(IndexedImages):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RangeSource, (self._index, self._reopen, self._max_file_bytes)
-
-
-def are_unchanged(containers: Iterable[Container]) -> bool:
-    """Return whether all containers still have their size and time (2 us each)."""
-    try:
-        for name, size, modified_ns in containers:
-            status = os.stat(name)
-            if status.st_size != size or mtime_ns(status) != modified_ns:
-                return False
-    except OSError:
-        return False
-    return True

@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from penstock.loaders.data.remote.object_store import Deadline, ObjectStore
+from penstock.loaders.data.samples.version import Version
 from penstock.pipelines.errors import LoaderError
 
 MAX_GAP_BYTES = 64 << 10  # between ranges that one request reads: costs less than another request
@@ -23,7 +24,7 @@ class Range(NamedTuple):
         url: the object.
         start: offset of its bytes there.
         size: number of bytes.
-        version: of the object, as ObjectStore names it.
+        version: of the object.
         is_early: whether it is let go from memory once it is kept, because it is needed much later.
     """
 
@@ -31,7 +32,7 @@ class Range(NamedTuple):
     url: str
     start: int
     size: int
-    version: int
+    version: Version
     is_early: bool = False
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import functools
-import hashlib
 import itertools
 import multiprocessing
 import os
@@ -19,6 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from penstock.loaders.data.remote.storage_errors import ENDPOINTS, as_loader_error, is_busy, refuses_head
 from penstock.loaders.data.remote.store_profile import profile_paths, profile_settings
+from penstock.loaders.data.samples.version import Version
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.user_warnings import warn_user
 
@@ -44,12 +44,11 @@ class RemoteObject(NamedTuple):
 
     Attributes:
         size: bytes.
-        version: number that differs if the object is replaced: of its ETag, or of its time without one. Where the
-            storage tells neither, as some web servers, it is negative, and differs only with the size.
+        version: of its content.
     """
 
     size: int
-    version: int
+    version: Version
 
 
 class Part(NamedTuple):
@@ -111,7 +110,7 @@ class ObjectStore:
         return found
 
     def read(
-        self, url: str, start: int, size: int, version: int | None = None, deadline: Deadline | None = None
+        self, url: str, start: int, size: int, version: Version | None = None, deadline: Deadline | None = None
     ) -> Part:
         """Read `size` bytes from `start` on of an object that should have `version`.
 
@@ -176,11 +175,6 @@ class ObjectStore:
         return ObjectStore, ()
 
 
-def is_known(version: int) -> bool:
-    """Return whether a version tells that an object was replaced by another of its size."""
-    return version >= 0
-
-
 _warned_of = set[str]()  # hosts
 
 
@@ -193,15 +187,6 @@ def warn_of_no_version(url: bytes) -> None:
             f"the server of {printable(url)} tells no version of its objects, neither ETag nor Last-Modified: one that "
             "is replaced by another of its size is not noticed, and no local copy is kept"
         )
-
-
-def _version(etag: str | None, modified: Any, size: int) -> int:
-    is_dated = bool(modified) and getattr(modified, "timestamp", lambda: 1)() != 0  # obstore's time for none is 1970
-    if not etag and not is_dated:
-        return -1 - size
-    # In listings Azure leaves out the quotes. Some servers call one tag weak and strong in turn (RFC 9110, 8.8.3).
-    identity = etag.removeprefix("W/").strip('"') if etag else str(modified)
-    return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def _client(url: str) -> Any:
@@ -308,7 +293,7 @@ class _Obstore:
 
     @staticmethod
     def _describe(meta: Any) -> RemoteObject:
-        return RemoteObject(meta["size"], _version(meta["e_tag"], meta["last_modified"], meta["size"]))
+        return RemoteObject(meta["size"], Version.of_object(meta["e_tag"], meta["last_modified"], meta["size"]))
 
 
 def _is_below(folder: str, name: str, found: RemoteObject) -> bool:
@@ -362,7 +347,9 @@ class _Fsspec:
     def _describe(about: dict[str, Any]) -> RemoteObject:
         etag = next((about[name] for name in ("etag", "ETag", "sha256", "blob_id") if about.get(name)), None)
         modified = next((about[name] for name in _TIMES if about.get(name)), "")
-        return RemoteObject(about["size"], _version(None if etag is None else str(etag), modified, about["size"]))
+        return RemoteObject(
+            about["size"], Version.of_object(None if etag is None else str(etag), modified, about["size"])
+        )
 
     def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
         data = self._files.cat_file(url, start=start, end=start + size, **self._limit(limit_s))

@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.image_files import MAX_FILE_BYTES, IndexedImages, oversize_error
-from penstock.loaders.data.files.range_index import Container, RangeIndex, Ranges
+from penstock.loaders.data.files.range_index import RangeIndex, Ranges
 from penstock.loaders.data.files.range_source import RangeSource
 from penstock.loaders.data.remote.fetcher import Fetcher, Range, join_neighbours
 from penstock.loaders.data.remote.local_copy import LocalCopy
-from penstock.loaders.data.remote.object_store import ObjectStore, is_known, is_url, warn_of_no_version
+from penstock.loaders.data.remote.object_store import ObjectStore, is_url, warn_of_no_version
 from penstock.loaders.data.remote.path_or_url import without_key
 from penstock.loaders.data.remote.pinned_urls import without_commit
+from penstock.loaders.data.samples.version import Container
 from penstock.loaders.system.saved_columns import drop_index
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_int
@@ -98,7 +99,8 @@ def are_unchanged(index: RangeIndex) -> bool:
 
     def is_unchanged(number: int) -> bool:
         name, size, version = index.container(number)
-        return is_known(version) and store.stat(name.decode()) == (size, version)
+        now = store.stat(name.decode())
+        return now.size == size and version.is_same(now.version)
 
     with ThreadPoolExecutor(min(len(some), RemoteOptions().requests)) as pool:
         return all(pool.map(is_unchanged, some))
@@ -248,7 +250,7 @@ class FetchedRanges(IndexedImages):
     def _range(self, index: int) -> Range:
         container = self._ranges.container(int(self._ranges.container_of[index]))
         start, size = int(self._ranges.starts[index]), int(self._ranges.sizes[index])
-        return Range(index, container.name.decode(), start, size, container.mtime_ns)
+        return Range(index, container.name.decode(), start, size, container.version)
 
     def _keep(self, fetched: Range, data: memoryview) -> bool:
         return self.local is not None and data.nbytes > 0 and self.local.keep(fetched.sample, data, fetched.is_early)

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from filelock import FileLock
 
-from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, is_known, warn_of_no_version
+from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, warn_of_no_version
 from penstock.loaders.data.remote.remote_source import RemoteOptions
 from penstock.loaders.system.durable_file import make_private_folder, replace_file, write_all
 from penstock.loaders.system.progress_bar import ProgressBar
@@ -35,15 +35,15 @@ def copy_whole(url: bytes, options: RemoteOptions, folder: bytes | None = None) 
     store = ObjectStore()
     found = store.stat(url.decode())
     if folder is None:
-        digest = hashlib.blake2b(name + b" %d %d" % found, digest_size=16).hexdigest()
+        digest = hashlib.blake2b(name + b" %d %d" % (found.size, found.version.number), digest_size=16).hexdigest()
         folder = os.path.join(os.path.abspath(os.fsencode(options.local_cache)), digest.encode())
     path = os.path.join(folder, os.path.basename(name))
     try:
         make_private_folder(folder)
         with FileLock(os.fsdecode(folder + b".lock"), mode=0o600):
-            if not is_known(found.version):
+            if not found.version.is_known:
                 warn_of_no_version(url)
-            if not is_known(found.version) or not os.path.exists(path) or os.path.getsize(path) != found.size:
+            if not found.version.is_known or not os.path.exists(path) or os.path.getsize(path) != found.size:
                 _refuse_large(folder, found.size, options.local_bytes)
                 replace_file(path, lambda file: _fetch(store, url, found, file, options.requests))
     except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -13,11 +12,9 @@ from types import MappingProxyType
 
 from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, is_url
 from penstock.loaders.data.remote.path_or_url import find_object
-from penstock.loaders.system.file_read import TRANSIENT, mtime_ns, read_error, with_retries
+from penstock.loaders.data.samples.version import MISSING, Version
+from penstock.loaders.system.file_read import TRANSIENT, read_error, with_retries
 
-# The time, or version, of a file that is missing, that this user may not look at, or that is not a regular file:
-# reading it raises.
-MISSING = -(1 << 63)
 THREADS = 32  # for network storage; on a local disk they take no more processor time than one
 REMOTE_THREADS = 64
 Stats = tuple["array[int]", "array[int]"]
@@ -45,7 +42,7 @@ def stat_files(
                 for name in names:
                     found = known[prefix + name] or RemoteObject(0, MISSING)
                     sizes.append(found.size)
-                    times.append(found.version)
+                    times.append(found.version.number)
                 show(len(sizes))
         return sizes, times
     waiting: deque[Future[Stats]] = deque()
@@ -80,9 +77,10 @@ def _stat(path: bytes) -> tuple[int, int]:
         status = os.stat(path)
     except OSError as error:
         if error.errno not in TRANSIENT:
-            return 0, MISSING
+            return 0, MISSING.number
         try:
             status = with_retries(lambda: os.stat(path))
         except OSError as again:
             raise read_error(again, path) from again
-    return (status.st_size, mtime_ns(status)) if stat.S_ISREG(status.st_mode) else (0, MISSING)
+    version = Version.of_file(status)
+    return (0 if version is MISSING else status.st_size), version.number

@@ -15,7 +15,8 @@ from penstock.loaders.data.files.range_index import FileRanges
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.remote.path_or_url import without_key
 from penstock.loaders.data.remote.remote_source import FetchedRanges, RemoteOptions
-from penstock.loaders.data.tables.file_stats import MISSING, stat_files
+from penstock.loaders.data.samples.version import MISSING
+from penstock.loaders.data.tables.file_stats import stat_files
 from penstock.loaders.data.tables.list_index import ListIndexWriter
 from penstock.loaders.data.tables.row_packer import NO_LABEL, RowPacker
 from penstock.loaders.system.saved_columns import save_in_memory
@@ -84,10 +85,10 @@ class ImageList(ImageFiles):
 
     def count_missing(self, indices: npt.NDArray[np.int64]) -> int:
         """Count the files of images `indices` (int64 [n]) that were not there when they were listed."""
-        return int(np.count_nonzero(self._index.file.columns["file_mtimes"][indices] == MISSING))
+        return int(np.count_nonzero(self._index.file.columns["file_mtimes"][indices] == MISSING.number))
 
     def _warn_of_missing(self) -> None:
-        missing = np.flatnonzero(self._index.file.columns["file_mtimes"] == MISSING)
+        missing = np.flatnonzero(self._index.file.columns["file_mtimes"] == MISSING.number)
         if len(missing):
             first = printable(self.path(int(missing[0])))
             text = f"{len(missing):,} of {len(self):,} files are not there, the first is {first}"
@@ -128,7 +129,7 @@ def are_unchanged(index: FolderIndex, *, every_file: bool = True) -> bool:
     some = np.arange(index.num_files)
     if not every_file:
         sampled = np.linspace(0, index.num_files - 1, NUM_SAMPLED_FILES).astype(int)
-        missing = np.flatnonzero(index.file.columns["file_mtimes"] == MISSING)[:NUM_SAMPLED_FILES]
+        missing = np.flatnonzero(index.file.columns["file_mtimes"] == MISSING.number)[:NUM_SAMPLED_FILES]
         some = np.union1d(sampled, missing)
     parts = (some[first : first + _CHUNK].tolist() for first in range(0, len(some), _CHUNK))
     chunks = ([index.relative_path(number) for number in numbers] for numbers in parts)

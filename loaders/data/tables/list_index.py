@@ -18,7 +18,8 @@ from penstock.loaders.data.files.left_out import NO_ROW_LABEL
 from penstock.loaders.data.labels.stored_labels import digest_labels, split_classes
 from penstock.loaders.data.remote.object_store import RemoteObject, is_url
 from penstock.loaders.data.remote.path_or_url import HTTP
-from penstock.loaders.data.tables.file_stats import MISSING, stat_files
+from penstock.loaders.data.samples.version import MISSING
+from penstock.loaders.data.tables.file_stats import stat_files
 from penstock.loaders.data.tables.row_packer import RowPacker
 from penstock.loaders.system.column_file import DIGEST_BYTES
 from penstock.pipelines.errors import LoaderError, printable
@@ -73,7 +74,7 @@ class ListIndexWriter:
         self._arrange_entries()
         self._paths = hashlib.blake2b(digest_size=DIGEST_BYTES)
         self._files.sizes, self._files.mtimes = stat_files(prefix, self._name_files(), show, listed)
-        if (np.frombuffer(self._files.mtimes, np.int64) == MISSING).all():
+        if (np.frombuffer(self._files.mtimes, np.int64) == MISSING.number).all():
             folders, names = next(packer.chunks())
             raise _none_error(prefix + self._folders[folders[0]] + names[0], len(packer))
 

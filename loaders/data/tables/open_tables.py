@@ -149,7 +149,8 @@ def _describe_tables(paths: list[bytes]) -> tuple[str, bool]:
     """Return sizes, times and inodes of tables, and whether a later change of them will show in these."""
     if is_url(paths[0]):
         store = ObjectStore()
-        return json.dumps([store.stat(path.decode()) for path in paths]), True
+        objects = [store.stat(path.decode()) for path in paths]
+        return json.dumps(objects), all(each.version.is_known for each in objects)
     try:
         found = [os.stat(path) for path in paths]
     except OSError as error:

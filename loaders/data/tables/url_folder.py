@@ -114,7 +114,7 @@ class UrlFolderScan:
                 below = path.rpartition("/")[0]
                 if below not in numbers:
                     numbers[below] = self._builder.add_folder(below.encode(), label, 0, 0)
-                images.add(path.encode(), numbers[below], *found)
+                images.add(path.encode(), numbers[below], found.size, found.version.number)
         return images
 
     def _refuse_empty_classes(self) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from penstock.loaders.data.files.left_out import BROKEN_LINK, LINK, NOT_REGULAR, LeftOut
-from penstock.loaders.data.files.range_index import Container
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
-from penstock.loaders.system.file_read import mtime_ns, open_regular, read_error, with_retries
+from penstock.loaders.data.samples.version import Container
+from penstock.loaders.system.file_read import open_regular, read_error, with_retries
 from penstock.pipelines.errors import LoaderError
 
 BLOCK = 512  # bytes: headers and contents begin at multiples of it
@@ -68,7 +68,7 @@ def open_tar(path: bytes, store: ObjectStore) -> Iterator[OpenTar]:
         fd = with_retries(lambda: open_regular(path))
         try:
             before = os.fstat(fd)
-            container = Container(path, before.st_size, mtime_ns(before))
+            container = Container.of_file(path, before)
             yield OpenTar(container, lambda start, count: os.pread(fd, count, start), _LOCAL_WINDOW)
             after = os.fstat(fd)
         finally:

@@ -16,9 +16,10 @@ from range_server import RangeServer, serve_ranges
 
 from penstock.loaders import create_loader
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.files.range_index import Container, RangeIndex, RangeTable
+from penstock.loaders.data.files.range_index import RangeIndex, RangeTable
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.remote_source import RemoteOptions, RemoteSource
+from penstock.loaders.data.samples.version import Container
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.pipelines import imagenet_train

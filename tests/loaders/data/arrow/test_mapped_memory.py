@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.loaders.data.arrow.mapped_memory import MappedMemory, MemoryFile
+from penstock.loaders.data.samples.version import Container
 
 PAGE = mmap.PAGESIZE
 
@@ -27,7 +28,7 @@ def test_files_are_found_by_the_address_of_their_bytes(tmp_path: Path, name: str
         return
     assert found is not None
     assert (found.begin, found.offset) == (address, 2 * PAGE)
-    assert found.container == (bytes(path), 5 * PAGE, path.stat().st_mtime_ns)
+    assert found.container == Container.of_file(bytes(path), path.stat())
     assert MappedMemory().find(address + 100, 3 * PAGE) is None
     os.replace(tmp_path / name, tmp_path / "moved")
     moved = MappedMemory().find(address, 10)
@@ -69,9 +70,9 @@ def test_other_memory_has_no_file() -> None:
 def test_a_file_without_a_name_holds_what_was_appended() -> None:
     file = MemoryFile()
     assert [file.append(b"abc"), file.append(memoryview(b"defg")), file.append(b"")] == [0, 3, 7]
-    name, size, time = file.container()
+    name, size, version = file.container()
     assert (size, Path(os.fsdecode(name)).read_bytes()) == (7, b"abcdefg")
-    assert os.stat(name).st_mtime_ns == time
+    assert os.stat(name).st_mtime_ns == version.number
 
 
 def test_the_time_of_a_file_without_a_name_follows_from_its_bytes() -> None:
@@ -79,5 +80,5 @@ def test_the_time_of_a_file_without_a_name_follows_from_its_bytes() -> None:
     for file, parts in zip(files, ([b"ab", b"c"], [b"abc"], [b"abd"]), strict=True):
         for part in parts:
             file.append(part)
-    times = [file.container().mtime_ns for file in files]
+    times = [file.container().version.number for file in files]
     assert times[0] == times[1] != times[2]

@@ -28,10 +28,11 @@ from served_rows import Row, serve
 
 from penstock.loaders import Blocks, LoaderError, open_source
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.files.range_index import Container, RangeIndex, RangeTable
+from penstock.loaders.data.files.range_index import RangeIndex, RangeTable
 from penstock.loaders.data.remote import fetcher, local_copy
 from penstock.loaders.data.remote.local_copy import LocalCopy
 from penstock.loaders.data.remote.remote_source import RemoteSource
+from penstock.loaders.data.samples.version import Container, Version
 from penstock.loaders.order.order import Shuffled
 from penstock.loaders.system.saved_columns import save_in_memory
 
@@ -48,7 +49,7 @@ def index_of(num_samples: int, least: int, most: int) -> RangeIndex:
     ends = np.cumsum(sizes + 512)
     table = RangeTable(
         kind="remote files",
-        containers=[Container(b"http://host/a.bin", int(ends[-1]), 1)],
+        containers=[Container(b"http://host/a.bin", int(ends[-1]), Version(1))],
         container_of=np.zeros(num_samples, np.int64),
         starts=ends - sizes,
         sizes=sizes,

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from folder_trees import plant
 
+from penstock.loaders.data.samples.version import MISSING
 from penstock.loaders.data.tables import file_stats
-from penstock.loaders.data.tables.file_stats import MISSING, stat_files
+from penstock.loaders.data.tables.file_stats import stat_files
 from penstock.loaders.system import file_read
 from penstock.pipelines.errors import LoaderError
 
@@ -34,7 +35,7 @@ def test_what_cannot_be_read_is_missing(tmp_path: Path) -> None:
     names = [b"a", b"none", b"folder", b"pipe", b"loop", b"a/b", b"x" * 300]
     sizes, times = stat_files(os.fsencode(tmp_path) + b"/", [names])
     assert sizes.tolist() == [1, 0, 0, 0, 0, 0, 0]
-    assert [time == MISSING for time in times] == [False] + [True] * 6
+    assert [time == MISSING.number for time in times] == [False] + [True] * 6
 
 
 @pytest.mark.parametrize("failures", [1, 99])

@@ -348,7 +348,7 @@ def test_a_tar_that_shrinks_meanwhile_is_refused(tmp_path: Path) -> None:
             list(members)
         path.write_bytes(b"")
         os.truncate(path, tar.container.size)
-        os.utime(path, ns=(tar.container.mtime_ns, tar.container.mtime_ns))
+        os.utime(path, ns=(tar.container.version.number, tar.container.version.number))
 
 
 # ---- mutations ----

@@ -1,0 +1,89 @@
+"""Tells one state of a file or an object from another."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from typing import Any, NamedTuple
+
+from penstock.loaders.system.file_read import mtime_ns
+
+_NOWHERE = -(1 << 63)
+
+
+class Version(NamedTuple):
+    """Identify a state of the content of a file or an object, next to its name and size.
+
+    Attributes:
+        number: what an index stores: modification time (ns) of a file, or a hash of the ETag of an object.
+        ctime_ns, inode: time of the last change of a file, and its inode; 0 where these were not recorded.
+        is_known: False if a change is not noticed while the size stays the same: nothing is kept on its strength.
+    """
+
+    number: int
+    ctime_ns: int = 0
+    inode: int = 0
+    is_known: bool = True
+
+    @classmethod
+    def of_file(cls, status: os.stat_result) -> Version:
+        """Return the version of a file; MISSING if it is not a regular file."""
+        if not stat.S_ISREG(status.st_mode):
+            return MISSING
+        return cls(mtime_ns(status), min(status.st_ctime_ns, 2**63 - 1), status.st_ino)
+
+    @classmethod
+    def of_object(cls, etag: str | None, modified: Any, size: int) -> Version:
+        """Return the version of an object; without a tag, of its time. Some web servers report neither."""
+        is_dated = bool(modified) and getattr(modified, "timestamp", lambda: 1)() != 0  # obstore's for none is 1970
+        if not etag and not is_dated:
+            return cls(-1 - size, is_known=False)
+        # In listings Azure leaves out the quotes. Some servers call a tag weak and strong in turn (RFC 9110, 8.8.3).
+        identity = etag.removeprefix("W/").strip('"') if etag else str(modified)
+        digest = hashlib.blake2b(identity.encode(), digest_size=8).digest()
+        return cls(int.from_bytes(digest, "little") >> 1)
+
+    @classmethod
+    def of_stored_object(cls, number: int) -> Version:
+        """Return the version of an object from the number that an index stores."""
+        return cls(number, is_known=number >= 0 or number == _NOWHERE)
+
+    def is_same(self, now: Version) -> bool:
+        """Return whether the content is certainly that of `now`.
+
+        Programs that copy files put their times back, and many files have equal sizes: the time of the last change and
+        the inode tell them apart, where both versions have them.
+        """
+        are_stamped = self.inode and now.inode
+        return self.is_known and now.is_known and (self[:3] == now[:3] if are_stamped else self.number == now.number)
+
+
+# Of what is not there, that this user may not look at, or that is not a regular file: reading it raises.
+MISSING = Version(_NOWHERE)
+
+
+class Container(NamedTuple):
+    """Describe a file or an object that holds samples, as it was when it was indexed.
+
+    Attributes:
+        name: absolute path, or URL.
+        size: bytes.
+        version: of its content.
+    """
+
+    name: bytes
+    size: int
+    version: Version
+
+    @classmethod
+    def of_file(cls, path: bytes, status: os.stat_result) -> Container:
+        return cls(path, status.st_size, Version.of_file(status))
+
+    def is_unchanged(self) -> bool:
+        """Return whether it, a file, still has this size and version (3 us)."""
+        try:
+            now = Container.of_file(self.name, os.stat(self.name))
+        except OSError:
+            return self.version.number == MISSING.number
+        return now.size == self.size and self.version.is_same(now.version)
