@@ -166,7 +166,7 @@ class DataLoaderAttributes(ABC):
     @property
     def batch_size(self) -> int:
         """The samples of a full batch on each rank."""
-        return self._schedule.at(self._cursor).batch_size
+        return self._schedule.batch_size_at(self._cursor)
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from penstock.loaders.make.native_rows import Plan, plan_images
 from penstock.loaders.make.own_transform import OwnTransform, transformed_layout
 from penstock.loaders.make.read_ahead import ReadAhead
 from penstock.loaders.make.worker_fields import mask_types
-from penstock.loaders.order.bucket_order import Size
 from penstock.loaders.order.cursor import Cursor
+from penstock.loaders.order.epoch_steps import Shape, Size
 from penstock.loaders.order.schedule import Schedule
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
 from penstock.pipelines.plan.patch_grids import plan_patches
@@ -110,18 +110,15 @@ class BatchPlanner:
     def _planned(self, cursor: Cursor) -> tuple[BatchLayout, Plan]:
         """Return layout and plan of the batch at `cursor`."""
         schedule, drawn_by = self.schedule, (self.schedule.seed, cursor.epoch)
-        batch_size, rounds = schedule.at(cursor).batch_size, schedule.rounds
-        shape = schedule.size_at(cursor) if rounds is None else schedule.length_at(cursor)
+        batch_size, shape = schedule.batch_size_at(cursor), schedule.shape_at(cursor)
         found = self._kept.plans.get((cursor.epoch, batch_size, shape))
         if found is None:
-            if rounds is not None:
-                crops = self._patch_layout(batch_size, rounds.patch, schedule.length_at(cursor))
-                grid = rounds.patch, schedule.length_at(cursor), rounds.max_ratio
+            crops, rounds = self._crops(batch_size, shape), schedule.rounds
+            if rounds is not None and isinstance(shape, int):
+                grid = rounds.patch, shape, rounds.max_ratio
                 plan = Plan(partial(plan_patches, self.pipeline, grid, *drawn_by), crops)
             else:
-                pipelines = self.pipelines_at(cursor)
-                crops = self._make_layout(pipelines, batch_size)
-                plan = plan_images(pipelines, *drawn_by, crops)
+                plan = plan_images(self._views(shape), *drawn_by, crops)
             found = transformed_layout(crops, self.transforms), plan
             _keep(self._kept.plans, (cursor.epoch, batch_size, shape), found)
         return found
@@ -148,11 +145,11 @@ class BatchPlanner:
         """Return the layout of the batch at `cursor`, in its slot."""
         return self._planned(cursor)[0]
 
-    def _patch_layout(self, batch_size: int, patch: int, length: int) -> BatchLayout:
-        return patch_layout(self.pipeline, batch_size, patch, length, self._masks)
-
-    def _make_layout(self, pipelines: tuple[ImagePipeline, ...], batch_size: int) -> BatchLayout:
-        images = image_layout(pipelines, batch_size)
+    def _crops(self, batch_size: int, shape: Shape) -> BatchLayout:
+        """Return the layout of a batch before transforms."""
+        if self.schedule.patch is not None and isinstance(shape, int):
+            return patch_layout(self.pipeline, batch_size, self.schedule.patch, shape, self._masks)
+        images = image_layout(self._views(shape), batch_size)
         return images._replace(
             extras=tuple((name, tuple(Part(size, kind) for size in images.crop_sizes)) for name, kind in self._masks)
         )
@@ -181,22 +178,19 @@ class BatchPlanner:
 
     def pipelines_at(self, cursor: Cursor) -> tuple[ImagePipeline, ...]:
         """Return the pipelines with the size that the schedule gives the batch at `cursor`, if it gives one."""
-        size = self.schedule.size_at(cursor)
-        return self.pipelines if size is None else self._resize(size)
+        return self._views(self.schedule.shape_at(cursor))
 
-    def _resize(self, size: Size) -> tuple[ImagePipeline, ...]:
-        """Return the pipelines with `size`; several views keep their own, since then the batch size alone changes."""
-        return resized(self.pipelines, size) if len(self.pipelines) == 1 else self.pipelines
+    def _views(self, shape: Shape) -> tuple[ImagePipeline, ...]:
+        """Return the pipelines with a size; several views keep their own, since then the batch size alone changes."""
+        if isinstance(shape, tuple) and len(self.pipelines) == 1:
+            return resized(self.pipelines, shape)
+        return self.pipelines
 
     @property
     def largest_layout(self) -> BatchLayout:
         """A layout that has room for any batch."""
-        layout = transformed_layout(self._make_layout(self.pipelines, self.schedule.batch_size), self.transforms)
-        shapes, rounds = self.schedule.shapes(), self.schedule.rounds
-        layouts = [self._make_layout(self._resize(size), number) for number, size in shapes]
-        if rounds is not None:
-            pairs = zip(rounds.batch_sizes, rounds.lengths, strict=True)
-            layouts = [self._patch_layout(number, rounds.patch, length) for number, length in pairs]
+        layout = transformed_layout(self._crops(self.schedule.batch_size, None), self.transforms)
+        layouts = [self._crops(*shape) for shape in self.schedule.shapes()]
         if not layouts:
             return layout
         most = max(each.num_bytes for each in layouts)

@@ -139,7 +139,7 @@ class BlockFetch:
         order: Any = schedule.order
         end = order.span_at(epoch, begin)[1]
         start = self._start.position if epoch == self._start.epoch else 0
-        self._samples = np.sort(order(epoch, schedule.at(Cursor(epoch, 0)).positions_between(start, begin, end)))
+        self._samples = np.sort(order(epoch, schedule.positions_between(epoch, start, begin, end)))
         self._num_announced, self._end = 0, Cursor(epoch, end)
         self._first, self._size = epoch * schedule.n + begin, end - begin
 

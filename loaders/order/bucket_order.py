@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.order.epoch_steps import EpochSteps, Shape, Size, refuse_never_full
 from penstock.loaders.order.permutation import Index, Permutation
-from penstock.loaders.system.memoize_per_object import keep_results
 from penstock.loaders.system.shared_memory import SharedArray
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, count_text
 
-Size = tuple[int, int]  # height and width of images, in pixels
 _BATCHES, _FIRST_BUCKET = 0, 1  # numbers of the draws of an epoch
 _AT_ONCE = 256  # steps whose buckets are looked up at once
 
@@ -56,9 +56,14 @@ class Bucketed:
         found: Index = self.members.array[places].astype(np.int64)
         return found
 
-    def steps(self, epoch: int, global_batch: int, *, drop_last: bool) -> BucketSteps:
-        """Return the steps of `epoch`, each of `global_batch` samples of one bucket."""
-        return _lay_out(self, epoch, global_batch, drop_last)
+    def steps(self, epoch: int, global_batch: int, **about: Any) -> BucketSteps:
+        """Return the steps of `epoch`, each of `global_batch` samples of one bucket; `about` as in EpochSteps."""
+        held = np.diff(self.starts)
+        counts = held // global_batch if about["drop_last"] else -(-held // global_batch)
+        total = int(counts.sum())
+        shuffle = Permutation.of_epoch(total, self.seed, epoch, _BATCHES) if self.shuffled and total else None
+        about |= {"starts": self.starts, "sizes": self.sizes, "global_batch": global_batch}
+        return BucketSteps(**about, counts=counts, shuffle=shuffle)
 
 
 def make_bucketed(buckets: npt.NDArray[np.uint8], sizes: tuple[Size, ...], seed: int, *, shuffled: bool) -> Bucketed:
@@ -74,31 +79,34 @@ def make_bucketed(buckets: npt.NDArray[np.uint8], sizes: tuple[Size, ...], seed:
     return Bucketed(n=n, seed=seed, shuffled=shuffled, **about)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, eq=False)
-class BucketSteps:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BucketSteps(EpochSteps):
     """Lay out the steps of one epoch, in memory that does not grow with it.
 
-    A place in the epoch is the number of samples that were served before it. Each step takes `global_batch` samples,
-    except the last batch of a bucket, which may be short.
+    Each step takes `global_batch` samples of one bucket, except the last one of a bucket, which may be short.
 
     Attributes:
         starts: as of Bucketed.
+        sizes: as of Bucketed.
         global_batch: samples per step, of all ranks.
         counts: int64 [buckets], steps of each bucket.
-        shuffle: permutes the batches; None for bucket after bucket.
+        shuffle: permutes the steps; None for bucket after bucket.
     """
 
     starts: Index
+    sizes: tuple[Size, ...]
     global_batch: int
     counts: Index
     shuffle: Permutation | None
-    ends: Index = field(init=False)  # of each bucket's batches in the list of all
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ends", np.cumsum(self.counts))
+    kind: ClassVar[str] = "buckets"
 
     def __len__(self) -> int:
         return int(self.ends[-1])
+
+    @cached_property
+    def ends(self) -> Index:
+        """Return where the steps of each bucket end in the list of all, int64 [buckets]."""
+        return np.cumsum(self.counts)
 
     @property
     def end(self) -> int:
@@ -107,15 +115,33 @@ class BucketSteps:
     def batch(self, place: int) -> int:
         return self.global_batch
 
+    def shape(self, place: int) -> Shape:
+        number = self.number(place)
+        return self.sizes[_buckets(self, number // _AT_ONCE)[number % _AT_ONCE]]
+
+    def shapes(self) -> list[tuple[int, Shape]]:
+        return [(self.global_batch, size) for size in self.sizes]
+
     def left(self, place: int) -> int:
         return len(self) - self.number(place)
 
     def after(self, place: int) -> int:
         return self.place(self.number(place) + 1)
 
-    def group(self, place: int, steps: int) -> tuple[int, int]:
+    def group(self, place: int, most: int) -> tuple[int, int, int]:
         number = self.number(place)
-        return self.place(number - number % steps), number % steps
+        return self.place(number - number % most), most, number % most
+
+    def saved_batches(self) -> int:
+        return self.global_batch
+
+    def saved_sizes(self) -> list[list[int]]:
+        return list(map(list, self.sizes))
+
+    def refuse_never_full(self, batch: int) -> None:
+        for size, count in zip(self.sizes, np.diff(self.starts).tolist(), strict=True):
+            name = f"the {count_text(count, 'sample')} of bucket {size}"
+            refuse_never_full(batch, count or batch, name, "leave the bucket out, ")
 
     @cached_property
     def _short(self) -> tuple[Index, Index]:
@@ -148,16 +174,8 @@ class BucketSteps:
             raise LoaderError("E-STATE", cause, fix="resume with a batch_size that gives the state's global batch")
         return number
 
-    def bucket(self, number: int) -> int:
-        """Return the bucket of step `number`."""
-        return int(_buckets(self, number // _AT_ONCE)[number % _AT_ONCE])
-
-    def positions(self, place: int, steps: int, rows: Index) -> Index:
-        """Return the positions of Bucketed at `rows` of some global batches, from `place` on: int64 [steps, rows].
-
-        Rows without a sample have the position n, and so have steps behind the last one.
-        """
-        n, numbers = self.starts[-1], self.number(place) + np.arange(steps, dtype=np.int64)
+    def positions(self, place: int, steps: int = 1) -> Index:
+        n, rows, numbers = self.n, self._rows(place), self.number(place) + np.arange(steps, dtype=np.int64)
         positions = np.full((len(numbers), len(rows)), n, np.int64)
         inside = numbers < len(self)
         batches = numbers[inside] if self.shuffle is None else self.shuffle(numbers[inside])
@@ -179,12 +197,3 @@ def _buckets(steps: BucketSteps, part: int) -> Index:
     numbers = np.arange(part * _AT_ONCE, min((part + 1) * _AT_ONCE, len(steps)), dtype=np.int64)
     batches = numbers if steps.shuffle is None else steps.shuffle(numbers)
     return np.searchsorted(steps.ends, batches, "right")
-
-
-@keep_results(8)
-def _lay_out(order: Bucketed, epoch: int, global_batch: int, drop_last: bool) -> BucketSteps:
-    held = np.diff(order.starts)
-    counts = held // global_batch if drop_last else -(-held // global_batch)
-    total = int(counts.sum())
-    shuffle = Permutation.of_epoch(total, order.seed, epoch, _BATCHES) if order.shuffled and total else None
-    return BucketSteps(order.starts, global_batch, counts, shuffle)

@@ -2,47 +2,119 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
+from penstock.loaders.order.permutation import Index
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.plan.philox import STREAM_LENGTHS, random_words
 
+Size = tuple[int, int]  # height and width of images, in pixels
+Shape = Size | int | None  # of the images of a batch; the sequence length where they are in patches; None: as always
 
-class EpochSteps(Protocol):
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EpochSteps(ABC):
     """Lay out the steps of one epoch; a place is the number of samples that were served before it.
 
     Attributes:
-        end: the place behind the last step, which may lie beyond the last sample.
+        n: samples of the epoch.
+        drop_last: whether samples that do not fill a step are left out.
+        rank: which of the ranks positions are asked for.
+        world_size: number of ranks.
+        lanes: of the order; see BlockShuffled.
+        kind: what messages call these steps, if they begin at certain places only.
     """
 
-    @property
-    def end(self) -> int: ...
+    n: int
+    drop_last: bool
+    rank: int
+    world_size: int
+    lanes: int
+    kind: ClassVar[str] = ""
 
+    @property
+    @abstractmethod
+    def end(self) -> int:
+        """Return the place behind the last step, which may lie beyond the last sample."""
+
+    @abstractmethod
     def batch(self, place: int) -> int:
         """Return the samples, of all ranks, that a full step at `place` takes."""
-        ...
 
+    @abstractmethod
     def left(self, place: int) -> int:
         """Count the steps from `place` on."""
-        ...
 
+    @abstractmethod
     def number(self, place: int) -> int:
-        """Return the number of the step at `place`."""
-        ...
+        """Return the number of the step at `place`. Raises LoaderError E-STATE if none begins there."""
 
     def after(self, place: int) -> int:
         """Return the place after the step at `place`."""
-        ...
+        return place + self.batch(place)
 
-    def group(self, place: int, steps: int) -> tuple[int, int]:
-        """Return the place of a group of `steps` that are looked up together, and which of it the one at `place` is."""
-        ...
+    def group(self, place: int, most: int) -> tuple[int, int, int]:
+        """Return the steps that are looked up together: first place, their number, and which of them `place` is."""
+        return place, 1, 0
+
+    def positions(self, place: int, steps: int = 1) -> Index:
+        """Return the positions that the rank serves of some equal steps from `place` on, int64 [steps, batch_size].
+
+        Those of n and above hold no sample, and come last.
+        """
+        batch, rows = self.batch(place), self._rows(place)
+        modulus = math.gcd(self.lanes, batch)
+        remainders, turns = np.divmod(rows, batch // modulus)
+        begins = place + batch * np.arange(steps, dtype=np.int64)[:, None]
+        positions: Index = begins + (remainders - begins) % modulus + turns * modulus
+        outside = positions >= self.n
+        if modulus > 1 and outside.any():
+            positions = np.take_along_axis(positions, np.argsort(outside, axis=1, kind="stable"), axis=1)
+        return positions
+
+    def _rows(self, place: int) -> Index:
+        batch_size = self.batch(place) // self.world_size
+        return self.rank * batch_size + np.arange(batch_size, dtype=np.int64)
+
+    def served(self, place: int) -> int:
+        """Count the steps from `place` on in which the rank has a sample."""
+        return self.left(place)
+
+    def shape(self, place: int) -> Shape:
+        """Return the shape of the images of the step at `place`."""
+        return None
+
+    def shapes(self) -> list[tuple[int, Shape]]:
+        """Return the samples of a full step, of all ranks, and its shape, for all kinds of steps."""
+        return []
+
+    def saved_batches(self) -> int | list[int] | None:
+        """Return what the places of the steps depend on, for states; None where a step may begin anywhere."""
+        return None
+
+    def saved_sizes(self) -> Any:
+        """Return what a state says of the sizes of all steps, as JSON holds it; None if they do not decide them."""
+        return None
+
+    def refuse_never_full(self, batch: int) -> None:
+        """Raise ValueError where a global batch of `batch` samples never fills."""
+        refuse_never_full(batch, self.n, f"{self.n} samples")
+
+
+def refuse_never_full(batch: int, samples: int, name: str, cure: str = "") -> None:
+    """Raise ValueError if a global batch is larger than the samples that fill it."""
+    if batch > samples:
+        raise ValueError(
+            f"a global batch of {batch} never fills from {name}: lower batch_size, {cure}or pass drop_last=False"
+        )
 
 
 def count_steps(samples: int, batch: int, *, drop_last: bool) -> int:
@@ -50,21 +122,19 @@ def count_steps(samples: int, batch: int, *, drop_last: bool) -> int:
     return samples // batch if drop_last else -(-samples // batch)
 
 
-@dataclass(frozen=True)
-class EqualSteps:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EqualSteps(EpochSteps):
     """Lay out steps that take equally many samples from each of a few places on.
 
     Attributes:
-        n: samples of the epoch.
-        drop_last: whether samples that do not fill a step are left out.
         starts: the places at which the batch changes, from 0 on; a step begins at each.
         batches: samples per step, of all ranks, from each of these on.
+        sizes: of the images, from each of these on; None for the pipeline's.
     """
 
-    n: int
-    drop_last: bool
     starts: tuple[int, ...]
     batches: tuple[int, ...]
+    sizes: tuple[Size | None, ...]
 
     @property
     def end(self) -> int:
@@ -74,6 +144,12 @@ class EqualSteps:
     def batch(self, place: int) -> int:
         return self.batches[self._part(place)]
 
+    def shape(self, place: int) -> Shape:
+        return self.sizes[self._part(place)]
+
+    def shapes(self) -> list[tuple[int, Shape]]:
+        return list(zip(self.batches, self.sizes, strict=True))
+
     def left(self, place: int) -> int:
         part = self._part(place)
         begins = place, *self.starts[part + 1 :]
@@ -81,23 +157,20 @@ class EqualSteps:
         steps = sum(count_steps(end - begin, batch, drop_last=False) for (begin, end), batch in parts)
         return steps + count_steps(self.n - begins[-1], self.batches[-1], drop_last=self.drop_last)
 
-    def last(self, place: int) -> int:
-        """Return where the last of the steps from `place` on begins."""
-        begin = max(place, self.starts[-1])
-        return begin + (self.left(begin) - 1) * self.batches[-1]
-
     def number(self, place: int) -> int:
         part = self._part(place)
         begin = self.starts[part]
         return self.left(0) - self.left(begin) + (place - begin) // self.batches[part]
 
-    def after(self, place: int) -> int:
-        return place + self.batch(place)
+    def served(self, place: int) -> int:
+        steps, begin = self.left(place), max(place, self.starts[-1])
+        last = begin + (self.left(begin) - 1) * self.batches[-1]
+        return steps - (steps > 0 and not (self.positions(last) < self.n).any())
 
-    def group(self, place: int, steps: int) -> tuple[int, int]:
+    def group(self, place: int, most: int) -> tuple[int, int, int]:
         part = self._part(place)
-        within = (place - self.starts[part]) // self.batches[part] % steps
-        return place - within * self.batches[part], within
+        within = (place - self.starts[part]) // self.batches[part] % most
+        return place - within * self.batches[part], most, within
 
     def _part(self, place: int) -> int:
         return bisect_right(self.starts, place) - 1
@@ -121,54 +194,54 @@ class Rounds:
     max_ratio: float | None
     shuffled: bool
 
-    def batches(self, world_size: int) -> list[int]:
-        """Return the samples of all ranks for each length."""
-        return [batch_size * world_size for batch_size in self.batch_sizes]
 
-
-@dataclass(frozen=True)
-class RoundSteps:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoundSteps(EpochSteps):
     """Lay out the steps of one epoch, in memory that does not grow with it.
 
-    The steps of the last round, which is not whole, come in the order of `batches`: so all epochs have equally many.
+    The steps of the last round, which is not whole, come in the order of `rounds`: so all epochs have equally many.
 
     Attributes:
-        n: samples of the epoch.
-        drop_last: whether samples that do not fill a step are left out.
-        batches: samples of the steps of a round, of all ranks.
-        key: seed and epoch by which the order in each round is drawn; None for the order of `batches`.
+        rounds: the steps of a round.
+        batches: samples of each of these, of all ranks.
+        key: seed and epoch by which the order in each round is drawn.
     """
 
-    n: int
-    drop_last: bool
+    rounds: Rounds
     batches: tuple[int, ...]
-    key: tuple[int, int] | None
+    key: tuple[int, int]
+    kind: ClassVar[str] = "patches"
 
     @property
     def end(self) -> int:
-        return _count(self)[1]
+        return self._totals[1]
 
     def batch(self, place: int) -> int:
-        return self.batches[self.kind(place)]
+        return self.batches[self._kind(place)]
 
-    def kind(self, place: int) -> int:
-        """Return which of `batches` the step at `place` is."""
+    def shape(self, place: int) -> Shape:
+        return self.rounds.lengths[self._kind(place)]
+
+    def shapes(self) -> list[tuple[int, Shape]]:
+        return list(zip(self.batches, self.rounds.lengths, strict=True))
+
+    def _kind(self, place: int) -> int:
         number, step = self._find(place)
         return self._order(number)[step]
 
     def left(self, place: int) -> int:
-        steps, end = _count(self)
+        steps, end = self._totals
         return 0 if place >= end else steps - self.number(place)
 
     def number(self, place: int) -> int:
         number, step = self._find(place)
         return number * len(self.batches) + step
 
-    def after(self, place: int) -> int:
-        return place + self.batch(place)
+    def saved_batches(self) -> list[int]:
+        return list(self.batches)
 
-    def group(self, place: int, steps: int) -> tuple[int, int]:
-        return place, 0
+    def saved_sizes(self) -> dict[str, Any]:
+        return {"patch": self.rounds.patch, "lengths": list(self.rounds.lengths), "max_ratio": self.rounds.max_ratio}
 
     def _find(self, place: int) -> tuple[int, int]:
         """Return the round and the number in it of the step that begins at `place`. Raises LoaderError E-STATE."""
@@ -181,7 +254,19 @@ class RoundSteps:
 
     def _order(self, number: int) -> tuple[int, ...]:
         is_whole = (number + 1) * sum(self.batches) <= self.n
-        return _draw(len(self.batches), *self.key, number) if self.key and is_whole else tuple(range(len(self.batches)))
+        count = len(self.batches)
+        return _draw(count, *self.key, number) if self.rounds.shuffled and is_whole else tuple(range(count))
+
+    @cached_property
+    def _totals(self) -> tuple[int, int]:
+        """Return the number of steps, and the place behind the last one."""
+        rounds, rest = divmod(self.n, sum(self.batches))
+        count, end = rounds * len(self.batches), self.n - rest
+        for batch in self.batches:
+            if end >= self.n or (self.drop_last and end + batch > self.n):
+                break
+            count, end = count + 1, end + batch
+        return count, end
 
 
 @lru_cache(maxsize=64)
@@ -189,15 +274,3 @@ def _draw(count: int, seed: int, epoch: int, number: int) -> tuple[int, ...]:
     """Return the steps of a round in the order that is drawn for it."""
     words = random_words(seed, epoch, np.array([number], np.int64), STREAM_LENGTHS, count)[0]
     return tuple(np.argsort(words, kind="stable").tolist())
-
-
-@lru_cache(maxsize=16)
-def _count(steps: RoundSteps) -> tuple[int, int]:
-    """Return the number of steps, and the place behind the last one."""
-    rounds, rest = divmod(steps.n, sum(steps.batches))
-    count, end = rounds * len(steps.batches), steps.n - rest
-    for batch in steps.batches:
-        if end >= steps.n or (steps.drop_last and end + batch > steps.n):
-            break
-        count, end = count + 1, end + batch
-    return count, end

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from penstock.loaders.data.files.contract import Source
 from penstock.loaders.make.sizes.read_sizes import refuse_unread
 from penstock.loaders.make.sizes.saved_sizes import image_sizes
-from penstock.loaders.order.bucket_order import Bucketed, Size, make_bucketed
+from penstock.loaders.order.bucket_order import Bucketed, make_bucketed
+from penstock.loaders.order.epoch_steps import Size
 from penstock.pipelines.messages.checked import checked_int, checked_tuple, shown
 from penstock.pipelines.spec import ImagePipeline
 

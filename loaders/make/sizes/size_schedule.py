@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.loaders.make.sizes.aspect_buckets import checked_size
-from penstock.loaders.order.bucket_order import Size
+from penstock.loaders.order.epoch_steps import Size
 from penstock.loaders.order.schedule import Phase
 from penstock.loaders.order.state import NUM_EPOCHS
 from penstock.pipelines.messages.checked import checked_int, shown

@@ -50,7 +50,7 @@ def test_every_sample_is_served_once_in_steps_of_one_bucket_alike_on_all_ranks(
             served = 0
             for number, cursor in enumerate(cursors):
                 step = list(itertools.chain.from_iterable(schedule.batch(*cursor).tolist() for schedule in ranks))
-                (size,) = {schedule.size_at(cursor) for schedule in ranks}
+                (size,) = {schedule.shape_at(cursor) for schedule in ranks}
                 held = [sample for sample in step if sample >= 0]
                 assert size is not None
                 assert {SIZES[bucket_of[sample]] for sample in held} == {size}
@@ -84,7 +84,7 @@ def test_batches_of_all_buckets_are_mixed_and_short_ones_are_not_always_last() -
     changes, short = [], []
     for epoch in range(20):
         cursors = walk(schedule, epoch)
-        sizes = [schedule.size_at(cursor) for cursor in cursors]
+        sizes = [schedule.shape_at(cursor) for cursor in cursors]
         changes.append(np.mean([first != second for first, second in itertools.pairwise(sizes)]))
         short += [at for at, cursor in enumerate(cursors) if (schedule.batch(*cursor) < 0).any()]
     assert 0.45 < np.mean(changes) < 0.55  # as by coin flips
@@ -133,7 +133,7 @@ def test_buckets_that_cannot_be_served_are_refused(settings: dict[str, Any], wor
 def test_ranks_without_a_sample_of_a_short_batch_have_padding() -> None:
     order, _ = bucketed([40, 1])
     ranks = [Schedule(n=41, batch_size=4, rank=r, world_size=4, order=order, drop_last=False) for r in range(4)]
-    (lonely,) = [cursor for cursor in walk(ranks[0]) if ranks[0].size_at(cursor) == SIZES[1]]
+    (lonely,) = [cursor for cursor in walk(ranks[0]) if ranks[0].shape_at(cursor) == SIZES[1]]
     assert [int((schedule.batch(*lonely) >= 0).sum()) for schedule in ranks] == [1, 0, 0, 0]
 
 
@@ -149,7 +149,7 @@ def test_a_place_far_inside_a_large_epoch_is_found_without_memory() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 300_000
-    assert {SIZES[bucket] for bucket in buckets[batch]} == {schedule.size_at(cursor)}
+    assert {SIZES[bucket] for bucket in buckets[batch]} == {schedule.shape_at(cursor)}
 
 
 # ---- sizes by epoch ----
@@ -166,7 +166,7 @@ def test_epochs_of_another_batch_size_still_serve_every_sample_once(world: int) 
     for epoch, (batch_size, size) in enumerate([(12, (32, 32)), (12, (32, 32)), (8, (48, 40)), (20, (64, 64))]):
         cursors = walk(ranks[0], epoch)
         assert len(cursors) == ranks[0].steps(0, epoch) == -(-100 // (batch_size * world))
-        assert {schedule.size_at(cursor) for schedule in ranks for cursor in cursors} == {size}
+        assert {schedule.shape_at(cursor) for schedule in ranks for cursor in cursors} == {size}
         served = np.concatenate([schedule.batch(*cursor) for cursor in cursors for schedule in ranks])
         assert len(served) == len(cursors) * world * batch_size
         assert sorted(served[served >= 0].tolist()) == list(range(100))

@@ -43,12 +43,12 @@ def test_every_sample_is_served_once_in_steps_alike_on_all_ranks(n: int, drop_la
             cursors = walk(ranks[0], epoch)
             assert all(walk(schedule, epoch) == cursors for schedule in ranks)
             steps = [np.concatenate([each.batch(*cursor) for each in ranks]).tolist() for cursor in cursors]
-            lengths = [ranks[0].length_at(cursor) for cursor in cursors]
+            lengths = [ranks[0].shape_at(cursor) for cursor in cursors]
             for number, (cursor, step) in enumerate(zip(cursors, steps, strict=True)):
                 left = ranks[-1].steps(cursor.position, epoch)
                 assert (ranks[0].number(cursor), left) == (number, len(cursors) - number)
-                assert {schedule.length_at(cursor) for schedule in ranks} == {lengths[number]}
-                assert len(step) == {64: 36, 128: 18, 384: 6}[lengths[number]] == ranks[0].at(cursor).global_batch
+                assert {schedule.shape_at(cursor) for schedule in ranks} == {lengths[number]}
+                assert len(step) == {64: 36, 128: 18, 384: 6}[lengths[number]] == ranks[0].batch_size_at(cursor) * world
             epochs[world].append((steps, lengths))
             served = [sample for step in steps for sample in step if sample >= 0]
             most = ranks[0].share(epoch) * world
@@ -60,16 +60,16 @@ def test_every_sample_is_served_once_in_steps_alike_on_all_ranks(n: int, drop_la
 
 def test_lengths_come_equally_often_in_an_order_that_is_drawn() -> None:
     (schedule,) = in_patches(n=7800)
-    lengths = [[schedule.length_at(cursor) for cursor in walk(schedule, epoch)] for epoch in range(2)]
+    lengths = [[schedule.shape_at(cursor) for cursor in walk(schedule, epoch)] for epoch in range(2)]
     for epoch in lengths:
         assert Counter(epoch) == {64: 100, 128: 200, 384: 100}
         assert all(Counter(epoch[at : at + 4]) == Counter(LENGTHS) for at in range(0, 400, 4))
         firsts = Counter(epoch[::4])
         assert all(10 < count < 70 for count in firsts.values())
     assert lengths[0] != lengths[1]
-    assert lengths[0] != [s.length_at(c) for s in in_patches(n=7800, seed=4) for c in walk(s, 0)]
+    assert lengths[0] != [s.shape_at(c) for s in in_patches(n=7800, seed=4) for c in walk(s, 0)]
     in_order = replace(schedule, rounds=replace(schedule.rounds, shuffled=False))
-    assert [in_order.length_at(cursor) for cursor in walk(in_order, 1)] == [*LENGTHS] * 100
+    assert [in_order.shape_at(cursor) for cursor in walk(in_order, 1)] == [*LENGTHS] * 100
 
 
 def test_an_epoch_in_patches_goes_on_only_with_its_batches() -> None:
@@ -113,7 +113,7 @@ def test_sizes_by_update_change_at_the_batches_of_a_run(world: int, drop_last: b
             phase = max(phase for phase in phases if phase.first <= update)
             step = np.concatenate([schedule.batch(*cursor) for schedule in ranks])
             assert len(step) == phase.batch_size * world
-            assert ranks[0].size_at(cursor) == phase.size
+            assert ranks[0].shape_at(cursor) == phase.size
             number = ranks[0].number(cursor)
             assert ranks[0].steps(0, epoch) == number + ranks[0].steps(cursor.position, epoch)
             assert (number == 0) == (cursor.position == 0)
