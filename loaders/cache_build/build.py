@@ -28,7 +28,6 @@ from penstock.loaders.system.durable_file import make_private_folder, remove_lef
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.fields.field_kinds import MOVING
 from penstock.pipelines.messages.checked import checked_bool, checked_int, shown
 
 _OURS = re.compile(rb"(shard-\d{5}-of-\d{5}\.h5|penstock-cache\.json)(\.(lock|tmp)(\..+)?)?")
@@ -105,7 +104,7 @@ def checked_encoding(encoding: Encoding | None) -> Encoding | None:
 def refuse_resized_fields(source: Source, encoding: Encoding) -> None:
     """Raise ValueError for fields that would not fit the images as they are stored."""
     kinds = source.field_kinds if has_fields(source) else {}
-    moving = [name for name, kind in kinds.items() if kind.kind in MOVING and not kind.relative]
+    moving = [name for name, kind in kinds.items() if kind.rules.moves and not kind.relative]
     if encoding.resize is not None and moving:
         raise ValueError(
             f"encoding makes the images smaller, and {', '.join(moving)} would not fit them: use an Encoding without "

@@ -48,7 +48,6 @@ from penstock.loaders.run.feed.batch_feed import Stage
 from penstock.loaders.run.feed.copies import checked_device, numbered
 from penstock.loaders.run.workers.needs import Needs
 from penstock.pipelines.batch.stage import BatchStage, PatchStage, PlainStage
-from penstock.pipelines.fields.field_kinds import MOVING
 from penstock.pipelines.messages.checked import checked_bool, checked_int
 from penstock.pipelines.sample.decode import NATIVE
 from penstock.pipelines.spec import ImagePipeline, checked_views
@@ -248,7 +247,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     stages = [make_stage(*both) for both in zip(views, transforms or [None] * len(views), strict=True)]
     if with_geometry and "geometry" in kinds:
         raise ValueError("with_geometry=True puts 'geometry' into batches, and the data has a field of that name")
-    moving = [name for name, kind in kinds.items() if kind.kind in MOVING] + ["geometry"] * with_geometry
+    moving = [name for name, kind in kinds.items() if kind.rules.moves] + ["geometry"] * with_geometry
     check_moving(moving, views, transforms)
     warn_of_unpaired(kinds, views)
     # After all checks of the arguments, because it may build a cache, for hours.

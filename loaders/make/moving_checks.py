@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.loaders.make.compose_fields import find_mirror, is_albumentations, takes_fields
 from penstock.loaders.make.own_transform import OwnTransform, keeps_size, size_fault
-from penstock.pipelines.fields.field_kinds import MOVING, FieldKind
+from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.messages.checked import checked_bool
 from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.spec import ImagePipeline
@@ -25,7 +25,7 @@ def handed_fields(
 
     Raises ValueError for functions that may move pixels next to fields that do not follow them.
     """
-    moving = {name: kind for name, kind in kinds.items() if kind.kind in MOVING}
+    moving = {name: kind for name, kind in kinds.items() if kind.rules.moves}
     names = ", ".join([*moving, *["geometry"] * has_geometry])
     stays = transform_moves is not None and not checked_bool("transform_moves", transform_moves)
     given = [function for function in functions if function is not None]

@@ -26,10 +26,9 @@ from penstock.loaders.data.files.left_out import warn_of_left_out
 from penstock.loaders.data.files.range_index import RangeIndex, RangeTable
 from penstock.loaders.data.files.range_source import RangeSource
 from penstock.loaders.data.files.reopen_source import Reopening
-from penstock.loaders.data.labels.label_index import load_with_labels, save_with_labels
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
-from penstock.loaders.data.labels.stored_labels import Labels
+from penstock.loaders.data.labels.stored_labels import Labels, load_with_labels, save_with_labels
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of
 from penstock.loaders.data.remote.remote_source import RemoteSource, are_unchanged, check_remote

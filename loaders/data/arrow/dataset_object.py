@@ -19,9 +19,9 @@ from penstock.loaders.data.files.left_out import warn_of_left_out
 from penstock.loaders.data.files.range_index import RangeIndex
 from penstock.loaders.data.files.range_source import RangeSource
 from penstock.loaders.data.files.reopen_source import Reopening
-from penstock.loaders.data.labels.label_index import save_with_labels
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
+from penstock.loaders.data.labels.stored_labels import save_with_labels
 from penstock.loaders.system.machine import ensure_memory
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_int, shown

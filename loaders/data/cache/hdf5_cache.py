@@ -16,8 +16,8 @@ import numpy.typing as npt
 from penstock.loaders.data.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, About, Record, crc32
 from penstock.loaders.data.cache.hdf5_file import CacheFile
 from penstock.loaders.data.cache.shards import MANIFEST, check_shards, is_shard_name, read_manifest
-from penstock.loaders.data.fields.columns import ArrayColumn, RaggedColumn, take_values
 from penstock.loaders.data.fields.packed_fields import join_fields
+from penstock.loaders.data.samples.columns import ArrayColumn, RaggedColumn, take_values
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, count_text, size_text
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.fields.coco_document import file_error, find_images, find_objects, read_document
-from penstock.loaders.data.fields.columns import BytesColumn
 from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.samples.columns import BytesColumn
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import shown
 
@@ -51,7 +51,7 @@ class CocoMasks:
 
     def read(self, index: int) -> npt.NDArray[Any]:
         """Return the mask of sample `index`, integers [height, width]."""
-        height, width, objects = json.loads(self._drawn.take_bytes(np.array([index]))[0])
+        height, width, objects = json.loads(self._drawn.read(index))
         mask = np.zeros((height, width), self._dtype)
         for value, outline in objects:
             if isinstance(outline, list):

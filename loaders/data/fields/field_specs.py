@@ -14,15 +14,15 @@ import numpy as np
 from penstock.loaders.data.fields.box_values import check_boxes, check_keypoints
 from penstock.loaders.data.fields.coco import CocoFields, read_coco
 from penstock.loaders.data.fields.coco_masks import CocoMasks
-from penstock.loaders.data.fields.columns import ENCODED, ArrayColumn, BytesColumn, RaggedColumn, TextFiles
 from penstock.loaders.data.fields.fielded import Field, Fielded
 from penstock.loaders.data.fields.mask_files import call_by_name, find_masks, match_source
 from penstock.loaders.data.fields.mask_values import warn_of_ignored_foreground
-from penstock.loaders.data.fields.yolo import read_yolo
+from penstock.loaders.data.fields.yolo import TextFiles, read_yolo
 from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn, RaggedColumn
 from penstock.loaders.system.file_read import decode_text
 from penstock.pipelines.errors import count_text, printable
-from penstock.pipelines.fields.field_kinds import MIN_AREA, FieldKind
+from penstock.pipelines.fields.field_kinds import MIN_AREA, RULES, FieldKind
 from penstock.pipelines.messages.checked import (
     checked_bool,
     checked_choice,
@@ -205,8 +205,7 @@ def _make_fields(source: Source, name: str, value: Any) -> dict[str, Field]:
     spec = _as_spec(name, value)
     if isinstance(spec, Masks):
         field = _mask_field(source, spec)
-        read = field.column.take if isinstance(field.column, ArrayColumn) else field.column.read  # type: ignore[union-attr]
-        warn_of_ignored_foreground(name, read, len(source), spec.ignore_index)
+        warn_of_ignored_foreground(name, field.column.read, len(source), spec.ignore_index)  # type: ignore[union-attr]
         return {name: field}
     if isinstance(spec, Keypoints):
         points, swaps = check_keypoints(spec.points, () if spec.swaps is None else spec.swaps, len(source))
@@ -295,7 +294,7 @@ def _plain_field(source: Source, value: Any) -> Field:
         if all(isinstance(each, of_type) for each in values):
             if kind == "text":
                 _warn_of_other_text(source, values)
-            return Field(FieldKind(kind=kind), BytesColumn([_encode(kind, each) for each in values]))
+            return Field(FieldKind(kind=kind), BytesColumn([_encode(RULES[kind].encode, each) for each in values]))
     raise AssertionError("every value is an object")
 
 
@@ -321,9 +320,9 @@ def _warn_of_other_text(source: Source, texts: Sequence[str]) -> None:
         )
 
 
-def _encode(kind: str, value: Any) -> bytes:
+def _encode(encode: Any, value: Any) -> bytes:
     try:
-        return ENCODED[kind][0](value)
+        return bytes(encode(value))
     except (TypeError, ValueError) as error:
         raise ValueError(f"values must be text, bytes, or what JSON can hold, got {shown(value)} ({error})") from None
 

@@ -10,20 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.fields.coco_masks import CocoMasks
-from penstock.loaders.data.fields.columns import ArrayColumn, RaggedColumn, TextFiles, take_values
-from penstock.loaders.data.fields.mask_files import MaskBytes, MaskFiles, MaskSource
+from penstock.loaders.data.fields.mask_files import MaskFiles, MaskSource
+from penstock.loaders.data.fields.yolo import TextFiles
 from penstock.loaders.data.files.contract import FieldSource, Source, has_fields
 from penstock.loaders.data.files.view import View
+from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn, RaggedColumn, take_values
 from penstock.pipelines.fields.field_kinds import FieldKind
-
-Column = RaggedColumn | ArrayColumn | MaskFiles | MaskBytes | MaskSource | CocoMasks
 
 
 class Field(NamedTuple):
     """Hold a field of all samples: what it is, and its values."""
 
     kind: FieldKind
-    column: Column
+    column: RaggedColumn | ArrayColumn | MaskFiles | MaskSource | CocoMasks
 
 
 class Fielded(View):
@@ -78,10 +77,7 @@ class Fielded(View):
     def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
         """Return the fields of images `indices` that are no masks."""
         found = self.source.fields(indices) if has_fields(self.source) else {}
-        return found | self._taken(indices)
-
-    def _taken(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
-        return {
+        return found | {
             name: take_values(kind, column, indices)
             for name, (kind, column) in self._of.items()
             if kind.kind != "mask" and isinstance(column, (RaggedColumn, ArrayColumn))
@@ -93,8 +89,8 @@ class Fielded(View):
             assert isinstance(self.source, FieldSource)
             return self.source.mask(name, index)
         column = self._of[name].column
-        assert not isinstance(column, RaggedColumn)
-        return column.take(index) if isinstance(column, ArrayColumn) else column.read(index)
+        assert isinstance(column, BytesColumn) or not isinstance(column, RaggedColumn)
+        return column.read(index)
 
     def field_path(self, name: str, index: int) -> bytes | None:
         """Return the path of the file that holds field `name` of image `index`; None if it lies in none of its own."""

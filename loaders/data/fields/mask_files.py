@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.fields.columns import ArrayColumn, BytesColumn
 from penstock.loaders.data.fields.join import join_sources, refuse_repeated, sample_stems, stem
 from penstock.loaders.data.files.content_probe import probe_ranges, read_file
 from penstock.loaders.data.files.contract import Source, sample_name
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES
 from penstock.loaders.data.files.view import find_whole
+from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn
 from penstock.loaders.system.file_read import mtime_ns, read_error
 from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.messages.checked import shown
@@ -29,15 +29,15 @@ class MaskFiles:
     """Read the mask file of each sample."""
 
     def __init__(self, paths: Iterable[bytes]) -> None:
-        absolute = [os.path.abspath(path) for path in paths]
-        self._paths, self._count = BytesColumn(absolute), len(absolute)
+        self._paths = BytesColumn(list(map(os.path.abspath, paths)))
+        self.path = self._paths.read
 
     def digest(self) -> bytes:
         """Return a digest of the files' names below the folder that holds all, their sizes, and some of their bytes.
 
         Not of that folder: a copy of the data elsewhere is the same.
         """
-        paths = self._paths.take_bytes(np.arange(self._count))
+        paths = list(map(self.path, range(len(self._paths))))
         root = len(os.path.commonpath(list(map(os.path.dirname, paths)))) if paths else 0
         digest = hashlib.blake2b(b"\0".join(path[root:] for path in paths), digest_size=16)
         sizes = self._stat(paths)[:, 0]
@@ -47,7 +47,7 @@ class MaskFiles:
 
     def content(self) -> bytes:
         """Return a digest of the files' sizes and modification times."""
-        stats = self._stat(self._paths.take_bytes(np.arange(self._count)))
+        stats = self._stat(list(map(self.path, range(len(self._paths)))))
         return hashlib.blake2b(stats.data, digest_size=16).digest()
 
     def _stat(self, paths: Sequence[bytes]) -> npt.NDArray[np.int64]:
@@ -62,25 +62,6 @@ class MaskFiles:
                 return file.read()
         except OSError as error:
             raise read_error(error, path) from error
-
-    def path(self, index: int) -> bytes:
-        """Return the path of the mask of sample `index`."""
-        return self._paths.take_bytes(np.array([index]))[0]
-
-
-class MaskBytes:
-    """Hold the encoded mask of each sample in shared memory."""
-
-    def __init__(self, masks: Sequence[bytes]) -> None:
-        self._masks, self._count = BytesColumn(masks), len(masks)
-        self.digest = self._masks.digest
-
-    def __len__(self) -> int:
-        return self._count
-
-    def read(self, index: int) -> bytes:
-        """Return the mask of sample `index`."""
-        return self._masks.take_bytes(np.array([index]))[0]
 
 
 class MaskSource:
@@ -108,7 +89,7 @@ class MaskSource:
         return hashlib.blake2b(self._masks.fingerprint.encode() + self._numbers.digest(), digest_size=16).digest()
 
 
-def find_masks(source: Source, where: Any) -> MaskFiles | MaskBytes | MaskSource:
+def find_masks(source: Source, where: Any) -> MaskFiles | BytesColumn | MaskSource:
     """Return the masks of a source's samples.
 
     where: a folder, in which each has the name of its image, perhaps with another suffix; a pattern of paths, such as
@@ -122,10 +103,10 @@ def find_masks(source: Source, where: Any) -> MaskFiles | MaskBytes | MaskSource
         cure = "give each a mask of its own, or a list with one path per sample"
         refuse_repeated(map(os.fsdecode, found), lambda index: printable(source.path(index)), "samples", cure, "mask")
         return _check_first(source, MaskFiles(found))
-    if isinstance(where, (list, tuple, MaskBytes)):
+    if isinstance(where, (list, tuple, BytesColumn)):
         if len(where) != len(source):
             raise ValueError(f"masks must be one path per sample ({len(source):,}), got {len(where):,}")
-        if isinstance(where, MaskBytes):
+        if isinstance(where, BytesColumn):
             return where
         _warn_of_other_order(source, paths := _as_paths(where))
         return _check_first(source, MaskFiles(paths))

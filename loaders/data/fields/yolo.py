@@ -13,6 +13,7 @@ from penstock.loaders.data.fields.box_classes import checked_names
 from penstock.loaders.data.fields.join import file_stem, sample_stems, stem
 from penstock.loaders.data.fields.mask_files import whole_names
 from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.samples.columns import RaggedColumn
 from penstock.loaders.system.file_read import decode_text
 from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.fields.ragged import Ragged
@@ -21,6 +22,19 @@ from penstock.pipelines.messages.user_warnings import warn_user
 
 _MOST_CLASS = 2**31 - 1
 _MOST_SHARE = 2.0  # of the image's side; what reaches out of it by less is refused when its size is known
+
+
+class TextFiles(RaggedColumn):
+    """Hold what was read of a text file for each sample: `folder` has one of the sample's name."""
+
+    def __init__(self, values: Ragged, folder: str) -> None:
+        super().__init__(values)
+        self._folder = folder
+
+    def path(self, name: bytes) -> bytes:
+        """Return the path of the text file of the sample called `name`."""
+        name = os.path.basename(name) if os.path.isabs(name) else name
+        return os.path.join(os.fsencode(self._folder), os.path.splitext(name)[0] + b".txt")
 
 
 def read_yolo(

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from penstock.pipelines.fields.field_kinds import MOVING, FieldKind
+from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
 from penstock.pipelines.targets import Targets
@@ -200,7 +200,7 @@ def has_fields(source: Source) -> TypeGuard[FieldSource]:
 
 def has_moving_fields(source: Source) -> bool:
     """Return whether `source` has fields that follow the crop of their image, such as boxes."""
-    return has_fields(source) and any(kind.kind in MOVING for kind in source.field_kinds.values())
+    return has_fields(source) and any(kind.rules.moves for kind in source.field_kinds.values())
 
 
 def images_of(source: Source) -> Any:

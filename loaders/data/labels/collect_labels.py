@@ -13,7 +13,8 @@ import numpy.typing as npt
 from penstock.loaders.data.labels.class_numbers import Label, checked_classes, number_classes
 from penstock.loaders.data.labels.label_text import BOOLEANS, is_number, plain_label, read_text
 from penstock.loaders.data.labels.row_errors import Fail, where_is
-from penstock.loaders.data.labels.stored_labels import ALONE, LabelValues, pack_sets
+from penstock.loaders.data.labels.stored_labels import ALONE, pack_sets
+from penstock.loaders.data.samples.columns import StoredValues
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
@@ -320,11 +321,10 @@ class LabelColumn:
         if self._first_missing is not None:
             fail, row, cause = self._first_missing
             return self._error(fail, row, f"{cause}{said}", fix)
-        return self._fail(
-            self._codes[-1], f"label -1 is negative, which stands for no label{said}", f"{_FROM_0}; {fix}"
-        )
+        cause = f"label -1 is negative, which stands for no label{said}"
+        return self._fail(self._codes[-1], cause, f"{_FROM_0}; {fix}")
 
-    def finish(self, kept: npt.NDArray[np.bool_]) -> LabelValues:
+    def finish(self, kept: npt.NDArray[np.bool_]) -> StoredValues:
         """Return the labels of the rows that are `kept`, all of which have one (bool [rows]).
 
         Raises the error of a row whose label is none of `classes`.
@@ -338,7 +338,7 @@ class LabelColumn:
             values = values if self._kind == FLOAT else values.reshape(-1, self._width)
             if names and values.shape[1:] != (len(names),):
                 raise ValueError(f"classes must name the {self._width} elements of a label, got {len(names)} names")
-            return LabelValues(values[kept], names)
+            return StoredValues(values[kept], names)
         labels = list(self._codes)
         if self._kind == SET:
             numbers, classes = number_classes(labels, self._classes or _in_order(labels), self._fail)
@@ -357,7 +357,7 @@ class LabelColumn:
         if self._kind == NAME and self._looked_up and max(self._looked_up) < len(names):
             self._warn_of_two_meanings(list(map(os.fsdecode, names)))
         numbers, classes = number_classes(labels, known, self._fail)
-        return LabelValues(numbers[np.frombuffer(self._code_of, np.uint32)][kept], classes)
+        return StoredValues(numbers[np.frombuffer(self._code_of, np.uint32)][kept], classes)
 
     def _are_booleans(self, labels: Collection[Any], known: tuple[bytes, ...] | None) -> bool:
         """Return whether labels are the truth values alone, and not class names that are listed."""

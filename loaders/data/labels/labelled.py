@@ -12,10 +12,10 @@ import numpy.typing as npt
 from penstock.loaders.data.files.contract import Source, has_targets, sample_name
 from penstock.loaders.data.files.view import View
 from penstock.loaders.data.labels.class_numbers import ONE_CLASS, checked_classes, checked_classes_by_label
-from penstock.loaders.data.labels.label_index import LabelIndex, keep_labels
 from penstock.loaders.data.labels.label_rows import LabelRows, warn_of_rare_classes
 from penstock.loaders.data.labels.label_text import is_number
-from penstock.loaders.data.labels.stored_labels import ALONE, NOT_CLASSES, Labels, LabelValues
+from penstock.loaders.data.labels.stored_labels import ALONE, NOT_CLASSES, Labels, keep_labels
+from penstock.loaders.data.samples.columns import SavedColumns, StoredValues
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -33,9 +33,9 @@ class Labelled(View):
 
     keeps_order = True
 
-    def __init__(self, source: Source, index: LabelIndex) -> None:
+    def __init__(self, source: Source, index: SavedColumns) -> None:
         self._index = index
-        super().__init__(source, len(source), f"with labels {index.digest}")
+        super().__init__(source, len(source), f"with labels {index.identity}")
 
     @property
     def unlabelled(self) -> Source:
@@ -44,33 +44,33 @@ class Labelled(View):
 
     def _show(self, source: Source) -> None:
         super()._show(source)
-        alone = self._index.labels.get(ALONE)
+        alone = self._index.columns.get(ALONE)
         self.has_targets = alone is None or not alone.are_classes
         self.classes = () if alone is None else alone.classes
-        named = {name: found.classes for name, found in self._index.labels.items() if found.classes}
+        named = {name: found.classes for name, found in self._index.columns.items() if found.classes}
         self.label_classes = named if self.has_targets else {}
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the class numbers (int64) of images `indices`; 0 where labels are no class numbers."""
-        return np.zeros(len(indices), np.int64) if self.has_targets else self._index.labels[ALONE].serve(indices)
+        return np.zeros(len(indices), np.int64) if self.has_targets else self._index.columns[ALONE].serve(indices)
 
     def targets(self, indices: npt.NDArray[np.int64]) -> Targets:
-        of = {name: found.serve(indices) for name, found in self._index.labels.items()}
+        of = {name: found.serve(indices) for name, found in self._index.columns.items()}
         return of[ALONE] if list(of) == [ALONE] else of
 
     def describe(self) -> str:
-        names = ", ".join(name for name in self._index.labels if name)
+        names = ", ".join(name for name in self._index.columns if name)
         return f"{self.source.describe()}, with {f'labels {names}' if names else 'other labels'}"
 
 
-def serve_labels(source: Source, index: LabelIndex | None, *, has_list: bool = True) -> Source:
+def serve_labels(source: Source, index: SavedColumns | None, *, has_list: bool = True) -> Source:
     """Return `source` with the labels in `index`, if there is one.
 
     Warn of texts that are hardly classes, unless the user listed these (`has_list`).
     """
     served = source if index is None else Labelled(source, index)
     if not has_list and index is not None:
-        for values, classes in index.labels.values():
+        for values, classes in index.columns.values():
             if values.dtype == np.int32:
                 warn_of_rare_classes(values, classes)
     elif not has_list and 2 * len(served.classes) > len(served):
@@ -163,7 +163,7 @@ def read_labels(labels: Any, num_samples: int, classes: Any = None) -> Labels:
     return rows.finish()
 
 
-def _read_array(values: npt.NDArray[Any], classes: Any) -> LabelValues:
+def _read_array(values: npt.NDArray[Any], classes: Any) -> StoredValues:
     rows = LabelRows(classes, fix=_NO_LABEL)
     column, numbers = rows.column(), range(len(values))
     places = column.begin(~np.isnan(values) if values.ndim == 1 else np.ones(len(values), bool), _fail, numbers)
@@ -175,7 +175,7 @@ def _read_array(values: npt.NDArray[Any], classes: Any) -> LabelValues:
     return rows.finish()[ALONE]
 
 
-def _read_named(name: str, column: Any, num_samples: int, classes: Mapping[str, Any]) -> LabelValues:
+def _read_named(name: str, column: Any, num_samples: int, classes: Mapping[str, Any]) -> StoredValues:
     try:
         of = read_labels(column, num_samples, classes.get(name))
         if list(of) != [ALONE]:

@@ -1,59 +1,35 @@
-"""Labels of all samples: class numbers, numbers, vectors, or sets of classes."""
+"""Labels of all samples: class numbers, numbers, vectors, or sets of classes, kept next to an index of images."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.data.files.folder_index import FolderIndex
+from penstock.loaders.data.files.range_index import RangeIndex
 from penstock.loaders.data.labels.class_numbers import ONE_CLASS
+from penstock.loaders.data.samples.columns import SavedColumns, StoredValues, save_columns
+from penstock.loaders.system.saved_columns import Open, Write, load_saved, save_in_memory, save_index
 
 ALONE = ""  # the name of labels that have none
 # The class of all images whose labels are of another kind: a cache, which holds class numbers, keeps this name.
 NOT_CLASSES = b"(labels are not classes)"
 
 
-class LabelValues(NamedTuple):
-    """Hold one label per sample.
-
-    Attributes:
-        values: int32 [n] of class numbers; float32 [n] or [n, k]; or uint8 [n, k / 8], sets of k classes, a bit each.
-        classes: what the class numbers, or the k elements, are called; empty where these have no names.
-    """
-
-    values: npt.NDArray[Any]
-    classes: tuple[bytes, ...] = ()
-
-    @property
-    def are_classes(self) -> bool:
-        """Whether the labels are class numbers."""
-        return self.values.dtype == np.int32
-
-    def serve(self, indices: Any) -> npt.NDArray[Any]:
-        """Return the labels of samples `indices`: int64 [b], or float32 [b] or [b, k], of sets 1 for each member."""
-        found: npt.NDArray[Any] = self.values[indices]
-        if self.values.dtype == np.uint8:
-            return np.unpackbits(found, axis=-1, count=len(self.classes)).astype(np.float32)
-        return found.astype(np.int64) if self.are_classes else found
-
-    def take(self, indices: npt.NDArray[np.int64]) -> LabelValues:
-        """Return the labels of samples `indices`."""
-        return self._replace(values=self.values[indices])
-
-
-Labels = Mapping[str, LabelValues]  # by name; those that have no name are ALONE
+Labels = Mapping[str, StoredValues]  # by name; those that have no name are ALONE
 
 
 def pack_sets(
     numbers: npt.NDArray[np.int32], sample_of: npt.NDArray[np.int64], num_samples: int, classes: tuple[bytes, ...]
-) -> LabelValues:
+) -> StoredValues:
     """Return sets of classes: class `numbers`, each with the sample whose set it is in (both [m])."""
     values = np.zeros((num_samples, -(-len(classes) // 8)), np.uint8)
     np.bitwise_or.at(values, (sample_of, numbers >> 3), (128 >> (numbers & 7)).astype(np.uint8))
-    return LabelValues(values, classes)
+    return StoredValues(values, classes)
 
 
 def split_classes(labels: Labels, num_samples: int) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...], Labels]:
@@ -74,3 +50,32 @@ def digest_labels(labels: Labels) -> str:
         digest.update(repr((name, values.dtype.str, values.shape, classes)).encode())
         digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
+
+
+def keep_labels(labels: Labels, name: bytes | None = None) -> SavedColumns:
+    """Write labels to a file in the user's cache folder, or in memory without a `name`, and map it."""
+    return save_columns(labels, digest_labels(labels), name)
+
+
+Index = TypeVar("Index", FolderIndex, RangeIndex)
+
+
+def load_with_labels(name: bytes, open_index: Open[Index]) -> tuple[Index | None, SavedColumns | None]:
+    """Open the saved index `name`, with the labels that belong to it; None if either is not there or damaged."""
+    index = load_saved(name, open_index)
+    if index is None or not index.header.labels:
+        return index, None
+    labels = load_saved(_next_to(name), SavedColumns)
+    return (index, labels) if labels is not None and labels.identity == index.header.labels else (None, None)
+
+
+def save_with_labels(
+    name: bytes | None, write: Write, open_index: Open[Index], labels: Labels
+) -> tuple[Index, SavedColumns | None]:
+    """Save an index of images, and the labels that are no class numbers; in memory without a `name`."""
+    kept = keep_labels(labels, name and _next_to(name)) if labels else None
+    return (save_in_memory(write, open_index) if name is None else save_index(name, write, open_index)), kept
+
+
+def _next_to(name: bytes) -> bytes:
+    return name.removesuffix(b".index") + b"_labels.index"

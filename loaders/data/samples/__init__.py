@@ -1,1 +1,1 @@
-"""The table of samples: the containers that hold them, and where in these they lie."""
+"""The table of samples: containers, where samples lie in these, and columns of values."""

@@ -14,11 +14,11 @@ from penstock.loaders.data.arrow.arrow_files import ArrowFile
 from penstock.loaders.data.arrow.arrow_parquet import open_file, read_schema
 from penstock.loaders.data.arrow.dataset_object import refuse_transform
 from penstock.loaders.data.fields.field_specs import Masks
-from penstock.loaders.data.fields.mask_files import MaskBytes
 from penstock.loaders.data.files.contract import Source, sample_name
 from penstock.loaders.data.files.path_patterns import expand_pattern, is_pattern
 from penstock.loaders.data.labels.choose_columns import IMAGE_COLUMNS, find_named, refuse_twins
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of
+from penstock.loaders.data.samples.columns import BytesColumn
 from penstock.loaders.data.tables.open_tables import as_root
 from penstock.loaders.data.tables.table_rows import PARQUET_SUFFIX, TABLE_SUFFIXES, choose_reader, read_header
 from penstock.loaders.system.file_read import read_error
@@ -227,12 +227,12 @@ def _check_name(name: str, names: Sequence[Any], table: Any) -> None:
     refuse_twins([name], names)
 
 
-def _as_masks(values: Sequence[Any], name: str, folder: bytes) -> MaskBytes | list[bytes]:
+def _as_masks(values: Sequence[Any], name: str, folder: bytes) -> BytesColumn | list[bytes]:
     """Return paths of masks, or their content."""
     contents = [value.get("bytes") if isinstance(value, dict) else value for value in values]
     held = [each for each in contents if isinstance(each, bytes)]
     if held and len(held) == len(values):
-        return MaskBytes(held)
+        return BytesColumn(held)
     paths: list[bytes] = []
     for index, value in enumerate(values):
         path = value.get("path") if isinstance(value, dict) else value

@@ -13,10 +13,10 @@ from penstock.loaders.data.files.folder_index import FolderIndex
 from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES, warn_of_left_out, warn_of_parts
 from penstock.loaders.data.labels.choose_columns import choose_columns
-from penstock.loaders.data.labels.label_index import save_with_labels
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import blame_rows
+from penstock.loaders.data.labels.stored_labels import save_with_labels
 from penstock.loaders.data.remote.object_store import RemoteObject
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, without_query
 from penstock.loaders.data.remote.remote_source import check_remote

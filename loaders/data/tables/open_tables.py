@@ -15,13 +15,14 @@ from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.folder_index import FolderIndex
 from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
 from penstock.loaders.data.files.left_out import warn_of_left_out
-from penstock.loaders.data.labels.label_index import LabelIndex, load_with_labels, save_with_labels
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import blame_rows
+from penstock.loaders.data.labels.stored_labels import load_with_labels, save_with_labels
 from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, is_url
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of
 from penstock.loaders.data.remote.remote_source import check_remote
+from penstock.loaders.data.samples.columns import SavedColumns
 from penstock.loaders.data.tables.image_list import ImageList, are_unchanged, open_index
 from penstock.loaders.data.tables.list_index import ListIndexWriter
 from penstock.loaders.data.tables.row_packer import RowPacker
@@ -91,7 +92,7 @@ def _open_images(
     missing_labels: str,
     max_file_bytes: int,
     **remote_options: Any,
-) -> tuple[ImageList, LabelIndex | None]:
+) -> tuple[ImageList, SavedColumns | None]:
     """Open the images of tables, and the labels that are no class numbers."""
     options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
     options |= {"max_file_bytes": max_file_bytes, **remote_options}

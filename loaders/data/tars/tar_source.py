@@ -15,9 +15,9 @@ from penstock.loaders.data.files.range_source import RangeSource
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.choose_columns import split_floats
 from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
-from penstock.loaders.data.labels.label_index import load_with_labels, save_with_labels
 from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
+from penstock.loaders.data.labels.stored_labels import load_with_labels, save_with_labels
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.remote_source import (
     REMOTE_OPTIONS,

@@ -21,8 +21,8 @@ from tar_files import write_tar
 from penstock.loaders import concat, create_loader, open_source, split
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.labels.label_index import keep_labels
-from penstock.loaders.data.labels.stored_labels import LabelValues
+from penstock.loaders.data.labels.stored_labels import keep_labels
+from penstock.loaders.data.samples.columns import StoredValues
 from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError
@@ -251,7 +251,7 @@ def test_labels_are_saved_with_the_index(
     first = labels.stat().st_ino
     open_source(spec, **options)
     assert labels.stat().st_ino == first
-    other = {"": LabelValues(np.zeros(NUM_PHOTOS, np.float32))}
+    other = {"": StoredValues(np.zeros(NUM_PHOTOS, np.float32))}
     for damage in (
         labels.unlink,
         lambda: labels.write_bytes(b"x"),

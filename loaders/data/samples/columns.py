@@ -1,0 +1,237 @@
+"""Columns of values, one per sample, in shared memory or in a saved file: arrays, and no Python object per sample."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.system.column_file import ALIGNMENT, DamagedIndexError
+from penstock.loaders.system.json_file import ByteText, Count
+from penstock.loaders.system.saved_columns import SavedIndex, save_in_memory, save_index
+from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.fields.field_kinds import FieldKind
+from penstock.pipelines.fields.ragged import Ragged, find_elements
+
+Arrays = Sequence[npt.NDArray[Any]]
+Bytes = npt.NDArray[np.uint8]
+
+
+def pack_arrays(arrays: Arrays, alignment: int = ALIGNMENT, allocate: Callable[[int], Bytes] | None = None) -> Bytes:
+    """Return the bytes of arrays one after another, each from a multiple of `alignment` on.
+
+    allocate: returns so many bytes, all zero.
+    """
+    num_bytes = sum(array.nbytes + -array.nbytes % alignment for array in arrays)
+    data = np.zeros(num_bytes, np.uint8) if allocate is None else allocate(num_bytes)
+    for place, array in zip(unpack_arrays([(a.dtype, a.shape) for a in arrays], data, alignment), arrays, strict=True):
+        place[...] = array
+    return data
+
+
+def unpack_arrays(
+    types: Iterable[tuple[npt.DTypeLike, Sequence[int]]], data: Bytes, alignment: int = ALIGNMENT
+) -> list[npt.NDArray[Any]]:
+    """Return the arrays that pack_arrays packed, as views of `data`; types: dtype and shape of each.
+
+    Raises ValueError for shapes that do not fit: a digest proves that bytes are whole, not that they are benign.
+    """
+    arrays, at = [], 0
+    for dtype, shape in types:
+        num_bytes = math.prod(shape, start=np.dtype(dtype).itemsize)
+        if at + num_bytes > len(data):
+            raise ValueError(f"an array {list(shape)} does not lie within their {len(data):,} bytes")
+        arrays.append(data[at : at + num_bytes].view(dtype).reshape(shape))
+        at += num_bytes + -num_bytes % alignment
+    return arrays
+
+
+class _SharedArrays:
+    """Hold arrays in one piece of shared memory; pickles as SharedArray does."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        def share(num_bytes: int) -> Bytes:
+            self._shared = SharedArray.create((num_bytes,), np.uint8, name="penstock-columns")
+            return self._shared.array
+
+        self._types = [(array.dtype, array.shape) for array in arrays]
+        self._arrays = unpack_arrays(self._types, pack_arrays(arrays, allocate=share))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_arrays"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._arrays = unpack_arrays(self._types, self._shared.array)
+
+
+class ArrayColumn(_SharedArrays):
+    """Hold an array per sample, all of one shape."""
+
+    def __init__(self, values: npt.NDArray[Any]) -> None:
+        super().__init__([values])
+
+    def take(self, indices: Any) -> npt.NDArray[Any]:
+        """Return the arrays of samples `indices`, or that of one."""
+        found: npt.NDArray[Any] = self._arrays[0][indices]
+        return found
+
+    read = take
+
+    def digest(self) -> bytes:
+        """Return a digest of the content."""
+        (values,) = self._arrays
+        about = repr((values.dtype.str, values.shape)).encode()
+        return hashlib.blake2b(about + hashlib.blake2b(values.data).digest(), digest_size=16).digest()
+
+
+class RaggedColumn(_SharedArrays):
+    """Hold so many elements per sample."""
+
+    def __init__(self, values: Ragged) -> None:
+        super().__init__([np.concatenate(([0], np.cumsum(values.lengths))), *values.parts])
+
+    def take(self, indices: npt.NDArray[np.int64]) -> Ragged:
+        """Return the elements of samples `indices`."""
+        offsets, *parts = self._arrays
+        starts = offsets[indices]
+        lengths = offsets[indices + 1] - starts
+        elements = find_elements(starts, lengths)
+        return Ragged(lengths, tuple(part[elements] for part in parts))
+
+    def digest(self) -> bytes:
+        """Return a digest of the content."""
+        found = hashlib.blake2b(digest_size=16)
+        for part in self._arrays:
+            found.update(repr((part.dtype.str, part.shape)).encode())
+            found.update(part.data)
+        return found.digest()
+
+
+class BytesColumn(RaggedColumn):
+    """Hold one string of bytes per sample."""
+
+    def __init__(self, values: Sequence[bytes]) -> None:
+        super().__init__(ragged_bytes(values))
+
+    def __len__(self) -> int:
+        return len(self._arrays[0]) - 1
+
+    def read(self, index: int) -> bytes:
+        """Return the string of sample `index`."""
+        begin, end = self._arrays[0][index : index + 2].tolist()
+        return self._arrays[1][begin:end].tobytes()
+
+
+def take_values(kind: FieldKind, column: RaggedColumn | ArrayColumn, indices: npt.NDArray[np.int64]) -> Any:
+    """Return the values of samples `indices` as FieldSource.fields does."""
+    values = column.take(indices)
+    if kind.rules.encode is None:
+        return values
+    assert isinstance(values, Ragged)
+    return list(map(kind.rules.decode, split_bytes(values)))
+
+
+def as_column(values: Any) -> ArrayColumn | RaggedColumn:
+    """Return a column of an array or a Ragged."""
+    return RaggedColumn(values) if isinstance(values, Ragged) else ArrayColumn(values)
+
+
+def ragged_bytes(values: Sequence[bytes]) -> Ragged:
+    """Return strings of bytes as rows, uint8."""
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    return Ragged(lengths, (np.frombuffer(b"".join(values), np.uint8),))
+
+
+def split_bytes(values: Ragged) -> list[bytes]:
+    """Return the strings that ragged_bytes took."""
+    lengths, (flat,) = values
+    ends, data = np.cumsum(lengths), flat.tobytes()
+    return [data[begin:end] for begin, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
+
+
+class StoredValues(NamedTuple):
+    """Hold one value per sample, such as its label.
+
+    Attributes:
+        values: int32 [n] of class numbers; float32 [n] or [n, k]; uint8 [n, k / 8], sets of k classes, a bit each; or
+            other numbers.
+        classes: what the class numbers, or the k elements, are called; empty where these have no names.
+    """
+
+    values: npt.NDArray[Any]
+    classes: tuple[bytes, ...] = ()
+
+    @property
+    def are_classes(self) -> bool:
+        """Whether the values are class numbers."""
+        return self.values.dtype == np.int32
+
+    def serve(self, indices: Any) -> npt.NDArray[Any]:
+        """Return the values of samples `indices`: int64 [b], or float32 [b] or [b, k], of sets 1 for each member."""
+        found: npt.NDArray[Any] = self.values[indices]
+        if self.values.dtype == np.uint8:
+            return np.unpackbits(found, axis=-1, count=len(self.classes)).astype(np.float32)
+        return found.astype(np.int64) if self.are_classes else found
+
+    def take(self, indices: npt.NDArray[np.int64]) -> StoredValues:
+        """Return the values of samples `indices`."""
+        return self._replace(values=self.values[indices])
+
+
+@dataclass(frozen=True)
+class _Saved:
+    name: str
+    dtype: str
+    shape: list[Count]
+    classes: list[ByteText]
+
+
+@dataclass(frozen=True)
+class _Header:
+    content: str
+    columns: list[_Saved]
+    format: int = 2
+
+
+class SavedColumns(SavedIndex):
+    """Map arrays of all samples by name, such as labels and sizes.
+
+    Attributes:
+        columns: those of the file.
+        identity: what save_columns was given to know them by.
+    """
+
+    kinds, header_class = {"values": ("|u1",)}, _Header
+    header: _Header
+
+    def __init__(self, path: bytes, verify: bool = True) -> None:
+        super().__init__(path, verify)
+        saved, data = self.header.columns, self.file.columns["values"]
+        try:
+            arrays = unpack_arrays([(each.dtype, each.shape) for each in saved], data)
+        except (TypeError, ValueError) as error:
+            raise DamagedIndexError(f"not an index of this version: {error}") from error
+        self.columns: dict[str, StoredValues] = {}
+        for each, values in zip(saved, arrays, strict=True):
+            classes = tuple(text.encode("utf-8", "surrogateescape") for text in each.classes)
+            self.columns[each.name] = StoredValues(values, classes)
+
+
+def save_columns(columns: Mapping[str, StoredValues], identity: str, name: bytes | None = None) -> SavedColumns:
+    """Write columns to a file in the user's cache folder, or in memory without a `name`, and map it."""
+
+    def write(file: BinaryIO) -> None:
+        saved = [
+            _Saved(each, of.dtype.str, list(of.shape), [text.decode("utf-8", "surrogateescape") for text in classes])
+            for each, (of, classes) in columns.items()
+        ]
+        packed = pack_arrays([values for values, _ in columns.values()])
+        SavedColumns.write(file, _Header(identity, saved), {"values": packed})
+
+    return save_in_memory(write, SavedColumns) if name is None else save_index(name, write, SavedColumns)
