@@ -17,13 +17,13 @@ import torch
 from penstock.loaders.data.files.contract import Source, has_fields, is_fetching
 from penstock.loaders.front.batch import Batch, BatchContents
 from penstock.loaders.front.dataloader_attributes import DataLoaderAttributes
+from penstock.loaders.front.iteration import Iteration
 from penstock.loaders.front.one_thread import Item, OneThread
 from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.served_fields import ServedFields
 from penstock.loaders.make.target_labels import add_targets
 from penstock.loaders.order.agreement import RankAgreement
 from penstock.loaders.order.bad_samples import BadSamplePolicy
-from penstock.loaders.order.beginning import Beginning
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import EpochLedger
 from penstock.loaders.order.ranks import distributed_place
@@ -40,6 +40,12 @@ _CLOSE_S = 5.0  # what closing a loader may wait for a thread that takes a batch
 
 class Loader(DataLoaderAttributes):
     """Iterates over (images, labels), or (images, labels, index) if asked to; made by create_loader.
+
+    fresh --- a batch ---> iterating --- the last batch of the epoch ---> fresh, in the next epoch
+                               |-------- set_epoch, load_state_dict ----> fresh, at that place
+                               '-------- another iteration begins ------> fresh: after a look where this one began,
+                                                                          else in the next epoch
+    any state --- close, or an error of the engine ---> closed
 
     An iteration serves the rest of the current epoch; the next one serves the next epoch, also after an iteration that
     was left early. An iteration that was left after a single batch is a look: the next one begins where it began. Only
@@ -70,15 +76,11 @@ class Loader(DataLoaderAttributes):
         source: Source,
     ) -> None:
         self._open_engine, self._stages, self._identity = open_engine, stages, state
-        self._contents, self._about, self._follows, self._source = contents, about or {}, follows, source
+        self._contents, self._about, self._source = contents, about or {}, source
         self._batch_transform = batch_transform
         self._open(schedule, policy)
         self._cursor = schedule.settle(Cursor(0, 0))
-        self._fresh = True  # nothing of the epoch at _cursor was delivered since it was chosen
-        self._iteration = 0
-        self._begun: Beginning | None = None  # of the latest iteration, unless it came to its end
-        self._looks = 0  # latest iterations that were left after a single batch
-        self._left: Cursor | None = None  # where the latest iteration ended, unless the loader was sent elsewhere since
+        self._iteration = Iteration(self._cursor)  # the one that may serve; others are refused
         self._agreement = None if follows is None else RankAgreement(follows, self.identity())
         self._ledgers: dict[int, EpochLedger] = {}
         self._stats, self._started_s, self._closed = LoaderStats(), 0.0, False
@@ -108,11 +110,12 @@ class Loader(DataLoaderAttributes):
         if self._fed is not None or self._stats.batches or self._closed:
             fix = "send it before its first batch, or make it in that process"
             raise LoaderError("E-MISUSE", "a loader that was used cannot be sent to another process", fix=fix)
-        more: dict[str, Any] = {"contents": self._contents, "about": self._about, "follows": self._follows}
-        more["batch_transform"] = self._batch_transform
+        names = "contents", "about", "batch_transform", "source"
+        more: dict[str, Any] = {name: getattr(self, f"_{name}") for name in names}
+        more["follows"] = None if self._agreement is None else self._agreement.line
         parts = (self._open_engine, self._schedule, self._stages, self._identity, self._policy)
         kept = {"_cursor": self._cursor, "_ledgers": self._ledgers, "named_source": self.named_source}
-        return partial(Loader, source=self._source, **more), parts, kept
+        return partial(Loader, **more), parts, kept
 
     def __len__(self) -> int:
         """Return the steps of this whole epoch, which are equal on all ranks, or with pad=False this rank's own."""
@@ -135,66 +138,60 @@ class Loader(DataLoaderAttributes):
         if self._closed:
             raise self._misuse("the loader is closed", "make a new loader")
         self._refuse_after_fork()
-        if not self._fresh:
-            self._go_on_from_middle()
-        self._iteration += 1
+        self._begin_iteration()
         return self._for_one_thread(self._rest_of_epoch(self._iteration))
 
     def _beginning(self) -> Cursor:
         """Return where an iteration begins: if the latest was left early, as its `place_after` says."""
-        if self._fresh:
-            return self._cursor
-        return Cursor(self._cursor.epoch + 1, 0) if self._begun is None else self._begun.place_after(self._cursor)
+        return self._iteration.place_after(self._cursor)
 
-    def _go_on_from_middle(self) -> None:
-        beginning, begun = self._beginning(), self._begun
-        self._looks = begun.looks + 1 if begun is not None and begun.is_look else 0
-        if begun is None or begun.cursor != beginning:
-            if begun is not None:
-                begun.warn_if_left(shuffled=self._identity.shuffle, by_update=self._schedule.by_update)
-            self._go_to(beginning, left=self._cursor)
-            return
-        self._go_to(beginning, left=self._left)
-        self._ledgers.pop(beginning.epoch, None)
-        if begun.ledger is not None:
-            self._ledgers[beginning.epoch] = begun.ledger
+    def _begin_iteration(self) -> None:
+        was, begin = self._iteration, self._beginning()
+        looks = was.looks + 1 if was.is_look else 0
+        if not was.steps:
+            self._iteration = replace(was)
+        elif begin != was.begin:
+            was.warn_if_left(shuffled=self._identity.shuffle, by_update=self._schedule.by_update)
+            self._go_to(begin, left=self._cursor, looks=looks)
+        else:
+            self._go_to(begin, left=was.left, looks=looks)
+            self._ledgers.pop(begin.epoch, None)
+            if was.ledger is not None:
+                self._ledgers[begin.epoch] = was.ledger
 
     def _iterate_from(self, cursor: Cursor) -> Iterator[tuple[torch.Tensor, ...]]:
-        self._go_to(cursor)
+        self._go_to(cursor, looks=self._iteration.looks)
         return iter(self)
 
-    def _rest_of_epoch(self, iteration: int) -> Generator[Batch, None, None]:
+    def _rest_of_epoch(self, iteration: Iteration) -> Generator[Batch, None, None]:
         self._check_current(iteration)
         self._take_place()
         epoch = self._cursor.epoch
         if self._cursor.position == 0:
             self._ledgers.pop(epoch, None)  # an epoch that is served again counts anew
-        begun = self._begun = Beginning(self._cursor, copy.deepcopy(self._ledgers.get(epoch)), self._looks)
+        iteration.begin, iteration.ledger = self._cursor, copy.deepcopy(self._ledgers.get(epoch))
         self._seek()
         last = False
         while not last:
             self._check_current(iteration)
             if self._agreement is not None:
-                self._agreement.check_step(begun.steps, begun.cursor, self._left, self._cursor)
+                self._agreement.check_step(iteration.steps, iteration.begin, iteration.left, self._cursor)
             batch = self._take()
             step = self._schedule.number(self._cursor)
             self._cursor = self._schedule.after(self._cursor)
-            begun.steps += 1
-            last = self._fresh = self._cursor.epoch != epoch
+            iteration.steps += 1
+            last = self._cursor.epoch != epoch
             if last:
-                self._end_epoch(begun)
+                self._iteration = Iteration(self._cursor, left=self._cursor)
+                if self._agreement is not None:
+                    self._agreement.end(iteration.steps, iteration.begin, iteration.left)
             host = batch.host
             if len(host.index):  # else its samples were all bad, or are all other ranks'
                 geometry = host.windows, host.flips, host.places, host.turns
                 yield Batch(batch.images, batch.labels, host.index, *geometry, epoch, step, batch.fields)
 
-    def _end_epoch(self, begun: Beginning) -> None:
-        left, self._left, self._begun, self._looks = self._left, self._cursor, None, 0
-        if self._agreement is not None:
-            self._agreement.end(begun.steps, begun.cursor, left)
-
-    def _check_current(self, iteration: int) -> None:
-        if self._closed or iteration != self._iteration:
+    def _check_current(self, iteration: Iteration) -> None:
+        if self._closed or iteration is not self._iteration:
             why = "the loader was closed" if self._closed else "another iteration over this loader has begun"
             raise self._misuse(why, "use one iterator at a time")
         self._refuse_after_fork()
@@ -219,7 +216,7 @@ class Loader(DataLoaderAttributes):
 
     def _current_schedule(self, *, certain: bool) -> Schedule:
         """Return the schedule of this process's place among the ranks, which may have changed since the last batch."""
-        if self._follows is None:
+        if self._agreement is None:
             return self._schedule
         place = distributed_place(certain=certain)
         same = place == (self._schedule.rank, self._schedule.world_size)
@@ -276,9 +273,9 @@ class Loader(DataLoaderAttributes):
             replaced=len(host.bad),
         )
 
-    def _go_to(self, cursor: Cursor, *, left: Cursor | None = None) -> None:
-        self._cursor, self._left, self._fresh = self._schedule.resume_at(cursor), left, True
-        self._iteration += 1  # iterators over the old place end with an error instead of serving the wrong epoch
+    def _go_to(self, cursor: Cursor, *, left: Cursor | None = None, looks: int = 0) -> None:
+        self._cursor = self._schedule.resume_at(cursor)
+        self._iteration = Iteration(self._cursor, left, looks)  # those over the old place end with an error
 
     def _seek(self) -> None:
         self._used_in = os.getpid()
@@ -294,9 +291,8 @@ class Loader(DataLoaderAttributes):
         Raises ValueError.
         """
         epoch = checked_int("epoch", epoch, 0, NUM_EPOCHS - 1)
-        if epoch != self._cursor.epoch or not self._fresh:
+        if epoch != self._cursor.epoch or self._iteration.steps:
             self._go_to(Cursor(epoch, 0))
-            self._looks = 0
 
     @property
     def epoch(self) -> int:
@@ -324,7 +320,6 @@ class Loader(DataLoaderAttributes):
         schedule.check_saved(state, cursor)
         ledger = saved_ledger(state, schedule.rank, schedule.world_size)
         self._go_to(cursor)
-        self._looks = 0
         self._ledgers.pop(cursor.epoch, None)
         if ledger is not None:
             self._ledgers[ledger.epoch] = ledger

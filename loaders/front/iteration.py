@@ -1,4 +1,4 @@
-"""Beginning says where an iteration began, and where the next one begins if that is left early."""
+"""Iteration says where an iteration over a loader began, and where the next one begins if it is left early."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from penstock.loaders.order.ledger import EpochLedger
 from penstock.pipelines.messages.user_warnings import warn_user
 
 
-@dataclass
-class Beginning:
-    """Hold where an iteration began, that epoch's ledger by then, and the steps that it has served since.
+@dataclass(eq=False)
+class Iteration:
+    """Hold where an iteration begins, what came before it, and the steps that it has served.
 
     Attributes:
+        begin: the place of its first batch.
+        left: where the iteration before it ended or was left; None if the loader was sent to this place.
         looks: iterations just before it that were left after a single batch, one after the other.
+        ledger: of that epoch, when the iteration began.
+        steps: batches taken; 0 while it is fresh.
     """
 
-    cursor: Cursor
-    ledger: EpochLedger | None
+    begin: Cursor
+    left: Cursor | None = None
     looks: int = 0
+    ledger: EpochLedger | None = None
     steps: int = 0
 
     @property
@@ -28,12 +33,14 @@ class Beginning:
         return self.steps == 1
 
     def place_after(self, now: Cursor) -> Cursor:
-        """Return where the next iteration begins if this one is left at `now`, in the middle of an epoch.
+        """Return where the next iteration begins if this one is left at `now`.
 
         After a look that is where this one began. The second look in a row is one of a program that takes each batch by
         next(iter(loader)): torch's samplers serve it another batch each time, and here it gets that of the next epoch.
         """
-        return self.cursor if self.is_look and not self.looks else Cursor(now.epoch + 1, 0)
+        if not self.steps:
+            return now
+        return self.begin if self.is_look and not self.looks else Cursor(now.epoch + 1, 0)
 
     def warn_if_left(self, *, shuffled: bool, by_update: bool) -> None:
         """Warn where the next iteration, in another epoch, is not what the program expects; this one was left early."""
