@@ -31,7 +31,7 @@ from penstock.loaders.data.remote.path_or_url import is_file, without_query
 from penstock.loaders.data.remote.pinned_urls import pin_url
 from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS, check_remote
 from penstock.loaders.data.remote.url_patterns import expand_url, is_url_pattern
-from penstock.loaders.data.remote.whole_files import copy_whole
+from penstock.loaders.data.remote.whole_files import copy_urls, copy_whole
 from penstock.loaders.data.tables import open_lists
 from penstock.loaders.data.tables.open_tables import open_tables
 from penstock.loaders.data.tables.table_rows import TABLE_SUFFIXES
@@ -77,10 +77,8 @@ def _is_any(*_: Any) -> bool:
 
 
 def _open_caches(paths: list[bytes], *, any_owner: bool = False, **remote_options: Any) -> Source:
-    remote = check_remote(paths, **remote_options)
-    if remote is not None:
-        paths = [copy_whole(url, remote) for url in paths]
-    caches = [open_cache(path, any_owner=any_owner) for path in paths]
+    here = copy_urls(paths, check_remote(paths, **remote_options))
+    caches = [open_cache(path, any_owner=any_owner) for path in here]
     if len(caches) > 1 and any(about.shard[1] > 1 for cache in caches for about in cache.about):
         raise ValueError("shards are not one source each: pass the folder of their set")
     return concat_sources(caches)

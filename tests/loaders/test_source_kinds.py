@@ -156,7 +156,7 @@ def as_dataset(photos: Photos) -> Made:
 
 def as_saved_dataset(photos: Photos) -> Made:
     photos.get("Dataset in memory")[0].save_to_disk(photos.scratch / "saved", num_shards=SHARDS)
-    return f"{photos.url}/saved/", {}
+    return f"{photos.url}/saved/", {"local_cache": photos.scratch / "copies"}
 
 
 def as_ordered_dataset(photos: Photos) -> Made:
@@ -198,7 +198,7 @@ KINDS: dict[str, Callable[[Photos], Made]] = {
     "CSV of images over HTTP, copied": as_table_of_urls,
     "folder in S3": lambda photos: as_s3(photos, "images/"),
     "pattern of images in S3": lambda photos: as_s3(photos, "images/*.jpg"),
-    "Arrow over HTTP": lambda photos: as_remote(photos, "Arrow"),
+    "Arrow over HTTP": lambda photos: as_remote(photos, "Arrow", local_cache=photos.scratch / "copies"),
     "Parquet over HTTP": lambda photos: as_remote(photos, "Parquet"),
     "Parquet over HTTP, copied": lambda photos: as_remote(photos, "Parquet", local_cache=photos.scratch / "groups"),
     "saved dataset over HTTP": as_saved_dataset,

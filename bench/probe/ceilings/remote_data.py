@@ -18,7 +18,7 @@ _LOOKED_AT = 1024  # samples
 
 @runtime_checkable
 class RemoteData(Protocol):
-    """Fetch samples with requests that can be planned: tars, Arrow and Parquet files, and images by URL."""
+    """Fetch samples with requests that can be planned: tars, Parquet files, and images by URL."""
 
     @property
     def options(self) -> RemoteOptions:

@@ -7,7 +7,6 @@ import hashlib
 import mmap
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,6 @@ import numpy.typing as npt
 from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_typed, read_features, refuse_other_columns
 from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.data.arrow.arrow_package import arrow_errors, import_pyarrow
-from penstock.loaders.data.arrow.arrow_url import MAGIC, UNCOMPRESSED, SparseArrow
 from penstock.loaders.data.arrow.arrow_values import locate_values
 from penstock.loaders.data.arrow.image_rows import ImageRows, check_order, no_rows_error
 from penstock.loaders.data.files.contract import Source, images_of
@@ -29,22 +27,24 @@ from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.stored_labels import Labels, load_with_labels, save_with_labels
-from penstock.loaders.data.remote.object_store import ObjectStore, is_url
-from penstock.loaders.data.remote.path_or_url import absolute, folder_of
-from penstock.loaders.data.remote.remote_source import RemoteSource, are_unchanged, check_remote
+from penstock.loaders.data.remote.path_or_url import folder_of
+from penstock.loaders.data.remote.remote_source import check_remote
+from penstock.loaders.data.remote.whole_files import copy_urls
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.system.file_read import open_regular, read_error
 from penstock.pipelines.errors import LoaderError, printable
 
 FORMAT = 4  # the rules by which rows are ordered, skipped and labelled
-_REMOTE_FILES = 64  # by URL that are looked at side by side
+_MAGIC = b"ARROW1"
+_UNCOMPRESSED = (
+    "write it uncompressed: pyarrow.ipc.new_file(path, schema), write_feather(..., compression='uncompressed'), or "
+    "datasets' save_to_disk"
+)
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class ArrowFile:
     """Map a file of Arrow's IPC format, file or stream, and read its record batches without copying.
-
-    Of a file by URL (`store` reads it) only what chunks() needs is fetched: the bytes of images are zeros.
 
     Attributes:
         container: name, size and time of the file.
@@ -52,30 +52,22 @@ class ArrowFile:
         address: address of the mapping.
     """
 
-    def __init__(self, path: bytes, store: ObjectStore | None = None) -> None:
-        self._sparse = None if store is None else SparseArrow(path, store)
-        if self._sparse is not None:
-            self.container = self._sparse.container
-            self._map(self._sparse.fd)
-        else:
-            try:
-                fd = open_regular(path)
-            except OSError as error:
-                raise read_error(error, path) from error
-            try:
-                self.container = Container.of_file(path, os.fstat(fd))
-                self._map(fd)
-            finally:
-                os.close(fd)
+    def __init__(self, path: bytes) -> None:
+        try:
+            fd = open_regular(path)
+        except OSError as error:
+            raise read_error(error, path) from error
+        try:
+            self.container = Container.of_file(path, os.fstat(fd))
+            if not self.container.size:
+                raise LoaderError("E-EMPTY", "an Arrow file without any bytes", path=path)
+            self._memory = import_pyarrow().py_buffer(mmap.mmap(fd, self.container.size, prot=mmap.PROT_READ))
+        finally:
+            os.close(fd)
+        self.address = self._memory.address
+        self._is_stream = self._memory[: len(_MAGIC)].to_pybytes() != _MAGIC
         with arrow_errors(path, "E-FORMAT", "neither an Arrow file nor an Arrow stream"):
             self.schema = self._open(import_pyarrow().BufferReader(self._memory)).schema
-
-    def _map(self, fd: int) -> None:
-        if not self.container.size:
-            raise LoaderError("E-EMPTY", "an Arrow file without any bytes", path=self.container.name)
-        self._memory = import_pyarrow().py_buffer(mmap.mmap(fd, self.container.size, prot=mmap.PROT_READ))
-        self.address = self._memory.address
-        self._is_stream = self._memory[: len(MAGIC)].to_pybytes() != MAGIC
 
     def chunks(self, names: list[str]) -> Iterator[list[Any]]:
         """Yield the columns `names` of each record batch. Raises LoaderError E-FORMAT, E-CORRUPT, E-TRUNC."""
@@ -84,7 +76,6 @@ class ArrowFile:
         if -1 in fields:
             cause = f"it has no column {names[fields.index(-1)]!r}, or more than one, unlike the file before it"
             raise LoaderError("E-FORMAT", cause, fix="pass files of one data set", path=path)
-        self.fetch(names)
         file = pyarrow.BufferReader(self._memory)
         with arrow_errors(path):
             # Not included_fields of IpcReadOptions: with it the reader of files copies what it reads.
@@ -99,12 +90,6 @@ class ArrowFile:
         if self._memory[max(end - len(_END_OF_STREAM), 0) : end].to_pybytes() != _END_OF_STREAM:
             cause = "the stream has no end mark: it was cut off, or its writer was not closed"
             raise LoaderError("E-TRUNC", cause, fix="write or download the file again", path=path)
-
-    def fetch(self, names: list[str]) -> None:
-        """Fetch what chunks(names) needs of a file by URL."""
-        if self._sparse is not None:
-            with arrow_errors(self.container.name):
-                self._sparse.fetch_columns(self.schema, names)
 
     def _open(self, file: Any) -> Any:
         ipc = import_pyarrow().ipc
@@ -135,7 +120,7 @@ class ArrowFiles:
     def identity(self) -> str:
         """Hex digest of all this."""
         options = (self.image, self.label, self.info, self.classes, self.missing_labels)
-        parts = (FORMAT, *options, *map(_real, (*self.paths, b"", *self.indices)))
+        parts = (FORMAT, *options, *map(os.path.realpath, self.paths), b"", *map(os.path.realpath, self.indices))
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def locate(self) -> tuple[RangeTable, Labels]:
@@ -143,32 +128,22 @@ class ArrowFiles:
 
         Raises LoaderError for files that are damaged, missing or compressed; ValueError.
         """
-        store = ObjectStore() if is_url(self.paths[0]) else None
-        rows, first = ImageRows(store), ArrowFile(self.paths[0], store)
+        rows, first = ImageRows(), ArrowFile(self.paths[0])
         chunks: list[_Chunks] = []
         columns = choose_typed(first.schema, read_features(first.schema, self.info), self.image, self.label)
         labels = ArrowLabels(columns, self.classes, self.missing_labels)
-        names = list(dict.fromkeys([columns.image, *labels.columns]))
-
-        def fetch(path: bytes) -> ArrowFile:
-            file = first if path == self.paths[0] else ArrowFile(path, store)
-            file.fetch(names)
-            return file
-
-        with ThreadPoolExecutor(_REMOTE_FILES) as pool:
-            for begin in range(0, len(self.paths), _REMOTE_FILES):  # so many are open at a time
-                some = self.paths[begin : begin + _REMOTE_FILES]
-                for file in map(fetch, some) if store is None else pool.map(fetch, some):
-                    if not self.info:  # which describes all files
-                        refuse_other_columns(columns, file.schema, file.container.name)
-                    with arrow_errors(file.container.name):
-                        found = _locate_rows(file, columns.image, rows, labels)
-                        if self.indices:
-                            chunks.append(found)
-                        else:
-                            _add_labels(labels, *found, file.container.name)
-                    if not found[0] and not self.info:  # save_to_disk writes such files, where shards are many
-                        raise no_rows_error(file.container.name)
+        for path in self.paths:
+            file = first if path == self.paths[0] else ArrowFile(path)
+            if not self.info:  # which describes all files
+                refuse_other_columns(columns, file.schema, path)
+            with arrow_errors(path):
+                found = _locate_rows(file, columns.image, rows, labels)
+                if self.indices:
+                    chunks.append(found)
+                else:
+                    _add_labels(labels, *found, path)
+            if not found[0] and not self.info:  # save_to_disk writes such files, where shards are many
+                raise no_rows_error(path)
         order = self._read_indices(rows) if self.indices else None
         if order is not None:
             _add_in_order(labels, chunks, order)
@@ -177,7 +152,7 @@ class ArrowFiles:
     def _read_indices(self, rows: ImageRows) -> npt.NDArray[np.int64]:
         parts = [np.zeros(0, np.int64)]
         for path in self.indices:
-            file = ArrowFile(path, ObjectStore() if is_url(path) else None)
+            file = ArrowFile(path)
             rows.add_container(file.container)  # so that a change of it is noticed
             with arrow_errors(path):
                 parts += [column.to_numpy().astype(np.int64) for (column,) in file.chunks(file.schema.names[:1])]
@@ -196,7 +171,7 @@ def _locate_rows(file: ArrowFile, image: str, rows: ImageRows, labels: ArrowLabe
         values = locate_values(column)
         offset = 0 if values.buffer is None else values.buffer.address - file.address
         if values.sizes.any() and not 0 <= offset <= file.container.size - values.buffer.size:
-            raise LoaderError("E-UNSUPPORTED", "its record batches are compressed", fix=UNCOMPRESSED, path=path)
+            raise LoaderError("E-UNSUPPORTED", "its record batches are compressed", fix=_UNCOMPRESSED, path=path)
         rows.add(values, container, offset, first_row, folder_of(path))
         first_row += len(values.sizes)
         for chunks, chunk in zip(label_chunks, labelled, strict=True):
@@ -236,37 +211,29 @@ def open_arrow_files(
 ) -> Source:
     """Open Arrow files as one source, in the order of `paths`; samples are the rows, file by file.
 
-    paths: of files, or URLs. image: the column of images: bytes, Hugging Face's struct of bytes and path, or paths of
-    files (relative ones to the folder of the Arrow file). label: the column of class numbers or names, of floats, or of
-    lists of numbers or classes, which are served as float32; text as open_tables reads it; a list, or a dict by name,
-    of several columns; None for images of one class. classes, missing_labels: as of open_tables. remote_options:
-    REMOTE_OPTIONS, as RemoteOptions holds them. Rows without an image are left out with a warning. Raises ValueError
-    for columns, LoaderError.
+    paths: of files, or URLs, which are copied whole to `local_cache`. image: the column of images: bytes, Hugging
+    Face's struct of bytes and path, or paths of files (relative ones to the folder of the Arrow file). label: the
+    column of class numbers or names, of floats, or of lists of numbers or classes, which are served as float32; text as
+    open_tables reads it; a list, or a dict by name, of several columns; None for images of one class. classes,
+    missing_labels: as of open_tables. remote_options: REMOTE_OPTIONS, as RemoteOptions holds them. Rows without an
+    image are left out with a warning. Raises ValueError for columns, LoaderError.
     """
     chosen = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
-    files = ArrowFiles(paths=tuple(map(absolute, paths)), **chosen)
+    here = copy_urls(paths, check_remote(paths, max_file_bytes, **remote_options))
+    files = ArrowFiles(paths=tuple(map(os.path.abspath, here)), **chosen)
     options = {**chosen, "max_file_bytes": max_file_bytes, **remote_options}
-    reopen = functools.partial(open_arrow_files, paths, **options)
-    return open_described(files, reopen, max_file_bytes, **remote_options)
+    return open_described(files, functools.partial(open_arrow_files, paths, **options), max_file_bytes)
 
 
-def open_described(
-    files: ArrowFiles, reopen: Callable[[], Source], max_file_bytes: int, **remote_options: Any
-) -> Source:
+def open_described(files: ArrowFiles, reopen: Callable[[], Source], max_file_bytes: int) -> Source:
     """Open `files` by their saved index, if there is one and they are unchanged, or else by a new one."""
-    remote = check_remote(files.paths, max_file_bytes, **remote_options)
     identity = files.identity
     name = identity.encode() + b".index"
     index, labels = load_with_labels(name, RangeIndex)
-    if index is None or index.header.made_by != identity or not are_unchanged(index):
+    if index is None or index.header.made_by != identity or not index.has_same_files():
         table, others = files.locate()
         index, labels = save_with_labels(name, table.write, RangeIndex, others)
     where = printable(files.paths[0]) + (f" and {len(files.paths) - 1:,} more" if len(files.paths) > 1 else "")
     warn_of_left_out(index.header.skipped, index.header.examples, where)
-    again = Reopening(lambda: images_of(reopen()))
-    images = RangeSource(index, again, max_file_bytes) if remote is None else RemoteSource(index, again, remote)
+    images = RangeSource(index, Reopening(lambda: images_of(reopen())), max_file_bytes)
     return serve_labels(images, labels, has_list=files.classes is not None or bool(files.info))
-
-
-def _real(path: bytes) -> bytes:
-    return path if is_url(path) else os.path.realpath(path)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +13,10 @@ from penstock.loaders.data.files.content_probe import probe_ranges, read_file
 from penstock.loaders.data.files.left_out import NO_ROW_IMAGE, NO_ROW_LABEL
 from penstock.loaders.data.files.range_index import RangeTable
 from penstock.loaders.data.labels.stored_labels import Labels, digest_labels
-from penstock.loaders.data.remote.object_store import ObjectStore, is_url
-from penstock.loaders.data.remote.path_or_url import absolute, find_object, join
 from penstock.loaders.data.samples.version import MISSING, Container
 from penstock.pipelines.errors import LoaderError
 
 _NOWHERE = -1  # container of a row without an image
-_REQUESTS = 64
 
 
 def no_rows_error(path: bytes) -> LoaderError:
@@ -32,15 +27,11 @@ def no_rows_error(path: bytes) -> LoaderError:
 class ImageRows:
     """Collect rows: the container of each image, its offset and bytes there, and a key.
 
-    Args:
-        store: looks at objects that rows name, if the table lies at a URL.
-
     Attributes:
         containers: the files that hold images, in the order in which they were found.
     """
 
-    def __init__(self, store: ObjectStore | None = None) -> None:
-        self._store, self._named = store, list[int]()  # containers that rows name by URL
+    def __init__(self) -> None:
         self.containers: list[Container] = []
         self._numbers: dict[bytes, int] = {}
         self._parts: list[tuple[npt.NDArray[np.int64], ...]] = []
@@ -90,8 +81,6 @@ class ImageRows:
         """
         parts = [(np.zeros(0, np.int64),) * 3, *self._parts]
         where, starts, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
-        if self._named:
-            sizes = np.where(np.isin(where, self._named), self._find_named()[where], sizes)
         rows = np.arange(len(where)) if order is None else order
         check_order(rows, len(where))
         has_image, has_label = where[rows] != _NOWHERE, found.numbers >= 0
@@ -136,22 +125,17 @@ class ImageRows:
 
         def read(name: bytes, start: int, count: int) -> bytes:
             try:
-                if self._store is not None and is_url(name):
-                    return bytes(self._store.read(name.decode(), start, count).data)
                 return read_file(name, start, count)
-            except (OSError, LoaderError):  # a file that is not there, which reading it will say
+            except OSError:  # a file that is not there, which reading it will say
                 return b""
 
         return probe_ranges([self.containers[number].name for number in where.tolist()], starts, sizes, read)
 
     def _add_file(self, folder: bytes, path: bytes) -> tuple[int, int]:
         """Add a file that a row names; return its number and size. One that is not there fails when it is read."""
-        path = absolute(join(folder, path if self._store is None else path.lstrip(b"/")))
+        path = os.path.abspath(os.path.join(folder, path))
         number = self._numbers.get(path)
-        if number is None and self._store is not None:
-            number = self.add_container(Container(path, 0, MISSING))
-            self._named.append(number)  # its size is looked up with those of all others
-        elif number is None:
+        if number is None:
             try:
                 status = os.stat(path)
                 self._has_files = True
@@ -160,18 +144,6 @@ class ImageRows:
                 self._missing.append(path)
                 number = self.add_container(Container(path, 0, MISSING))
         return number, self.containers[number].size
-
-    def _find_named(self) -> npt.NDArray[np.int64]:
-        """Look up the objects that rows name by URL; return the bytes of all containers."""
-        assert self._store is not None
-        urls = [self.containers[number].name for number in self._named]
-        with ThreadPoolExecutor(_REQUESTS) as pool:
-            found = list(pool.map(partial(find_object, self._store), urls))
-        self._has_files = any(found)
-        self._missing = [url for url, about in zip(urls, found, strict=True) if about is None]
-        for number, url, about in zip(self._named, urls, found, strict=True):
-            self.containers[number] = Container(url, *(about or (0, MISSING)))
-        return np.array([container.size for container in self.containers], np.int64)
 
 
 def check_order(rows: npt.NDArray[np.int64], num_rows: int) -> None:

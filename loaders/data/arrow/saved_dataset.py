@@ -13,6 +13,8 @@ from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.remote.path_or_url import absolute, is_file, read_whole
+from penstock.loaders.data.remote.remote_source import check_remote
+from penstock.loaders.data.remote.whole_files import copy_urls
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.checked import shown
 
@@ -37,8 +39,9 @@ def open_saved_dataset(
     max_file_bytes: int = MAX_FILE_BYTES,
     **remote_options: Any,
 ) -> Source:
-    """Open such a folder, or one below a URL; samples are numbered as `datasets.load_from_disk` numbers rows.
+    """Open such a folder; samples are numbered as `datasets.load_from_disk` numbers rows.
 
+    Files below a URL are copied whole to `local_cache`.
     split: which one, of a folder with several. image, label, classes, missing_labels: as open_arrow_files takes them.
     Raises ValueError for splits and columns, LoaderError.
     """
@@ -51,15 +54,12 @@ def open_saved_dataset(
     if split is not None and folder == path and state.get("_split") != split:
         raise ValueError(f"split must be the one that was saved, {state.get('_split')!r}, got {split!r}")
     indices: list[Any] = next((state[name] for name in _INDICES if state.get(name)), [])
-    files = ArrowFiles(
-        paths=_names(state.get("_data_files"), folder),
-        **chosen,
-        info=info,
-        indices=_names(indices, folder),
-    )
-    if not files.paths:
+    paths, indices = _names(state.get("_data_files"), folder), _names(indices, folder)
+    if not paths:
         raise LoaderError("E-NODATA", "the saved data set has no files", path=folder)
-    return open_described(files, reopen, max_file_bytes, **remote_options)
+    here = copy_urls([*paths, *indices], check_remote(paths, max_file_bytes, **remote_options))
+    files = ArrowFiles(paths=tuple(here[: len(paths)]), **chosen, info=info, indices=tuple(here[len(paths) :]))
+    return open_described(files, reopen, max_file_bytes)
 
 
 def _find_split(path: bytes, split: str | None) -> bytes:
@@ -72,10 +72,10 @@ def _find_split(path: bytes, split: str | None) -> bytes:
     return os.path.join(path, _checked_name(split, path))
 
 
-def _names(files: Any, folder: bytes) -> tuple[bytes, ...]:
+def _names(files: Any, folder: bytes) -> list[bytes]:
     """Return the paths of files as state.json lists them: [{"filename": ...}]."""
     names = [file.get("filename") if isinstance(file, dict) else None for file in files or []]
-    return tuple(os.path.join(folder, _checked_name(name, folder)) for name in names)
+    return [os.path.join(folder, _checked_name(name, folder)) for name in names]
 
 
 def _checked_name(name: Any, folder: bytes) -> bytes:

@@ -20,23 +20,32 @@ _PART_BYTES = 8 << 20
 _SHOW_AFTER_S = 1.0
 
 
-def copy_whole(url: bytes, options: RemoteOptions, folder: bytes | None = None) -> bytes:
+def copy_urls(paths: list[bytes], options: RemoteOptions | None) -> list[bytes]:
+    """Return the paths of local copies of URLs; without `options` the paths as they are. Raises as copy_whole."""
+    if options is None:
+        return paths
+    _cache_folder(paths[0], options)
+    with ThreadPoolExecutor(options.requests) as pool:
+        found = list(pool.map(ObjectStore().stat, map(bytes.decode, paths)))
+    _refuse_large(sum(about.size for about in found), options)
+    return [copy_whole(url, options, found=about) for url, about in zip(paths, found, strict=True)]
+
+
+def copy_whole(
+    url: bytes, options: RemoteOptions, folder: bytes | None = None, *, found: RemoteObject | None = None
+) -> bytes:
     """Return the path of a local copy of an object: one that is there, or a new one, made in ranges side by side.
 
     It lies in `folder`; unless given, in one below `options.local_cache` that is named after URL and version, so that a
-    replaced object is copied anew. Processes wait for each other. Raises LoaderError: E-MISUSE without local_cache,
+    replaced object is copied anew. Its time is made of the version, so copies on two machines are known as the same.
+    Processes wait for each other. found: the object, if it is known. Raises LoaderError: E-MISUSE without local_cache,
     E-NOSPC, E-CHANGED for an object that is replaced meanwhile, and those of ObjectStore.
     """
-    name = hide_secrets(url)
-    if options.local_cache is None:
-        cause = "data of this kind is not read by URL in place"
-        fix = "pass local_cache=FOLDER, on a local disk with room for it: it is copied there once"
-        raise LoaderError("E-MISUSE", cause, fix=fix, path=name)
-    store = ObjectStore()
-    found = store.stat(url.decode())
+    name, cache_folder, store = hide_secrets(url), _cache_folder(url, options), ObjectStore()
+    found = found or store.stat(url.decode())
     if folder is None:
         digest = hashlib.blake2b(name + b" %d %d" % (found.size, found.version.number), digest_size=16).hexdigest()
-        folder = os.path.join(os.path.abspath(os.fsencode(options.local_cache)), digest.encode())
+        folder = os.path.join(cache_folder, digest.encode())
     path = os.path.join(folder, os.path.basename(name))
     try:
         make_private_folder(folder)
@@ -44,7 +53,7 @@ def copy_whole(url: bytes, options: RemoteOptions, folder: bytes | None = None) 
             if not found.version.is_known:
                 warn_of_no_version(url)
             if not found.version.is_known or not os.path.exists(path) or os.path.getsize(path) != found.size:
-                _refuse_large(folder, found.size, options.local_bytes)
+                _refuse_large(found.size + sum(entry.stat().st_size for entry in os.scandir(folder)), options)
                 replace_file(path, lambda file: _fetch(store, url, found, file, options.requests))
     except OSError as error:
         fix = "free disk space, or pass another local_cache folder, on a local disk"
@@ -52,12 +61,19 @@ def copy_whole(url: bytes, options: RemoteOptions, folder: bytes | None = None) 
     return path
 
 
-def _refuse_large(folder: bytes, size: int, limit: int | None) -> None:
-    with os.scandir(folder) as entries:
-        needed = size + sum(entry.stat().st_size for entry in entries)
-    if limit is not None and needed > limit:
-        cause = f"a copy takes {size_text(needed)}, more than local_bytes={limit:,}"
-        raise LoaderError("E-NOSPC", cause, fix=f"pass local_bytes={needed} or more, or none", path=folder)
+def _cache_folder(url: bytes, options: RemoteOptions) -> bytes:
+    if options.local_cache is None:
+        cause = "data of this kind is not read by URL in place"
+        fix = "pass local_cache=FOLDER, on a local disk with room for it: it is copied there once"
+        raise LoaderError("E-MISUSE", cause, fix=fix, path=hide_secrets(url))
+    return os.path.abspath(os.fsencode(options.local_cache))
+
+
+def _refuse_large(needed: int, options: RemoteOptions) -> None:
+    if options.local_bytes is not None and needed > options.local_bytes:
+        cause = f"a copy takes {size_text(needed)}, more than local_bytes={options.local_bytes:,}"
+        fix = f"pass local_bytes={needed} or more, or none"
+        raise LoaderError("E-NOSPC", cause, fix=fix, path=os.fsencode(options.local_cache or ""))
 
 
 def _fetch(store: ObjectStore, url: bytes, found: RemoteObject, file: BinaryIO, requests: int) -> None:
@@ -81,3 +97,5 @@ def _fetch(store: ObjectStore, url: bytes, found: RemoteObject, file: BinaryIO, 
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    if found.version.is_known:
+        os.utime(file.fileno(), ns=(0, found.version.number >> 8))  # a time that every file system can hold
