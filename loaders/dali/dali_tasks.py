@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.make.batch_part import BatchPart
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.layout import Slot
 from penstock.loaders.make.native_rows import Keys, NativeRows, Plan, note_rows
@@ -21,19 +23,26 @@ from penstock.pipelines.sample.dali_graph import CropTask, dali_can_decode
 
 
 class CropTaskProducer(Producer):
-    """Makes batches whose `tasks` hold the crops that DALI decodes; their rows of the slot are left as they are.
+    """Makes parts whose `tasks` hold the crops that DALI decodes; their rows of the slot are left as they are.
 
     Args:
         checked: make tasks only of samples that our own decoder accepts, because DALI has refused the batch.
     """
 
     def __init__(self, planner: BatchPlanner, *, checked: bool = False) -> None:
-        tasks: dict[int, CropTask] = {}
+        self._tasks = tasks = dict[int, CropTask]()
         super().__init__(planner, _CropTaskRows(planner, tasks, checked=checked))
-        self.tasks = tasks
         sound = planner.sound if planner.on_repaired != "ignore" else None
         # Of a checked batch Python makes all tasks: the library does not decode what it prepares.
         self._native = None if checked or self._native is None else _NativeTasks(self._native, tasks, sound)
+
+    def produce(self, *arguments: Any, **more: Any) -> BatchPart:
+        """Write the batch as Producer does, but for the rows of its tasks."""
+        self._tasks.clear()
+        batch = super().produce(*arguments, **more)
+        lost = {row for row, entry in batch.bad.items() if entry.substitute < 0}
+        batch.tasks = tuple((row, self._tasks[row]) for row in sorted(self._tasks) if row not in lost)
+        return batch
 
 
 class _NativeTasks(NativeRows):
@@ -72,7 +81,8 @@ class _CropTaskRows(PythonRows):
         super().__init__(planner)
         self._tasks, self._checked = tasks, checked
 
-    def _write(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: Slot) -> None:
+    def _write(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: BatchPart) -> None:
+        self._tasks.pop(row, None)  # of a sample that is replaced, or that the library lacks something of
         (plan,) = plans
         window: Window = tuple(plan.windows[at].tolist())
         task = self._task(item, window, bool(plan.flips[at]))
@@ -81,7 +91,7 @@ class _CropTaskRows(PythonRows):
             return
         if self._checked:
             self._reader.crop(item, window)
-        height, width, _ = batch.layout.images[0].shape
+        height, width, _ = batch.crops.layout.images[0].shape
         self._tasks[row] = task._replace(size=(height, width))
 
     def _task(self, item: Loaded, window: Window, flip: bool) -> CropTask | None:

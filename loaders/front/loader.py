@@ -20,8 +20,7 @@ from penstock.loaders.front.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.front.iteration import Iteration
 from penstock.loaders.front.one_thread import Item, OneThread
 from penstock.loaders.make.engine_contract import Engine
-from penstock.loaders.make.served_fields import ServedFields
-from penstock.loaders.make.target_labels import add_targets
+from penstock.loaders.make.finishing import finishing_steps
 from penstock.loaders.order.agreement import RankAgreement
 from penstock.loaders.order.bad_samples import BadSamplePolicy
 from penstock.loaders.order.cursor import Cursor
@@ -30,7 +29,6 @@ from penstock.loaders.order.ranks import distributed_place
 from penstock.loaders.order.schedule import Schedule
 from penstock.loaders.order.state import NUM_EPOCHS, LoaderState, saved_ledger
 from penstock.loaders.run.feed.batch_feed import DeviceBatch, DeviceFeed, Stage
-from penstock.loaders.run.feed.patch_fields import add_patches
 from penstock.loaders.run.metrics.stats import LoaderStats
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_bool, checked_int
@@ -91,16 +89,18 @@ class Loader(DataLoaderAttributes):
         """Make the engine that serves `schedule`; nothing is started yet."""
         self._engine = self._open_engine(schedule)
         self._feed = DeviceFeed(
-            add_patches(add_targets(self._engine.next, self._source), schedule.patch),
+            self._engine.next,
             self._engine.ready,
             self._stages,
+            steps=finishing_steps(
+                self._source,
+                schedule.patch,
+                is_upright=self._contents.is_upright,
+                with_geometry=self._contents.with_geometry,
+            ),
             seed=schedule.seed,
-            draw_keys=schedule.draw_keys,
             pad=schedule.pads,
             batch_transform=self._batch_transform,
-            add_fields=ServedFields(
-                self._source, is_upright=self._contents.is_upright, with_geometry=self._contents.with_geometry
-            ),
         )
         self._schedule = schedule
         self._policy = replace(policy, samples_per_epoch=schedule.n // schedule.world_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
@@ -22,7 +23,11 @@ from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_au
 from penstock.pipelines.plan.patch_grids import plan_patches
 from penstock.pipelines.spec import ImagePipeline
 
+Index = npt.NDArray[np.int64]
 _MOST_KEPT = 8  # more batches than are made at a time
+
+
+Augments = tuple[AugmentPlan | None, ...]  # of each view; None where the batch stage does nothing
 
 
 class Content(NamedTuple):
@@ -34,27 +39,33 @@ class Content(NamedTuple):
         layout: of the batch in its slot.
         plan: draws how its images are made.
         is_full: whether each row holds a sample.
+        augments: of each view what the batch stage does to the images, unless bad samples are replaced.
     """
 
-    samples: npt.NDArray[np.int64]
-    keys: npt.NDArray[np.int64] | None
+    samples: Index
+    keys: Index | None
     layout: BatchLayout
     plan: Plan
     is_full: bool
+    augments: Augments
 
 
 class _Kept:
     """Keeps what was found out in this process: threads that share a batch, its shape or a sample do it once.
 
     Attributes:
+        lock: held while a batch is planned.
         contents: the latest batches.
         plans: layout and plan of the latest shapes.
+        read_ahead: announces samples to the source.
         sound: as BatchPlanner.sound; None before the first use.
     """
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
         self.contents: dict[Cursor, Content] = {}
         self.plans: dict[tuple[Any, ...], tuple[BatchLayout, Plan]] = {}
+        self.read_ahead = ReadAhead()
         self.sound: npt.NDArray[np.bool_] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -82,7 +93,6 @@ class BatchPlanner:
         device: device of the loader's batches, for engines that make them there.
         on_repaired: what becomes of an image that libjpeg repairs; see BadSamplePolicy.
         consumer_bytes: memory that the consumer takes for batches of its own, which an engine adds to its needs.
-        read_ahead: announces samples to the source.
     """
 
     source: Source
@@ -94,18 +104,41 @@ class BatchPlanner:
     device: str = "cpu"
     on_repaired: str = "count"
     consumer_bytes: int = 0
-    read_ahead: ReadAhead = field(default_factory=ReadAhead)
     transforms: tuple[OwnTransform | None, ...] = ()
     _kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
 
     def content(self, cursor: Cursor) -> Content:
         """Return what the batch at `cursor` consists of; it must not be changed, since threads share it."""
-        found = self._kept.contents.get(cursor)
-        if found is None:
-            index, keys = self.schedule.batch(cursor.epoch, cursor.position), self.schedule.draw_keys(cursor)
-            found = Content(index, keys, *self._planned(cursor), bool((index >= 0).all()))
-            _keep(self._kept.contents, cursor, found)
-        return found
+        with self._kept.lock:  # threads that share a batch begin it together
+            found = self._kept.contents.get(cursor)
+            if found is None:
+                index, keys = self.schedule.batch(cursor.epoch, cursor.position), self.schedule.draw_keys(cursor)
+                is_full, augments = bool((index >= 0).all()), self.draw_augments(cursor, index, keys)
+                found = Content(index, keys, *self._planned(cursor), is_full, augments)
+                _keep(self._kept.contents, cursor, found)
+            return found
+
+    def announce(self, cursor: Cursor) -> None:
+        """Announce to a source that fetches which samples the batch at `cursor`, and batches after it, need."""
+        self._kept.read_ahead.advance(self.source, self.schedule, cursor)
+
+    def draw_augments(self, cursor: Cursor, index: Index, keys: Index | None) -> Augments:
+        """Draw what the batch stage does to the images of samples `index`, int64 [n], where -1 is padding.
+
+        keys: numbers by which they are drawn, int64 [n]; None for the samples themselves.
+        """
+        if not any(pipeline.augment.active for pipeline in self.pipelines):
+            return (None,) * len(self.pipelines)
+        numbers = index if keys is None else np.where(index < 0, -1, keys)
+        drawn: list[AugmentPlan | None] = []
+        for view, (pipeline, part) in enumerate(zip(self.pipelines, self.layout(cursor).images, strict=True)):
+            key, size = BatchKey(self.schedule.seed, cursor.epoch, numbers, view), (part.shape[0], part.shape[1])
+            drawn.append(plan_augmentations(pipeline.augment, size, key) if pipeline.augment.active else None)
+        return tuple(drawn)
+
+    def augments(self, cursor: Cursor, index: Index) -> Augments:
+        """Draw the same for the whole batch at `cursor`, in which bad samples are replaced: it holds `index`."""
+        return self.draw_augments(cursor, index, self.schedule.draw_keys(cursor))
 
     def _planned(self, cursor: Cursor) -> tuple[BatchLayout, Plan]:
         """Return layout and plan of the batch at `cursor`."""
@@ -162,19 +195,6 @@ class BatchPlanner:
     def plan(self, cursor: Cursor) -> Plan:
         """Return what draws how the images of the batch at `cursor` are made."""
         return self._planned(cursor)[1]
-
-    def plan_moves(self, cursor: Cursor, numbers: npt.NDArray[np.int64]) -> list[AugmentPlan | None]:
-        """Draw for each view what the batch stage does to rows drawn by `numbers`, where it moves the pixels of masks.
-
-        numbers: int64 [n], as the batch stage takes them. None stands for views whose pixels stay in place.
-        """
-        key, views = BatchKey(self.schedule.seed, cursor.epoch, numbers), enumerate(self.pipelines_at(cursor))
-        return [
-            plan_augmentations(each.augment, each.size, key._replace(view=view))
-            if each.augment.moves_pixels and self._masks
-            else None
-            for view, each in views
-        ]
 
     def pipelines_at(self, cursor: Cursor) -> tuple[ImagePipeline, ...]:
         """Return the pipelines with the size that the schedule gives the batch at `cursor`, if it gives one."""

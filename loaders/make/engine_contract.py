@@ -12,6 +12,7 @@ import torch
 
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import BadSample
+from penstock.pipelines.plan.augmentations import AugmentPlan
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class HostBatch:
         flips: bool [batch], whether the image is mirrored; [batch, views].
         places: int32 [batch, 4], where in the image the crop lies; [batch, views, 4].
         turns: uint8 [batch], how the image is turned, as in BatchPlan; [batch, views].
+        augments: of each view what the batch stage does to the images, None for nothing; () is nothing in all views.
         moved: of each view the boxes and keypoints of all rows where workers have moved them, as place_fields returns
             them, or None; () where no worker does.
         sizes: int32 [batch, 2], width and height of the whole upright images, in pixels.
@@ -66,6 +68,7 @@ class HostBatch:
     pinned: bool = False
     misread: tuple[BadSample, ...] = ()
     extras: Mapping[str, tuple[npt.NDArray[Any], ...]] = field(default_factory=dict)
+    augments: tuple[AugmentPlan | None, ...] = ()
     moved: tuple[Mapping[str, Any] | None, ...] = ()
     sizes: npt.NDArray[np.int32] | None = None
     exif: npt.NDArray[np.uint8] | None = None

@@ -73,9 +73,6 @@ class ReadAhead:
         epochs = self._next.epoch - cursor.epoch
         return epochs * schedule.n + self._next.position - cursor.position
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ReadAhead, ()
-
 
 class BlockFetch:
     """Announces window after window of an order by blocks, sorted by their places in the source.

@@ -48,17 +48,14 @@ class ServedFields:
         self._is_placed = with_geometry or has_moving_fields(source)
         self._has_warned = is_upright or not has_moving_fields(source)
 
-    def __call__(self, batch: HostBatch, plans: Sequence[AugmentPlan | None]) -> HostBatch:
-        """Return a batch with its fields.
-
-        plans: of each view what the batch stage does to its images. What moves with the image is a tuple of several
-        views.
-        """
+    def __call__(self, batch: HostBatch) -> HostBatch:
+        """Return a batch with its fields; with several views, what moves with the image is a tuple of one for each."""
+        plans = batch.augments
         fields = self._look_up(batch, plans) if has_fields(self._source) else batch.fields
         if self._with_geometry:
             views = [self._find_geometry(batch, view, moves) for view, moves in enumerate(plans)]
             fields = fields | {"geometry": views[0] if len(views) == 1 else tuple(views)}
-        return batch if fields is batch.fields else replace(batch, fields=fields, is_placed=self._is_placed)
+        return replace(batch, fields=fields, is_placed=self._is_placed)
 
     def _find_geometry(self, batch: HostBatch, view: int, moves: AugmentPlan | None) -> Geometry:
         """Return the geometry of the images of a view; moves: what the batch stage does to them."""

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import has_fields
 from penstock.loaders.data.files.source_faults import name_sample
-from penstock.loaders.make.batch_planner import BatchPlanner
+from penstock.loaders.make.batch_part import BatchPart
+from penstock.loaders.make.batch_planner import BatchPlanner, Content
 from penstock.loaders.make.global_draws import is_drawing, own_draws, read_random_state, seed_generators, shared_draws
 from penstock.loaders.make.layout import Slot
 from penstock.loaders.make.moved_rows import MovedRows
 from penstock.loaders.make.own_transform import OwnTransform, draw_words
-from penstock.loaders.order.cursor import Cursor
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.user_warnings import warn_user
 
@@ -52,25 +52,16 @@ class TransformStep:
         self._planner = planner
         self._crops = np.empty(0, np.uint8)
 
-    def begin(self, cursor: Cursor, slot: Slot) -> Slot:
-        """Return memory for the crops of the rows of `slot`, of the batch at `cursor`."""
-        layout = self._planner.plan(cursor).layout._replace(batch_size=len(slot.rows))
+    def crops_of(self, slot: Slot, content: Content) -> Slot:
+        """Return memory for the crops of the rows of `slot`."""
+        layout = content.plan.layout._replace(batch_size=len(slot.rows))
         if self._crops.nbytes < layout.num_bytes:
             self._crops = np.empty(layout.num_bytes, np.uint8)
         return Slot(layout, self._crops, slot.rows)
 
-    def finish(
-        self,
-        cursor: Cursor,
-        crops: Slot,
-        slot: Slot,
-        working_on: Callable[[int], None],
-        keys: npt.NDArray[np.int64] | None,
-    ) -> tuple[dict[str, Any] | None, ...]:
-        """Make the images of `slot` from `crops` and copy the rest; padding becomes zeros. Raises LoaderError.
-
-        Returns what transforms have moved with the images of each view, None where nothing was handed to them.
-        """
+    def __call__(self, batch: BatchPart) -> None:
+        """Make the images of the slot from the crops and copy the rest; padding becomes zeros. Raises LoaderError."""
+        crops, slot, keys = batch.crops, batch.slot, batch.keys
         for name, made in crops.extras.items():
             for array, crop in zip(slot.extras[name], made, strict=True):
                 array[...] = crop
@@ -82,16 +73,16 @@ class TransformStep:
                 slot.images[view][...] = crops.images[view]
                 results.append(None)
                 continue
-            words = draw_words(self._planner.schedule.seed, cursor.epoch, numbers, view)
+            words = draw_words(self._planner.schedule.seed, batch.cursor.epoch, numbers, view)
             slot.images[view][slot.rows["index"] < 0] = 0
             moved, source = None, self._planner.source
             if own.fields is not None:
                 assert has_fields(source)
                 moved = MovedRows(source, crops, slot, view)
             work = _Work(own, crops.images[view], slot.images[view], words, moved)
-            _run(own, served, partial(self._make_row, work, slot.rows["index"], working_on), words)
+            _run(own, served, partial(self._make_row, work, slot.rows["index"], batch.working_on), words)
             results.append(None if moved is None else moved.join())
-        return tuple(results)
+        batch.moved = tuple(results)
 
     def _make_row(
         self, work: _Work, index: npt.NDArray[np.int64], working_on: Callable[[int], None], row: int, again: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import Source, has_fields, has_moving_fields
 from penstock.loaders.data.files.source_faults import call_source, naming_method
+from penstock.loaders.make.layout import Slot
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.masks import decode_mask, window_of_mask
 from penstock.pipelines.fields.placement import corners_of, find_other_sizes, find_outside
@@ -17,60 +18,62 @@ from penstock.pipelines.plan.augmentations import AugmentPlan
 from penstock.pipelines.plan.moves import move_mask
 from penstock.pipelines.sample.orientation import swaps_sides
 from penstock.pipelines.sample.patches import view_image
+from penstock.pipelines.spec import ImagePipeline
 
 
 class WorkerFields:
     """Makes what workers have to make of a source's fields; belongs to one thread.
 
     Args:
-        exif: what the pipeline does about EXIF orientations, "ignore" or "apply".
+        pipelines: those of each view.
         in_patches: leave each mask as a whole image at the beginning of its row, whose memory is that of patches.
 
     Attributes:
         moves: whether some fields follow the crop of their image.
+        masks: kinds of the masks by name.
         has_work: whether there is anything to make or to check.
     """
 
-    def __init__(self, source: Source, *, exif: str = "ignore", in_patches: bool = False) -> None:
-        self._in_patches = in_patches
+    def __init__(self, source: Source, pipelines: Sequence[ImagePipeline], *, in_patches: bool = False) -> None:
+        self._in_patches, exif = in_patches, pipelines[0].exif
+        self._moves_pixels = [pipeline.augment.moves_pixels for pipeline in pipelines]
         self._source = source if has_fields(source) else None
         kinds = {} if self._source is None else self._source.field_kinds
-        self._masks = {name: kind for name, kind in kinds.items() if kind.kind == "mask"}
+        self.masks = {name: kind for name, kind in kinds.items() if kind.kind == "mask"}
         self._boxes = {name: kind for name, kind in kinds.items() if kind.kind == "boxes"}
         self.moves = has_moving_fields(source)
-        self.has_work = bool(self._masks or self._boxes)
+        self.has_work = bool(self.masks or self._boxes)
         self._exif, self._other_exif = exif, "ignore" if exif == "apply" else "apply"
 
     def fill(
         self,
         rows: list[int],
-        about: npt.NDArray[np.void],
-        masks: Mapping[str, Sequence[npt.NDArray[Any]]],
-        moves: Sequence[AugmentPlan | None],
+        crops: Slot,
+        augments: Sequence[AugmentPlan | None],
+        first: int,
         working_on: Callable[[int], None] = lambda sample: None,
     ) -> dict[int, LoaderError]:
-        """Write the masks of `rows` to `masks`, and return by row what is wrong with the fields of a sample.
+        """Write the masks of `rows` of `crops`, and return by row what is wrong with the fields of a sample.
 
-        about: of each row of the batch its `index`, `size`, `window`, `place`, `turn` and `flip`.
-        masks: of each view [batch, height, width], or [batch, length, levels] of patches. moves: of each view what then
-        moves the pixels of `rows`, or None.
+        augments: of each view what the batch stage does to the images; `crops` begins at number `first` there.
         working_on: called with each sample whose masks are read.
         """
         if not rows:
             return {}
+        about, masks = crops.rows, crops.extras
         wrong = self._check_boxes(rows, about[rows]) if self._boxes else {}
-        for place, row in enumerate(rows if self._masks else ()):
+        for row in rows if self.masks else ():
             working_on(int(about["index"][row]))
             try:
-                for name in self._masks:
+                for name in self.masks:
                     views = [view[row] for view in masks[name]]
                     try:
                         self._fill_mask(name, about[row], views)
                     except LoaderError as error:
                         raise error.locate(path=self._find_file(name, int(about["index"][row]))) from error
-                    for out, plan in zip(views, moves, strict=True):
-                        if plan is not None:
-                            out[...] = move_mask(out, plan, place, self._masks[name].ignore_index)
+                    for out, plan, moves_pixels in zip(views, augments, self._moves_pixels, strict=True):
+                        if plan is not None and moves_pixels:
+                            out[...] = move_mask(out, plan, first + row, self.masks[name].ignore_index)
             except LoaderError as error:
                 wrong[row] = error
         return wrong
@@ -82,7 +85,7 @@ class WorkerFields:
 
     def _fill_mask(self, name: str, about: Any, views: list[npt.NDArray[Any]]) -> None:
         assert self._source is not None
-        kind = self._masks[name]
+        kind = self.masks[name]
         mask = decode_mask(call_source(self._source.mask, name, int(about["index"])))
         width, height = about["size"].tolist()
         if mask.shape != (height, width):

@@ -149,7 +149,7 @@ def test_ordinary_photos_are_cut_into_patches_by_the_native_library(
     """A row that the library refuses is made in Python, with the same pixels, several times slower."""
     if native_library() is None:
         pytest.skip("without the native library")
-    monkeypatch.setattr(PythonRows, "fill", None)
+    monkeypatch.setattr(PythonRows, "_fill_row", None)
     with create_loader(
         write_folder(tmp_path, 12), patches=PatchBudget(size=8, sequence_lengths=16), batch_size=4, workers=0
     ) as loader:

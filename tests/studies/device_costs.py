@@ -14,6 +14,7 @@ import sys
 import time
 import weakref
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from penstock.loaders.run.feed.batch_feed import DeviceFeed
 from penstock.loaders.run.feed.tensor_feed import TensorFeed
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.batch import fused, stage
+from penstock.pipelines.plan.augmentations import BatchKey
 from penstock.pipelines.spec import Augmentations, ImagePipeline
 
 META = torch.device("meta")
@@ -138,6 +140,7 @@ def loader_costs(augment: Augmentations, *, triton: bool) -> dict[str, float]:
         staged = stage.BatchStage(
             ImagePipeline(size=(SIZE, SIZE), augment=augment), torch.bfloat16, META, num_classes=9
         )
+    batch = replace(batch, augments=(staged.plan(BatchKey(0, 0, numbers)),))
     copies = Copies()
     return feed_costs(DeviceFeed(lambda: batch, lambda: 1, staged, copies=copies), copies, Count(lambda _: True))
 

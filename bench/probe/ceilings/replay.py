@@ -15,6 +15,7 @@ from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.feed.batch_feed import DeviceFeed
 from penstock.pipelines.batch.stage import BatchStage
+from penstock.pipelines.plan.augmentations import BatchKey
 from penstock.pipelines.spec import ImagePipeline
 
 NUM_BATCHES = 4  # more than a processor's caches hold
@@ -67,7 +68,10 @@ class ReplayedBatches:
     def prepare(self) -> DeviceFeed:
         """Make the batches, unless that is done; return what feeds them."""
         if self._feed is None:
-            batches = self._make()
+            batches = [
+                dataclasses.replace(b, augments=(self._stage.plan(BatchKey(0, b.cursor.epoch, b.index)),))
+                for b in self._make()
+            ]
             if self._resident:
                 batches = [dataclasses.replace(b, images=b.images.to(self._target), resident=True) for b in batches]
             elif self._target.type != "cpu":  # as the slots of an engine are

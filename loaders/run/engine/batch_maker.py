@@ -6,7 +6,6 @@ import os
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
 
 from torch.utils.data import Dataset, get_worker_info
 
@@ -32,8 +31,8 @@ from penstock.pipelines.errors import hide_secrets
 class BatchMaker(Dataset[Produced]):
     """Makes batches for one worker.
 
-    It is a map-style dataset too, whose keys are work items and whose values are messages about filled slots: that is
-    how torch's worker processes run it.
+    Worker processes are those of a torch DataLoader. To that it is a map-style data set, whose keys are work items and
+    whose values are messages about filled slots.
 
     Args:
         worker: row of this worker in the progress table; None to take the id of torch's worker process.
@@ -77,15 +76,24 @@ class BatchMaker(Dataset[Produced]):
                 mine[PID] = os.getpid()
                 self._producer = self._make_producer(self._planner)
             memory, rows = self._slots.memory[item.slot], self._slots.rows[item.slot]
-            producer = self._producer
-            watched = self._progress.addresses(self._worker, item.generation)
-            bad, seconds = producer.produce(item.cursor, memory, rows, working_on, watched, (item.part, item.parts))
+            watched, started = self._progress.addresses(self._worker, item.generation), time.perf_counter()
+            which = item.part, item.parts
+            made = self._producer.produce(item.cursor, memory, rows, working_on, watched, which)
+            bad, seconds = made.in_batch(made.bad), time.perf_counter() - started
             if self._process is not None:
                 bad = tuple(map(_sendable, bad))
-            tasks = tuple(producer.tasks.items())
-            repaired = tuple(producer.repaired[row] for row in sorted(producer.repaired))
-            more: Any = {"read_s": producer.read_s, "repaired": repaired, "moved": producer.moved}
-            produced = Produced(item, bad, seconds, True, None, tasks=tasks, **more)
+            produced = Produced(
+                item,
+                bad,
+                seconds,
+                True,
+                None,
+                tasks=made.tasks,
+                read_s=made.read_s,
+                repaired=made.in_batch(made.repaired),
+                moved=made.moved,
+                augments=made.content.augments,
+            )
         except Aborted:
             produced = Produced(item, (), 0.0, False, None)
         except Exception as error:
@@ -97,7 +105,7 @@ class BatchMaker(Dataset[Produced]):
         mine[MADE] += 1
         return produced
 
-    __getitem__ = make
+    __getitem__ = make  # what torch's workers call
 
 
 def _sendable(bad: BadSample) -> BadSample:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from penstock.loaders.data.files.source_faults import name_sample
 from penstock.loaders.make.batch_planner import BatchPlanner
+from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.run.engine.slots import BatchSlots
 from penstock.loaders.run.engine.work_items import Produced
 from penstock.loaders.run.workers.worker_progress import WorkerTraceback
+from penstock.loaders.system.recycled_memory import Recycler
 from penstock.pipelines.errors import LoaderError
 
 
@@ -68,6 +71,17 @@ class EngineStates:
             self.close()
             cause = WorkerTraceback(produced.trace) if produced.trace else error.__cause__
             raise error.locate(**self._where()) from cause
+
+    def _hand_out(
+        self, produced: Produced, slots: BatchSlots, recycler: Recycler, images: torch.Tensor | None = None
+    ) -> HostBatch:
+        """Make a batch of a filled slot, as BatchSlots.hand_out, and go on to the next place."""
+        cursor = produced.item.cursor
+        batch = slots.hand_out(produced, self._planner.layout(cursor), recycler, images)
+        if produced.bad:  # of substitutes other draws are made than those that were planned
+            batch = replace(batch, augments=self._planner.augments(cursor, batch.index))
+        self._next = self._planner.schedule.after(cursor)
+        return batch
 
     def _about_slots(self, slots: BatchSlots) -> dict[str, object]:
         """Return the part of describe() that says whether a GPU copies out of the slots themselves."""

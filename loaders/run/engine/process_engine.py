@@ -203,8 +203,7 @@ class ProcessEngine(EngineStates):
                 break
             self._recycler.give_back(produced.item.slot)
         self._raise_error_of(produced)
-        self._next = self._planner.schedule.after(produced.item.cursor)
-        return self._slots.hand_out(produced, self._planner.layout(produced.item.cursor), self._recycler)
+        return self._hand_out(produced, self._slots, self._recycler)
 
     def ready(self) -> int:
         if self._iterator is None or self._closed:

@@ -102,6 +102,7 @@ class BatchSlots:
             places=copies["place"],
             turns=copies["turn"],
             extras=extras,
+            augments=produced.augments,
             moved=produced.moved,
             sizes=copies["size"],
             exif=copies["exif"],

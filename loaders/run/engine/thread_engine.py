@@ -42,7 +42,16 @@ def _run(job: Callable[[], None], ready: threading.Semaphore) -> None:
 
 
 class ThreadEngine(EngineStates):
-    """Engine whose workers are threads; Engine holds the contract of its methods.
+    r"""Engine whose workers are threads; Engine holds the contract of its methods.
+
+                        BatchQueue: one lock, `ahead` batches under way, `ahead` + 3 slots
+        seek(cursor) --> WorkItems --> thread "penstock-0": BatchMaker -> Producer --+
+                             |   \---> thread "penstock-1": each makes a part of     |
+                             ^         the batch, in the same slot                   v
+                             |                                       Produced, put together by batch
+        next() <-- HostBatch <-- deliver() <-- wait_for(take), in the stream's order <--/
+                       |
+                       +--> its slot is free, and a WorkItem may take it, once no tensor over it is left
 
     Another engine may own one and finish its batches. A thread started by run() takes them from `queue`, and the
     consumer waits for finished ones with wait_for(). Without threads the consumer calls take(). Both ways deliver()
@@ -172,13 +181,10 @@ class ThreadEngine(EngineStates):
         queue.make_room()
         self._raise_error_of(produced)
         try:
-            layout = self._planner.layout(produced.item.cursor)
-            batch = queue.slots.hand_out(produced, layout, queue.recycler, images)
+            return self._hand_out(produced, queue.slots, queue.recycler, images)
         except Exception:  # no memory for a copy
             queue.recycler.give_back(produced.item.slot)
             raise
-        self._next = self._planner.schedule.after(produced.item.cursor)
-        return batch
 
     def _running(self) -> BatchQueue:
         if self.queue is None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.loaders.make.batch_planner import Augments
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import BadSample
 from penstock.pipelines.errors import LoaderError
@@ -69,6 +71,7 @@ class Produced(NamedTuple):
         read_s: seconds of produce_s that were spent inside the source.
         repaired: samples of the slot in which libjpeg filled in missing data, in row order.
         moved: as HostBatch.moved, of these rows.
+        augments: as HostBatch.augments, of the whole batch without its substitutes.
     """
 
     item: WorkItem
@@ -80,7 +83,8 @@ class Produced(NamedTuple):
     tasks: tuple[tuple[int, Any], ...] = ()
     read_s: float = 0.0
     repaired: tuple[BadSample, ...] = ()
-    moved: tuple[dict[str, Any] | None, ...] = ()
+    moved: tuple[Mapping[str, Any] | None, ...] = ()
+    augments: Augments = ()
 
 
 def join_parts(parts: list[Produced]) -> Produced:
@@ -99,7 +103,7 @@ def join_parts(parts: list[Produced]) -> Produced:
     )
 
 
-def _join_moved(parts: tuple[dict[str, Any] | None, ...]) -> dict[str, Any] | None:
+def _join_moved(parts: tuple[Mapping[str, Any] | None, ...]) -> dict[str, Any] | None:
     """Return what was moved of one view in all parts of a batch."""
     if parts[0] is None:
         return None

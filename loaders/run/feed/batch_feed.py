@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,20 +15,24 @@ import numpy.typing as npt
 import torch
 
 from penstock.loaders.make.engine_contract import HostBatch
-from penstock.loaders.order.cursor import Cursor
-from penstock.loaders.run.feed.batch_transform import BatchTransform
 from penstock.loaders.run.feed.copies import CopyEngine
-from penstock.loaders.run.feed.field_tensors import FieldTensors, send_fields
-from penstock.loaders.run.feed.patch_fields import clear_padding
 from penstock.loaders.run.feed.tensor_feed import TensorFeed, tensors_in
 from penstock.loaders.system.recycled_memory import OutputBuffers
 from penstock.pipelines.batch.stage import BatchStage, PlainStage
 from penstock.pipelines.batch.upload_parameters import to_device
-from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.ragged import Ragged, take_rows
+from penstock.pipelines.messages.checked import shown
+from penstock.pipelines.messages.user_functions import describe_exception, takes_generator
+from penstock.pipelines.plan.augmentations import AugmentPlan
+from penstock.pipelines.plan.philox import STREAM_TRANSFORM, random_words, view_stream
 from penstock.pipelines.targets import map_targets
 
 Stage = BatchStage | PlainStage
 Views = tuple[torch.Tensor, ...]  # of each view the images
+# By name: a tensor, a list of tensors, or a list of other objects; of several views tuples of these.
+FieldTensors = dict[str, Any]
+_VIEW = 255  # a number for the draws of batch_transform that no view of an image has in practice
 _OF_EACH_ROW = ("index", "windows", "flips", "places", "turns")
 
 
@@ -91,13 +96,50 @@ class _PinnedSlot:
         self.images = ()
 
 
+class _BatchTransform:
+    """Call `function(images, labels)`, or `function(images, labels, generator)`, which returns both.
+
+    The generator is a torch.Generator of the device; its seed follows from (seed, epoch, first sample of the batch).
+    Raises ValueError for what is no function.
+    """
+
+    def __init__(self, function: Callable[..., Any], device: torch.device, seed: int) -> None:
+        if not callable(function):
+            raise ValueError(f"batch_transform must be a function of (images, labels), got {shown(function)}")
+        self._function, self._device, self._seed = function, device, seed
+        self._takes_generator = takes_generator(function, num_others=2)
+
+    def __call__(self, batch: DeviceBatch) -> DeviceBatch:
+        """Return images and labels as the function returns them. Raises LoaderError E-DATASET for what it raises."""
+        host, views = batch.host, _views(batch.images)
+        arguments: list[Any] = [batch.images, batch.labels]
+        if self._takes_generator:
+            stream = view_stream(STREAM_TRANSFORM, _VIEW)
+            low, high = random_words(self._seed, host.cursor.epoch, host.index[:1], stream, 2)[0].tolist()
+            arguments.append(torch.Generator(self._device).manual_seed(low | high << 32))
+        try:
+            images, labels = self._function(*arguments)
+        except Exception as error:
+            cause = f"batch_transform raised {describe_exception(error)}"
+            raise LoaderError("E-DATASET", cause, fix="see the cause; it must return (images, labels)") from error
+        found = (images,) if isinstance(images, torch.Tensor) else tuple(images)
+        if any(len(view) != len(host.index) for view in found):
+            got = ", ".join(str(len(view)) for view in found)
+            cause = f"batch_transform must keep the {len(host.index)} rows of a batch, got {got}"
+            raise LoaderError("E-DATASET", cause, fix="return an image for each row")
+        if host.is_placed and [view.shape[-2:] for view in found] != [view.shape[-2:] for view in views]:
+            got, given = (", ".join(str(list(view.shape)) for view in each) for each in (found, views))
+            cause = f"batch_transform must keep the size of images, which the fields would not follow: {got} of {given}"
+            raise LoaderError("E-DATASET", cause, fix="let the pipeline crop and resize")
+        return batch._replace(images=_joined(found), labels=labels)
+
+
 class DeviceFeed(TensorFeed):
     """TensorFeed of an engine's batches, which go through pinned slots and a batch stage.
 
     On a CPU there is nothing to overlap: batches pass straight through the batch stage, of several views each through
-    its own. `seed` is the seed of the stages' augmentations, `draw_keys` that of Schedule. `batch_transform` is the
-    user's, called for each batch as it is handed out. `pad=False` leaves out rows that hold no sample. `add_fields`
-    returns a batch with the source's fields, by the plans of the stages.
+    its own, as the batch's `augments` say. `steps` finish each batch first. `batch_transform` is the user's, called for
+    each batch as it is handed out, `seed` that of its draws. `pad=False` leaves out rows that hold no sample.
     """
 
     def __init__(
@@ -106,18 +148,18 @@ class DeviceFeed(TensorFeed):
         ready: Callable[[], int],
         stages: Stage | Sequence[Stage],
         *,
+        steps: Sequence[Callable[[HostBatch], HostBatch]] = (),
         seed: int = 0,
-        draw_keys: Callable[[Cursor], npt.NDArray[np.int64] | None] = lambda cursor: None,
         pad: bool = True,
         batch_transform: Callable[..., Any] | None = None,
-        add_fields: Callable[[HostBatch, Sequence[AugmentPlan | None]], HostBatch] = lambda batch, plans: batch,
         ahead: int = 2,
         copies: CopyEngine | None = None,
     ) -> None:
         self._stages: tuple[Stage, ...] = tuple(stages) if isinstance(stages, Sequence) else (stages,)
-        super().__init__(source, ready, self._stages[0].device, ahead=ahead, copies=copies)
-        self._seed, self._pad, self._draw_keys, self._add_fields = seed, pad, draw_keys, add_fields
-        self._own = None if batch_transform is None else BatchTransform(batch_transform, self.device, seed)
+        device, finished = self._stages[0].device, partial(_finish_next, source, steps)
+        super().__init__(finished, ready, device, ahead=ahead, copies=copies)
+        self._pad = pad
+        self._own = None if batch_transform is None else _BatchTransform(batch_transform, self.device, seed)
         self._slots: deque[_PinnedSlot] = deque()
         self._outputs = [OutputBuffers(stage.dtype) if stage.copies else None for stage in self._stages]
         # Also of a feed that is dropped: a backend would write into the memory of its resident batches at once.
@@ -138,8 +180,7 @@ class DeviceFeed(TensorFeed):
         _release(self._slots, os.getpid())
 
     def _on_host(self, batch: HostBatch) -> DeviceBatch:
-        plans, views = self._plan(batch), _views(batch.images)
-        batch = self._add_fields(batch, plans)
+        plans, views = self._augments(batch), _views(batch.images)
         labels = self._targets(map_targets(torch.from_numpy, batch.labels), plans[0])
         buffers = zip(self._outputs, views, strict=True)
         outs = [None if each is None else each.take(tuple(view.shape)) for each, view in buffers]
@@ -154,7 +195,7 @@ class DeviceFeed(TensorFeed):
         Batches are full up to here: slots and kernels have one shape, and a sample that is to be mixed has a partner.
         """
         if self._stages[0].copies:
-            clear_padding(views[0], host)
+            _clear_padding(views[0], host)
         rows = np.flatnonzero(host.index >= 0)
         if self._pad or len(rows) == len(host.index):
             return DeviceBatch(_joined(views), labels, self._send_fields(host), host)
@@ -172,29 +213,19 @@ class DeviceFeed(TensorFeed):
         The function may read what the steps before change, such as the weights of a teacher, so it is called after
         them on their stream.
         """
-        if self._own is None or not len(batch.host.index):
-            return batch
-        views, labels = self._own(_views(batch.images), batch.labels, batch.host)
-        return batch._replace(images=_joined(views), labels=labels)
+        return batch if self._own is None or not len(batch.host.index) else self._own(batch)
 
     def _send_fields(self, host: HostBatch, rows: npt.NDArray[np.intp] | None = None) -> FieldTensors:
-        return send_fields(host.fields, rows, self.device, self._copies) if host.fields else {}
+        return _send_fields(host.fields, rows, self.device, self._copies) if host.fields else {}
 
     def _targets(self, labels: Any, plan: AugmentPlan | None) -> Any:
         return map_targets(lambda part: self._stages[0].targets(part, plan), labels)
 
-    def _plan(self, batch: HostBatch) -> list[AugmentPlan | None]:
-        """Draw the augmentations of each view."""
-        keys = self._draw_keys(batch.cursor)
-        numbers = batch.index if keys is None else np.where(batch.index < 0, -1, keys)
-        key = BatchKey(self._seed, batch.cursor.epoch, numbers)
-        shapes = [view.shape for view in _views(batch.images)]
-        sizes = [(shape[1], shape[2]) if len(shape) == 4 else None for shape in shapes]
-        return [stage.plan(key._replace(view=view), sizes[view]) for view, stage in enumerate(self._stages)]
+    def _augments(self, batch: HostBatch) -> Sequence[AugmentPlan | None]:
+        return batch.augments or (None,) * len(self._stages)
 
     def _send(self, batch: HostBatch, copies: CopyEngine) -> tuple[DeviceBatch, Any]:
-        plans = self._plan(batch)
-        batch = self._add_fields(batch, plans)
+        plans = self._augments(batch)
         if len(self._slots) <= self._ahead:
             self._slots.append(_PinnedSlot(copies, batch))
         else:
@@ -219,10 +250,51 @@ class DeviceFeed(TensorFeed):
             return ready, done
 
 
+def _finish_next(source: Callable[[], HostBatch], steps: Sequence[Callable[[HostBatch], HostBatch]]) -> HostBatch:
+    """Return the next batch of `source` after all `steps`."""
+    batch = source()
+    for step in steps:
+        batch = step(batch)
+    return batch
+
+
 def _release(slots: deque[_PinnedSlot], owner: int) -> None:
     while slots and os.getpid() == owner:  # in a forked child the device is the parent's
         slots[0].free()
         slots.popleft()
+
+
+def _clear_padding(patches: torch.Tensor, host: HostBatch) -> None:
+    """Set the patches of `host` that are padding to 0, after they were normalised."""
+    valid = host.fields.get("patch_valid")
+    if valid is not None:
+        padding = np.flatnonzero(~valid)
+        patches.flatten(0, 1).index_fill_(0, to_device(padding, patches.device), 0)
+
+
+def _send_fields(
+    fields: Mapping[str, Any], rows: npt.NDArray[np.intp] | None, device: torch.device, copies: CopyEngine | None
+) -> FieldTensors:
+    """Return the fields of chosen rows (all for None), arrays as tensors and each Ragged as a list of tensors.
+
+    The tensors of a list are parts of one, which is copied once. copies: of a device that is not the host.
+    """
+
+    def send(array: npt.NDArray[Any]) -> torch.Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if copies is None:
+            return tensor
+        return copies.pinned(tensor).copy_(tensor).to(device, non_blocking=True)
+
+    def send_value(value: Any) -> Any:
+        if isinstance(value, tuple) and not isinstance(value, Ragged):
+            return tuple(map(send_value, value))
+        kept = value if rows is None else take_rows(value, rows)
+        if isinstance(kept, Ragged):
+            return list(torch.split(send(kept.parts[0]), kept.lengths.tolist()))
+        return send(kept) if isinstance(kept, np.ndarray) else kept
+
+    return {name: send_value(value) for name, value in fields.items()}
 
 
 def _views(images: torch.Tensor | Views) -> Views:

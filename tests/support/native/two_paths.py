@@ -36,10 +36,10 @@ class Made:
         for number in range(batches):
             pixels, rows = np.full((BATCH, *size, 3), 77, np.uint8), np.zeros(BATCH, BATCH_ROW)
             cursor = Cursor(number * BATCH // len(settings.source), number * BATCH % len(settings.source))
-            bad, _ = producer.produce(cursor, pixels.reshape(-1), rows, lambda sample: None)
-            repaired = tuple(producer.repaired[row] for row in sorted(producer.repaired))
-            tasks = [(row, *_as_bytes(task)) for row, task in producer.tasks.items()]
-            self.coded.update(task.coded for task in producer.tasks.values())
+            made = producer.produce(cursor, pixels.reshape(-1), rows, lambda sample: None)
+            bad, repaired = made.in_batch(made.bad), made.in_batch(made.repaired)
+            tasks = [(row, *_as_bytes(task)) for row, task in made.tasks]
+            self.coded.update(task.coded for _, task in made.tasks)
             self.batches.append((tasks, pixels.tobytes(), rows.tobytes(), bad, repaired))
 
     def _counted(self, fill: Callable[..., Any]) -> Callable[..., Any]:

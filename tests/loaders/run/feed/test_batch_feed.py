@@ -194,8 +194,9 @@ def test_pixels_go_by_pinned_memory_to_the_device_and_stay_there(
     augmented: bool, dtype: torch.dtype, kind: str
 ) -> None:
     augment = AUGMENTS["operations"] if augmented else Augmentations()
-    copies, source = StrictCopies(), Numbers()
+    copies, numbers = StrictCopies(), Numbers()
     staged = BatchStage(imagenet_train(SIZE, augment=augment), dtype, META)
+    source = lambda: planned(numbers(), staged)  # noqa: E731
     made = {
         "plain": source,
         "pinned": lambda: replace(batch := source(), images=copies.lock(batch.images), pinned=True),
@@ -234,6 +235,12 @@ def textured(number: int) -> HostBatch:
     return replace(host_batch(number), cursor=Cursor(3, 0), images=torch.from_numpy(pixels), index=index, labels=labels)
 
 
+def planned(batch: HostBatch, staged: BatchStage, **changes: Any) -> HostBatch:
+    """The batch with the augmentations of its samples, as a worker draws them."""
+    plan = staged.plan(BatchKey(9, batch.cursor.epoch, batch.index))
+    return replace(batch, augments=(plan,), **changes)
+
+
 @pytest.mark.parametrize("resident", [False, True])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
 @pytest.mark.parametrize("name", AUGMENTS)
@@ -241,15 +248,15 @@ def textured(number: int) -> HostBatch:
 def test_both_ways_of_a_batch_apply_the_plan_of_its_samples(
     name: str, dtype: torch.dtype, resident: bool, pad: bool
 ) -> None:
-    """By the seed of the feed, the epoch and the indices of the batch, whichever way it takes, with padding or not."""
+    """Whichever way it takes, with padding or not."""
     augment = AUGMENTS[name] if dtype != torch.uint8 else replace(AUGMENTS[name], mixup=0.0, cutmix=0.0)
     pipeline = imagenet_train(SIZE, augment=augment)
     staged = BatchStage(pipeline, dtype, torch.device("cpu"), num_classes=5)
     seen = []
     for copies in (None, LoggedCopies()):
         numbers = itertools.count()
-        source = lambda numbers=numbers: replace(textured(next(numbers)), resident=resident)  # noqa: E731
-        feed = DeviceFeed(source, lambda: 1, staged, seed=9, pad=pad, ahead=1, copies=copies)
+        source = lambda numbers=numbers: planned(textured(next(numbers)), staged, resident=resident)  # noqa: E731
+        feed = DeviceFeed(source, lambda: 1, staged, pad=pad, ahead=1, copies=copies)
         seen.append([feed.next() for _ in range(5)])
     changed = 0
     for number, (here, there) in enumerate(zip(*seen, strict=True)):
@@ -384,9 +391,8 @@ def test_a_step_does_not_synchronise(augmented: bool) -> None:
     pipeline = imagenet_train(size, augment=settings) if augmented else imagenet_train(size)
     staged = BatchStage(pipeline, torch.bfloat16, device, num_classes=1000)
     numbers, labels = itertools.count(), np.zeros(batch, np.int64)
-    feed = DeviceFeed(
-        lambda: replace(host_batch(next(numbers), batch=batch, size=size), labels=labels), lambda: 1, staged
-    )
+    made = lambda: planned(host_batch(next(numbers), batch=batch, size=size), staged, labels=labels)  # noqa: E731
+    feed = DeviceFeed(made, lambda: 1, staged)
     total = torch.zeros((), device=device)
     for _ in range(8):  # pinned memory and the allocator's blocks are there by then
         total += feed.next().images.float().sum()

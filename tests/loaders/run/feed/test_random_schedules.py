@@ -233,8 +233,8 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "            ready = DeviceFeed._finish_for_consumer(self, self._finish(",
         "plans[0]), host)\n            if",
         "plans[0]), host))\n            if",
-        "        if self._own is None or",
-        "        if self._copies is not None and self._copies.device.now == 'main' or self._own is None or",
+        "return batch if self._own is None or",
+        "return batch if self._copies is not None and self._copies.device.now == 'main' or self._own is None or",
     ),
     "cut rows and fields are sent after the event": (
         batch_feed,

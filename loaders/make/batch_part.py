@@ -1,0 +1,70 @@
+"""BatchPart is what a worker makes at a time: a batch, or the rows of it that one thread makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.make.batch_planner import Content
+from penstock.loaders.make.layout import Slot
+from penstock.loaders.order.cursor import Cursor
+from penstock.loaders.order.ledger import BadSample
+from penstock.pipelines.native.rows import Progress
+
+
+@dataclass
+class BatchPart:
+    """Hold the rows that are being made, and what became of them; the steps of Producer pass it on.
+
+    Rows are numbered from the first of this part.
+
+    Attributes:
+        cursor: place of the batch in the stream.
+        content: what the whole batch consists of.
+        slot: where its rows lie in the end.
+        crops: where images are made: `slot`, or memory from which transforms make what lies there.
+        working_on: called with each sample that Python is about to read or decode (a heartbeat; it may raise Aborted).
+        progress: where the native library does the same.
+        left: rows without an image yet, int64 [n].
+        bad: samples that could not be served, by row.
+        repaired: samples in which libjpeg filled in missing data, by row.
+        moved: as HostBatch.moved, of these rows.
+        read_s: seconds that were spent inside the source.
+        tasks: (row, task) of the rows that another decoder has to write into the slot, in row order.
+    """
+
+    cursor: Cursor
+    content: Content
+    slot: Slot
+    crops: Slot
+    working_on: Callable[[int], None]
+    progress: Progress | None = None
+    left: npt.NDArray[np.intp] = field(init=False)
+    bad: dict[int, BadSample] = field(default_factory=dict)
+    repaired: dict[int, BadSample] = field(default_factory=dict)
+    moved: tuple[Mapping[str, Any] | None, ...] = ()
+    read_s: float = 0.0
+    tasks: tuple[tuple[int, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        self.left = np.arange(len(self.index)) if self.content.is_full else np.flatnonzero(self.index >= 0)
+
+    @cached_property
+    def index(self) -> npt.NDArray[np.int64]:
+        """The sample of each row by the order, int64 [rows]; -1 for padding."""
+        return self.content.samples[self.slot.first : self.slot.end]
+
+    @cached_property
+    def keys(self) -> npt.NDArray[np.int64] | None:
+        """Numbers by which the rows are drawn, int64 [rows]; None for their samples."""
+        keys = self.content.keys
+        return None if keys is None else keys[self.slot.first : self.slot.end]
+
+    def in_batch(self, entries: Mapping[int, BadSample]) -> tuple[BadSample, ...]:
+        """Return entries by row in their order, with their rows in the whole batch."""
+        return tuple(entries[row]._replace(row=self.slot.first + row) for row in sorted(entries))
