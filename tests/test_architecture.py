@@ -67,7 +67,7 @@ ROOMS: dict[str, str] = {
 # are the modules of the room that lie in none of them.
 LOOSE = "."
 FOLDERS: dict[str, str] = {
-    "loaders/data": "samples files fields cache remote labels arrow tables tars views .",
+    "loaders/data": "samples files labels fields cache remote arrow tables tars views .",
     "loaders/make": ". sizes",
     "loaders/run": "metrics workers feed engine",
     "bench/probe": "data ceilings search",

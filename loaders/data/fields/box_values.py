@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.fields.box_classes import number_classes
+from penstock.loaders.data.labels.class_numbers import number_boxes
 from penstock.pipelines.fields.ragged import Ragged
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -38,7 +38,7 @@ def check_boxes(
     for index, (array, own) in enumerate(zip(arrays, of_each, strict=True)):
         if len(own) != len(array):
             raise ValueError(f"sample {index} has {len(array)} boxes and {len(own)} classes: give each box one class")
-    numbers, known = number_classes([own.tolist() if hasattr(own, "tolist") else list(own) for own in of_each], names)
+    numbers, known = number_boxes([own.tolist() if hasattr(own, "tolist") else list(own) for own in of_each], names)
     lengths = np.array([len(array) for array in arrays], np.int64)
     corners = np.concatenate(arrays) if arrays else np.zeros((0, 4), np.float32)
     warn_of_shares("boxes", corners)

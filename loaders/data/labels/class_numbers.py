@@ -1,4 +1,4 @@
-"""Numbers classes: the one rule by which the labels of lists, tables, tars and Arrow files become class numbers."""
+"""Numbers classes: the one rule by which labels, and the classes of boxes, become class numbers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.data.labels.label_text import WHOLE
 from penstock.loaders.data.labels.row_errors import Fail
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import near_name, shown
@@ -19,7 +20,7 @@ ONE_CLASS = b"."  # of images without labels, as of a flat folder
 Label = str | int
 
 
-def number_classes(
+def number_labels(
     labels: Sequence[Label], classes: tuple[bytes, ...] | None, fail: Fail
 ) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...]]:
     """Return the class number of each of some distinct labels, all integers or all strings, and the class names.
@@ -53,6 +54,77 @@ def checked_classes_by_label(classes: Any) -> Any:
     return {name: checked_classes(names) for name, names in classes.items()}
 
 
+def checked_names(names: Any) -> tuple[bytes, ...] | None:
+    """Return class names by number, of a list or of a dict of number -> name; None for None. Raises ValueError."""
+    if names is None:
+        return None
+    listed = names.tolist() if hasattr(names, "tolist") else names  # an array, or a column of a data frame
+    if isinstance(names, Mapping):
+        if set(names) != set(range(len(names))):
+            raise ValueError(f"names must have the numbers from 0 to {len(names) - 1}, got {shown(list(names))}")
+        listed = [names[number] for number in range(len(names))]
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(each, (str, bytes)) for each in listed):
+        raise ValueError(f"names must be a list of class names or a dict of number -> name, got {shown(names)}")
+    return tuple(map(os.fsencode, listed))
+
+
+def number_boxes(
+    of_each: Sequence[Sequence[Any]], names: Sequence[str] | Mapping[int, str] | None
+) -> tuple[npt.NDArray[np.int64], tuple[bytes, ...]]:
+    """Return the class numbers of the boxes of all samples, and what they are called: `names`, or names sorted.
+
+    Text of digits is a number, unless `names` has numbers. Raises ValueError for names among numbers, and for a box
+    without a class.
+    """
+    known = checked_names(names)
+    sample_of, labels = [at for at, own in enumerate(of_each) for _ in own], [label for own in of_each for label in own]
+
+    def has_box(at: int, rest: str) -> str:
+        return f"sample {sample_of[at]} has a box {rest}"
+
+    missing = next((at for at, label in enumerate(labels) if label is None or label != label), None)  # NaN
+    if missing is not None:
+        raise ValueError(has_box(missing, "without a class: give each box one"))
+    have_numbers = any(WHOLE.fullmatch(os.fsdecode(name)) for name in known or ())
+    are_names = [
+        isinstance(label, (str, bytes)) and (have_numbers or not WHOLE.fullmatch(os.fsdecode(label)))
+        for label in labels
+    ]
+    if not any(are_names):
+        return _check_box_numbers(labels, None if known is None else len(known), has_box), known or ()
+    if not all(are_names):
+        named, numbered = are_names.index(True), are_names.index(False)
+        raise ValueError(
+            f"{has_box(named, f'of the class {shown(labels[named])}')}, and sample {sample_of[numbered]} one of "
+            f"{shown(labels[numbered])}: give all boxes class names, or all class numbers"
+        )
+    labels = list(map(os.fsencode, labels))
+    known = tuple(sorted(set(labels))) if known is None else known
+    numbers = _look_up(labels, known, "names must be different where boxes have names, got {} twice")
+    if -1 in numbers:
+        at = numbers.index(-1)
+        raise ValueError(has_box(at, f"of the unknown class {shown(os.fsdecode(labels[at]))}: add it to names"))
+    return np.array(numbers, np.int64), known
+
+
+def _check_box_numbers(labels: Sequence[Any], count: int | None, has_box: Any) -> npt.NDArray[np.int64]:
+    numbers = [int(label) if isinstance(label, (str, bytes)) else label for label in labels]
+    for at, label in enumerate(numbers):
+        if not isinstance(label, (int, np.integer)) or not 0 <= label < (np.inf if count is None else count):
+            wanted = "at least 0" if count is None else f"from 0 to {count - 1}"
+            raise ValueError(has_box(at, f"of class {shown(label)}: class numbers must be {wanted}"))
+    return np.array(numbers, np.int64)
+
+
+def _look_up(names: Sequence[bytes], known: tuple[bytes, ...], rule: str) -> list[int]:
+    """Return the numbers of names, -1 for one that is not `known`. Raises ValueError where two of these are equal."""
+    number_of = {name: number for number, name in enumerate(known)}
+    if len(number_of) < len(known):
+        twice = next(name for number, name in enumerate(known) if number_of[name] != number)
+        raise ValueError(rule.format(shown(os.fsdecode(twice))))
+    return [number_of.get(name, -1) for name in names]
+
+
 def _check_numbers(
     labels: Sequence[Any], classes: tuple[bytes, ...] | None, fail: Fail
 ) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...]]:
@@ -74,10 +146,8 @@ def _number_names(
     names: Sequence[Any], classes: tuple[bytes, ...] | None, fail: Fail
 ) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...]]:
     known = classes or tuple(map(os.fsencode, sorted(names)))
-    number_of = {name: number for number, name in enumerate(known)}
-    if len(number_of) < len(known):
-        raise ValueError("classes must be distinct names where labels are names, and a name occurs twice")
-    numbers = [number_of.get(os.fsencode(name), -1) for name in names]
+    rule = "classes must be distinct names where labels are names, and a name occurs twice: {}"
+    numbers = _look_up(list(map(os.fsencode, names)), known, rule)
     if -1 in numbers:
         at = numbers.index(-1)
         label, texts = os.fsdecode(names[at]), list(map(os.fsdecode, known))

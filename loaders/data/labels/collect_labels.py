@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.labels.class_numbers import Label, checked_classes, number_classes
+from penstock.loaders.data.labels.class_numbers import Label, checked_classes, number_labels
 from penstock.loaders.data.labels.label_text import BOOLEANS, is_number, plain_label, read_text
 from penstock.loaders.data.labels.row_errors import Fail, where_is
 from penstock.loaders.data.labels.stored_labels import ALONE, pack_sets
@@ -29,7 +29,7 @@ _BOOLEAN_CLASSES = (b"False", b"True")
 class LabelColumn:
     """Collect one label per row; all rows say of what kind they are, and the class numbers are known at the end.
 
-    Integers are class numbers and strings class names, as number_classes says; floats are numbers, among which integers
+    Integers are class numbers and strings class names, as number_labels says; floats are numbers, among which integers
     are numbers too; sequences of numbers are vectors, of strings sets of classes. A string that reads as a number or a
     list is one (read_text). Errors name the row.
 
@@ -341,7 +341,7 @@ class LabelColumn:
             return StoredValues(values[kept], names)
         labels = list(self._codes)
         if self._kind == SET:
-            numbers, classes = number_classes(labels, self._classes or _in_order(labels), self._fail)
+            numbers, classes = number_labels(labels, self._classes or _in_order(labels), self._fail)
             if not classes:
                 raise ValueError("labels must name at least one class, and all of their sets are empty")
             rows = np.repeat(np.arange(len(kept)), self._counts)
@@ -356,7 +356,7 @@ class LabelColumn:
             labels, known = [BOOLEANS[str(label)] for label in labels], known or _BOOLEAN_CLASSES
         if self._kind == NAME and self._looked_up and max(self._looked_up) < len(names):
             self._warn_of_two_meanings(list(map(os.fsdecode, names)))
-        numbers, classes = number_classes(labels, known, self._fail)
+        numbers, classes = number_labels(labels, known, self._fail)
         return StoredValues(numbers[np.frombuffer(self._code_of, np.uint32)][kept], classes)
 
     def _are_booleans(self, labels: Collection[Any], known: tuple[bytes, ...] | None) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_WHOLE = re.compile(r"[+-]?[0-9]+")
+WHOLE = re.compile(r"[+-]?[0-9]+")
 # What a person takes for a number: a decimal comma, thousands, units of shares and money, several without brackets.
 _DIGITS = r"([0-9]{1,3}(\.[0-9]{3})+(,[0-9]*)?|[0-9]+([,' _\u00a0][0-9]+)*(\.[0-9]*)?,?|[.,][0-9]+)"
 _NEARLY = re.compile(
@@ -45,7 +45,7 @@ def read_text(text: str) -> Any:
     if not text:
         return None
     if is_number(text):
-        return int(text) if _WHOLE.fullmatch(text) else float(text)
+        return int(text) if WHOLE.fullmatch(text) else float(text)
     if text[0] == "[":
         return _read_list(text)
     if _is_nearly_number(text) if len(text) <= _LONGEST else not text.strip("+-.0123456789"):

@@ -18,8 +18,6 @@ from penstock.loaders.system.saved_columns import Open, Write, load_saved, save_
 ALONE = ""  # the name of labels that have none
 # The class of all images whose labels are of another kind: a cache, which holds class numbers, keeps this name.
 NOT_CLASSES = b"(labels are not classes)"
-
-
 Labels = Mapping[str, StoredValues]  # by name; those that have no name are ALONE
 
 
@@ -35,7 +33,7 @@ def pack_sets(
 def split_classes(labels: Labels, num_samples: int) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...], Labels]:
     """Return class numbers (int32 [n]), class names, and labels of other kinds, which have one class number, 0.
 
-    An index of images holds class numbers; a LabelIndex next to it holds the others. No labels are one class.
+    An index of images holds class numbers; SavedColumns next to it holds the others. No labels are one class.
     """
     alone = labels.get(ALONE)
     if alone is not None and alone.are_classes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
@@ -18,24 +18,15 @@ from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.ragged import Ragged, find_elements
 
-Arrays = Sequence[npt.NDArray[Any]]
-Bytes = npt.NDArray[np.uint8]
 
-
-def pack_arrays(arrays: Arrays, alignment: int = ALIGNMENT, allocate: Callable[[int], Bytes] | None = None) -> Bytes:
-    """Return the bytes of arrays one after another, each from a multiple of `alignment` on.
-
-    allocate: returns so many bytes, all zero.
-    """
-    num_bytes = sum(array.nbytes + -array.nbytes % alignment for array in arrays)
-    data = np.zeros(num_bytes, np.uint8) if allocate is None else allocate(num_bytes)
-    for place, array in zip(unpack_arrays([(a.dtype, a.shape) for a in arrays], data, alignment), arrays, strict=True):
-        place[...] = array
-    return data
+def pack_arrays(arrays: Sequence[npt.NDArray[Any]], alignment: int = ALIGNMENT) -> npt.NDArray[np.uint8]:
+    """Return the bytes of arrays one after another, each from a multiple of `alignment` on."""
+    parts = [part for array in arrays for part in (array.tobytes(), bytes(-array.nbytes % alignment))]
+    return np.frombuffer(b"".join(parts), np.uint8)
 
 
 def unpack_arrays(
-    types: Iterable[tuple[npt.DTypeLike, Sequence[int]]], data: Bytes, alignment: int = ALIGNMENT
+    types: Iterable[tuple[npt.DTypeLike, Sequence[int]]], data: npt.NDArray[np.uint8], alignment: int = ALIGNMENT
 ) -> list[npt.NDArray[Any]]:
     """Return the arrays that pack_arrays packed, as views of `data`; types: dtype and shape of each.
 
@@ -51,65 +42,45 @@ def unpack_arrays(
     return arrays
 
 
-class _SharedArrays:
-    """Hold arrays in one piece of shared memory; pickles as SharedArray does."""
-
-    def __init__(self, arrays: Arrays) -> None:
-        def share(num_bytes: int) -> Bytes:
-            self._shared = SharedArray.create((num_bytes,), np.uint8, name="penstock-columns")
-            return self._shared.array
-
-        self._types = [(array.dtype, array.shape) for array in arrays]
-        self._arrays = unpack_arrays(self._types, pack_arrays(arrays, allocate=share))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_arrays"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._arrays = unpack_arrays(self._types, self._shared.array)
-
-
-class ArrayColumn(_SharedArrays):
-    """Hold an array per sample, all of one shape."""
+class ArrayColumn:
+    """Hold an array per sample, all of one shape, in shared memory; pickles as SharedArray does."""
 
     def __init__(self, values: npt.NDArray[Any]) -> None:
-        super().__init__([values])
+        self._shared = _share(values)
 
     def take(self, indices: Any) -> npt.NDArray[Any]:
         """Return the arrays of samples `indices`, or that of one."""
-        found: npt.NDArray[Any] = self._arrays[0][indices]
+        found: npt.NDArray[Any] = self._shared.array[indices]
         return found
 
     read = take
 
     def digest(self) -> bytes:
         """Return a digest of the content."""
-        (values,) = self._arrays
-        about = repr((values.dtype.str, values.shape)).encode()
-        return hashlib.blake2b(about + hashlib.blake2b(values.data).digest(), digest_size=16).digest()
+        about = repr((self._shared.dtype.str, self._shared.shape)).encode()
+        return hashlib.blake2b(about + hashlib.blake2b(self._shared.array.data).digest(), digest_size=16).digest()
 
 
-class RaggedColumn(_SharedArrays):
-    """Hold so many elements per sample."""
+class RaggedColumn:
+    """Hold so many elements per sample in shared memory; pickles as SharedArray does."""
 
     def __init__(self, values: Ragged) -> None:
-        super().__init__([np.concatenate(([0], np.cumsum(values.lengths))), *values.parts])
+        self._offsets = _share(np.concatenate(([0], np.cumsum(values.lengths))))
+        self._parts = tuple(map(_share, values.parts))
 
     def take(self, indices: npt.NDArray[np.int64]) -> Ragged:
         """Return the elements of samples `indices`."""
-        offsets, *parts = self._arrays
-        starts = offsets[indices]
-        lengths = offsets[indices + 1] - starts
+        starts = self._offsets.array[indices]
+        lengths = self._offsets.array[indices + 1] - starts
         elements = find_elements(starts, lengths)
-        return Ragged(lengths, tuple(part[elements] for part in parts))
+        return Ragged(lengths, tuple(part.array[elements] for part in self._parts))
 
     def digest(self) -> bytes:
         """Return a digest of the content."""
         found = hashlib.blake2b(digest_size=16)
-        for part in self._arrays:
+        for part in (self._offsets, *self._parts):
             found.update(repr((part.dtype.str, part.shape)).encode())
-            found.update(part.data)
+            found.update(part.array.data)
         return found.digest()
 
 
@@ -120,12 +91,12 @@ class BytesColumn(RaggedColumn):
         super().__init__(ragged_bytes(values))
 
     def __len__(self) -> int:
-        return len(self._arrays[0]) - 1
+        return len(self._offsets.array) - 1
 
     def read(self, index: int) -> bytes:
         """Return the string of sample `index`."""
-        begin, end = self._arrays[0][index : index + 2].tolist()
-        return self._arrays[1][begin:end].tobytes()
+        begin, end = self._offsets.array[index : index + 2].tolist()
+        return bytes(self._parts[0].array[begin:end])
 
 
 def take_values(kind: FieldKind, column: RaggedColumn | ArrayColumn, indices: npt.NDArray[np.int64]) -> Any:
@@ -140,6 +111,12 @@ def take_values(kind: FieldKind, column: RaggedColumn | ArrayColumn, indices: np
 def as_column(values: Any) -> ArrayColumn | RaggedColumn:
     """Return a column of an array or a Ragged."""
     return RaggedColumn(values) if isinstance(values, Ragged) else ArrayColumn(values)
+
+
+def _share(values: npt.NDArray[Any]) -> SharedArray:
+    shared = SharedArray.create(values.shape, values.dtype, name="penstock-columns")
+    shared.array[...] = values
+    return shared
 
 
 def ragged_bytes(values: Sequence[bytes]) -> Ragged:
