@@ -49,6 +49,7 @@ from penstock.loaders.data.views.subset import PART_OPTIONS, take_part
 from penstock.loaders.data.views.subset_spec import SubsetSpec
 from penstock.pipelines.errors import LoaderError, printable
 
+FOLDER, URL_FOLDER, FILES, OBJECT = "folder", "folder by URL", "files", "object"
 _PATHS = (str, bytes, os.PathLike)
 SourceLike = Any  # a path, a list, a table ... or a Source: see open_source
 
@@ -57,14 +58,16 @@ class Kind(NamedTuple):
     """Describe a kind of data.
 
     Attributes:
+        of: what it is found in: FOLDER, URL_FOLDER, FILES or OBJECT.
         name: what messages call it.
-        is_this: takes a path (bytes) or an object, and returns whether it is of this kind; of files that hold whole
-            data sets, it takes the first path and the option `image`.
-        open: takes that (of such files the list of their paths) and options, and returns the source.
+        is_this: takes a path (bytes) or an object, and returns whether it is of this kind; for files, it takes the
+            first path and the option `image`.
+        open: takes that (for files the list of their paths) and options, and returns the source.
         options: names of the options that create_loader hands on to `open`.
-        suffixes: of such files, in small letters.
+        suffixes: of files, in small letters.
     """
 
+    of: str
     name: str
     is_this: Callable[..., bool]
     open: Callable[..., Source]
@@ -92,6 +95,10 @@ def _is_data(part: Any) -> bool:
     return isinstance(part, (*_PATHS, Source)) or is_dataset(part) or open_lists.is_frame(part)
 
 
+def _has_manifest(url: bytes) -> bool:
+    return is_file(url + b"/" + MANIFEST)
+
+
 def _open_cache_url(url: bytes, **remote_options: Any) -> Source:
     """Copy the set of cache shards below a URL, and open the copy."""
     remote = check_remote([url], **remote_options)
@@ -112,9 +119,9 @@ def _open_list(specs: list[Any], **options: Any) -> Source:
             return [file for path in paths for file in _expand(path)]
 
         files = find()
-        kind = _find_file_kind(files)
+        kind = _kind_of(files)
         if kind is not None and all(is_url(file) or os.path.exists(file) for file in files):
-            return _open_found(find, lambda found: _open_kind(kind, found, options))
+            return _open_found(kind, files, find, lambda: _open_list(paths, **options), options)
     return concat_sources([_open_data(spec, options) for spec in specs])
 
 
@@ -139,58 +146,40 @@ _HAVE_HOSTS = {b"s3", b"gs", b"gcs", b"az", b"abfs", b"http", b"https", b"hf"}  
 _COLUMNS = ("image", "label")
 _LABELS = ("classes", "missing_labels")
 _TABLE_OPTIONS = (*_COLUMNS, "root", *_LABELS, *REMOTE_OPTIONS)
+_LIST_OPTIONS = ("root", *_LABELS, *REMOTE_OPTIONS)
+_PARQUET_OPTIONS = (*_COLUMNS, *_LABELS, "cache_bytes", *REMOTE_OPTIONS)
+_ARROW_OPTIONS = (*_COLUMNS, *_LABELS, *REMOTE_OPTIONS)
 _DATASET_OPTIONS = (*_COLUMNS, *_LABELS, "split")
-FILE_KINDS = [
-    Kind("an HDF5 cache", _is_any, _open_caches, REMOTE_OPTIONS, (".h5", ".hdf5")),
-    Kind(
-        "Parquet files of images",
-        has_image_bytes,
-        open_parquet,
-        (*_COLUMNS, *_LABELS, "cache_bytes", *REMOTE_OPTIONS),
-        (".parquet",),
-    ),
-    Kind("a table of images", _is_any, open_tables, _TABLE_OPTIONS, TABLE_SUFFIXES),
-    Kind("image files", _is_any, open_lists.open_images, ("classes", *REMOTE_OPTIONS), open_lists.LIST_SUFFIXES),
-    Kind("tar files", _is_any, open_tars, TAR_OPTIONS, (".tar",)),
-    Kind("tar files to be decompressed first", _is_any, open_tars, TAR_OPTIONS, COMPRESSED_TARS),
-    Kind(
-        "Arrow files",
-        _is_any,
-        open_arrow_files,
-        (*_COLUMNS, *_LABELS, *REMOTE_OPTIONS),
-        (".arrow", ".arrows", ".feather"),
-    ),
-]
-FOLDER_KINDS = [
-    Kind("a set of cache shards", is_cache_set, open_cache),
-    Kind("a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
-    Kind("a folder of Hugging Face's save_to_disk", is_saved_dataset, open_saved_dataset, _DATASET_OPTIONS),
-    Kind("a folder of images", os.path.isdir, ImageFolder),
-]
-# Of folders by URL: what is looked for by name comes first, because HTTP cannot list.
-URL_FOLDER_KINDS = [
-    Kind("a set of cache shards", lambda url: is_file(url + b"/" + MANIFEST), _open_cache_url, REMOTE_OPTIONS),
-    Kind(
-        "a folder of Hugging Face's save_to_disk",
-        is_saved_dataset,
-        open_saved_dataset,
-        (*_DATASET_OPTIONS, *REMOTE_OPTIONS),
-    ),
-    Kind("a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
-    Kind("a folder of images", _is_any, open_url_folder, REMOTE_OPTIONS),
-]
-OBJECT_KINDS = [
-    Kind("a Dataset of Hugging Face", is_dataset, open_dataset, _DATASET_OPTIONS),
-    Kind("a list of (path, label)", open_lists.is_list, open_lists.open_list, ("root", *_LABELS, *REMOTE_OPTIONS)),
-    Kind("a data frame", open_lists.is_frame, open_lists.open_frame, _TABLE_OPTIONS),
-    Kind("an ImageFolder of torchvision", open_lists.is_samples, open_lists.open_samples),
-    Kind("a list of these", _is_list_of_data, _open_list, ("classes",)),
-    Kind("a pair (images, labels) of arrays", _is_array_pair, _open_arrays, ("classes",)),
-]
+_SAVED = "a folder of Hugging Face's save_to_disk"
+_IMAGES = Kind(
+    FILES, "image files", _is_any, open_lists.open_images, ("classes", *REMOTE_OPTIONS), open_lists.LIST_SUFFIXES
+)
+# The first one that fits is taken. For folders by URL, what is looked for by name comes first: HTTP cannot list.
+KINDS = (
+    Kind(FOLDER, "a set of cache shards", is_cache_set, open_cache),
+    Kind(FOLDER, "a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
+    Kind(FOLDER, _SAVED, is_saved_dataset, open_saved_dataset, _DATASET_OPTIONS),
+    Kind(FOLDER, "a folder of images", os.path.isdir, ImageFolder),
+    Kind(URL_FOLDER, "a set of cache shards", _has_manifest, _open_cache_url, REMOTE_OPTIONS),
+    Kind(URL_FOLDER, _SAVED, is_saved_dataset, open_saved_dataset, (*_DATASET_OPTIONS, *REMOTE_OPTIONS)),
+    Kind(URL_FOLDER, "a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
+    Kind(URL_FOLDER, "a folder of images", _is_any, open_url_folder, REMOTE_OPTIONS),
+    Kind(FILES, "an HDF5 cache", _is_any, _open_caches, REMOTE_OPTIONS, (".h5", ".hdf5")),
+    Kind(FILES, "Parquet files of images", has_image_bytes, open_parquet, _PARQUET_OPTIONS, (".parquet",)),
+    Kind(FILES, "a table of images", _is_any, open_tables, _TABLE_OPTIONS, TABLE_SUFFIXES),
+    _IMAGES,
+    Kind(FILES, "tar files", _is_any, open_tars, TAR_OPTIONS, (".tar",)),
+    Kind(FILES, "tar files to be decompressed first", _is_any, open_tars, TAR_OPTIONS, COMPRESSED_TARS),
+    Kind(FILES, "Arrow files", _is_any, open_arrow_files, _ARROW_OPTIONS, (".arrow", ".arrows", ".feather")),
+    Kind(OBJECT, "a Dataset of Hugging Face", is_dataset, open_dataset, _DATASET_OPTIONS),
+    Kind(OBJECT, "a list of (path, label)", open_lists.is_list, open_lists.open_list, _LIST_OPTIONS),
+    Kind(OBJECT, "a data frame", open_lists.is_frame, open_lists.open_frame, _TABLE_OPTIONS),
+    Kind(OBJECT, "an ImageFolder of torchvision", open_lists.is_samples, open_lists.open_samples),
+    Kind(OBJECT, "a list of these", _is_list_of_data, _open_list, ("classes",)),
+    Kind(OBJECT, "a pair (images, labels) of arrays", _is_array_pair, _open_arrays, ("classes",)),
+)
 # Options of create_loader that belong to the source, whatever the backend.
-SOURCE_OPTIONS = frozenset(
-    name for kind in (*FILE_KINDS, *FOLDER_KINDS, *OBJECT_KINDS) for name in kind.options
-) | frozenset(PART_OPTIONS)
+SOURCE_OPTIONS = frozenset(name for kind in KINDS for name in kind.options) | frozenset(PART_OPTIONS)
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -201,14 +190,8 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 def select_options(path: str | bytes | os.PathLike[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of `options` that data of the kind at `path` take."""
-    named = os.fsencode(path)
-    found: Kind | None = None
-    if _is_url_folder(named):
-        found = next(kind for kind in URL_FOLDER_KINDS if kind.is_this(named.rstrip(b"/")))
-    elif not is_url(named) and not is_pattern(named):
-        found = next((kind for kind in FOLDER_KINDS if kind.is_this(named)), None)
-    found = found or _find_file_kind(list(_expand(named)), options.get("image"))
-    taken = {"classes", *(found.options if found else ())} - set(() if is_url(named) else REMOTE_OPTIONS)
+    kind, _, _ = _find(os.fsencode(path), options.get("image"))
+    taken = {"classes", *(kind.options if kind else ())} - set(() if is_url(os.fsencode(path)) else REMOTE_OPTIONS)
     return {name: value for name, value in options.items() if name in taken}
 
 
@@ -243,9 +226,9 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
             raise TypeError(f"an open source takes no options, got {', '.join(others)}")
         check_source(spec)
         return choose_classes(spec, checked_classes(options.get("classes")))
-    for kind in OBJECT_KINDS:
-        if kind.is_this(spec):
-            return _open_kind(kind, spec, options)
+    kind = _first(OBJECT, spec)
+    if kind is not None:
+        return _open_kind(kind, spec, options)
     if cure := cure_of_object(spec):
         raise ValueError(f"a source cannot be this {type(spec).__name__}: {cure}")
     raise ValueError(
@@ -274,30 +257,50 @@ def _open_kind(kind: Kind, what: Any, options: dict[str, Any]) -> Source:
 
 
 def _open_path(path: bytes, options: dict[str, Any]) -> Source:
-    if is_url(path):
-        return _open_urls(path, options)
-    if path.startswith(b"file://"):
-        path = path[len(b"file://") :]
-    if is_pattern(path):
-        return _open_found(partial(expand_pattern, path), lambda found: _open_files(found, path, options))
-    for kind in FOLDER_KINDS:
-        if kind.is_this(path):
-            return _open_kind(kind, path, options)
-    if not os.path.exists(path):
+    path = pin_url(path) if is_url(path) else path.removeprefix(b"file://")
+    if not (is_url(path) or is_pattern(path) or os.path.exists(path)):
         raise LoaderError("E-NODATA", "no such file or folder", fix=cure_of_missing(path), path=path)
-    return _open_files([path], path, options)
+    kind, what, find = _find(path, options.get("image"))
+    if kind is None:
+        raise _unknown_kind(path, what)
+    if find is None:
+        return _open_kind(kind, what, options)
+    is_checked = not is_url(path) and kind is not _IMAGES  # whose missing files are served as on_bad_sample says
+    missing = [each for each in what if not os.path.exists(each)] if is_checked else []
+    if missing and len(what) > 1:
+        cause = f"{len(missing):,} of the {len(what):,} files that this pattern names do not exist, the first is "
+        raise LoaderError("E-NODATA", f"{cause}{printable(missing[0])}", fix="check the pattern", path=path)
+    return _open_found(kind, what, find, lambda: _open_path(path, options), options)
 
 
-def _open_urls(url: bytes, options: dict[str, Any]) -> Source:
-    scheme, _, place = url.partition(b"://")
-    if not place or (place.startswith(b"/") and scheme in _HAVE_HOSTS):
-        raise ValueError(f"{printable(url)} names no bucket or host: write s3://bucket/folder/, for example")
-    url = pin_url(url)
-    if _is_url_folder(url):
-        url = url.rstrip(b"/")
-        kind = next(kind for kind in URL_FOLDER_KINDS if kind.is_this(url))
-        return _open_kind(kind, url, options)
-    return _open_found(partial(expand_url, url), lambda found: _open_files(found, url, options))
+def _find(path: bytes, image: str | None) -> tuple[Kind | None, Any, Callable[[], Collection[bytes]] | None]:
+    """Return the kind of what lies at a path or URL, what its `open` takes, and what looks for these files again.
+
+    The kind is None if there is none. Nothing looks again for a folder or a single file. image: the option of that
+    name.
+    """
+    if is_url(path):
+        scheme, _, place = path.partition(b"://")
+        if not place or (place.startswith(b"/") and scheme in _HAVE_HOSTS):
+            raise ValueError(f"{printable(path)} names no bucket or host: write s3://bucket/folder/, for example")
+        if _is_url_folder(path):
+            return _first(URL_FOLDER, path.rstrip(b"/")), path.rstrip(b"/"), None
+    elif not is_pattern(path):
+        folder = _first(FOLDER, path)
+        return (_kind_of([path], image), [path], None) if folder is None else (folder, path, None)
+    found = _expand(path)
+    return _kind_of(found, image), found, partial(_expand, path)
+
+
+def _first(of: str, what: Any) -> Kind | None:
+    return next((kind for kind in KINDS if kind.of == of and kind.is_this(what)), None)
+
+
+def _kind_of(paths: Collection[bytes], image: str | None = None) -> Kind | None:
+    """Return the kind that all files are of by their names; None if there is none."""
+    names = [os.fsdecode(without_query(path)).lower() for path in paths]
+    of_files = (kind for kind in KINDS if kind.of == FILES and all(name.endswith(kind.suffixes) for name in names))
+    return next((kind for kind in of_files if kind.is_this(next(iter(paths)), image)), None)
 
 
 def _is_url_folder(path: bytes) -> bool:
@@ -306,51 +309,31 @@ def _is_url_folder(path: bytes) -> bool:
     return is_url(path) and not (b"." in name or b"?" in path or is_url_pattern(path))
 
 
-def _open_found(find: Callable[[], Collection[bytes]], open_files: Callable[[Any], Source]) -> Source:
+def _open_found(
+    kind: Kind,
+    found: Collection[bytes],
+    find: Callable[[], Collection[bytes]],
+    open_again: Callable[[], Source],
+    options: dict[str, Any],
+) -> Source:
     """Open files that a pattern stands for; whenever the source is refreshed they are looked for again."""
-    found = find()
-    source: Any = open_files(found)
+    source: Any = _open_kind(kind, found if kind is _IMAGES else list(found), options)
     refresh: Callable[[Any], Source] | None = getattr(type(source), "refreshed", None)
-    if refresh is None:
-        return source  # type: ignore[no-any-return]
-    opened = weakref.ref(source)
-
-    def refreshed() -> Source:
-        assert refresh is not None
-        return refresh(opened()) if find() == found else _open_found(find, open_files)
-
-    source.refreshed = Reopening(refreshed)
+    if refresh is not None:
+        opened = weakref.ref(source)
+        source.refreshed = Reopening(lambda: refresh(opened()) if find() == found else open_again())
     return source  # type: ignore[no-any-return]
 
 
-def _open_files(paths: Collection[bytes], named: bytes, options: dict[str, Any]) -> Source:
-    """Open files of one kind; `named` is what the user called them."""
-    kind = _find_file_kind(list(paths), options.get("image"))
-    cure = cure_by_name(next(iter(paths))) if kind is None else None
-    if cure is not None:
-        raise ValueError(f"{printable(named)} is of a format that is not read: {cure}")
-    if kind is None:
-        if len(paths) > 1 and any(map(os.path.isdir, paths)):
-            raise ValueError(
-                f"{printable(named)} stands for folders, and a pattern must stand for files: pass the folder that "
-                "holds the class folders, a pattern of files such as 'photos/*/*.jpg', or a list of folders"
-            )
-        hint = " (a URL of a folder ends with a slash)" if is_url(named) else ""
-        known = ", ".join(f"{kind.name} ({', '.join(kind.suffixes)})" for kind in FILE_KINDS)
-        raise ValueError(f"{printable(named)} is not a source{hint}: pass a folder of images, or {known}")
-    if kind.open is open_lists.open_images:  # whose missing files are served as on_bad_sample says
-        return _open_kind(kind, paths, options)
-    missing = [] if is_url(named) else [path for path in paths if not os.path.exists(path)]
-    if missing and len(paths) > 1:
-        cause = f"{len(missing):,} of the {len(paths):,} files that this pattern names do not exist, the first is "
-        raise LoaderError("E-NODATA", f"{cause}{printable(missing[0])}", fix="check the pattern", path=named)
-    return _open_kind(kind, list(paths), options)
-
-
-def _find_file_kind(paths: list[bytes], image: str | None = None) -> Kind | None:
-    """Return the kind that all files are of by their names; None if there is none. image: the option of that name."""
-    names = [os.fsdecode(without_query(path)).lower() for path in paths]
-    for kind in FILE_KINDS:
-        if all(name.endswith(kind.suffixes) for name in names) and kind.is_this(paths[0], image):
-            return kind
-    return None
+def _unknown_kind(named: bytes, paths: Collection[bytes]) -> ValueError:
+    """Return the error for files of no kind; `named` is what the user called them."""
+    if cure := cure_by_name(next(iter(paths))):
+        return ValueError(f"{printable(named)} is of a format that is not read: {cure}")
+    if len(paths) > 1 and any(map(os.path.isdir, paths)):
+        return ValueError(
+            f"{printable(named)} stands for folders, and a pattern must stand for files: pass the folder that "
+            "holds the class folders, a pattern of files such as 'photos/*/*.jpg', or a list of folders"
+        )
+    hint = " (a URL of a folder ends with a slash)" if is_url(named) else ""
+    known = ", ".join(f"{kind.name} ({', '.join(kind.suffixes)})" for kind in KINDS if kind.of == FILES)
+    return ValueError(f"{printable(named)} is not a source{hint}: pass a folder of images, or {known}")

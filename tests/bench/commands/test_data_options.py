@@ -21,7 +21,7 @@ from penstock.bench.train.job import TrainingJob
 from penstock.bench.train.step.settings import TrainSettings
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.views.subset import Subset
-from penstock.loaders.front.open_source import Kind, open_source, select_options
+from penstock.loaders.front.open_source import FILES, Kind, open_source, select_options
 
 OPENING = sys.modules["penstock.loaders.front.open_source"]
 OF_TABLES = ("image", "label", "root", "classes")
@@ -41,9 +41,8 @@ def tables(photos: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]
         seen.append(options)
         return open_source(photos)
 
-    monkeypatch.setattr(
-        OPENING, "FILE_KINDS", [Kind("a table", lambda *_: True, open_table, OF_TABLES, (".lst", ".rows"))]
-    )
+    table = Kind(FILES, "a table", lambda *_: True, open_table, OF_TABLES, (".lst", ".rows"))
+    monkeypatch.setattr(OPENING, "KINDS", [table, *OPENING.KINDS])
     monkeypatch.setattr(OPENING, "SOURCE_OPTIONS", OPENING.SOURCE_OPTIONS | set(OF_TABLES))
     return seen
 

@@ -18,7 +18,7 @@ from penstock.loaders import LoaderError
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.front.open_source import Kind, open_source
+from penstock.loaders.front.open_source import FILES, Kind, open_source
 
 IMAGES, LABELS = np.zeros((2, 4, 4, 3), np.uint8), [0, 1]
 
@@ -57,8 +57,8 @@ def test_a_file_of_no_known_kind_names_what_is_known(tmp_path: Path, monkeypatch
         open_source(tmp_path / "data.xyz")
     monkeypatch.setattr(
         sys.modules["penstock.loaders.front.open_source"],
-        "FILE_KINDS",
-        [Kind("a zip", lambda path, image: True, lambda paths, **options: (paths, options), (), (".zip",))],
+        "KINDS",
+        [Kind(FILES, "a zip", lambda path, image: True, lambda paths, **options: (paths, options), (), (".zip",))],
     )
     with pytest.raises(ValueError, match=r"a zip \(\.zip\)"):
         open_source(tmp_path / "data.xyz")
