@@ -18,6 +18,7 @@ from penstock.loaders.data.files.source_faults import call_source, name_sample
 from penstock.loaders.run.workers.pool import map_in_workers
 from penstock.loaders.system.machine import oom_kills
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.field_kinds import of_kind
 from penstock.pipelines.fields.masks import encode_mask
 
 MAX_CHUNK_SAMPLES = 64
@@ -95,7 +96,7 @@ class ChunkEncoder:
 
 def mask_names(source: Source) -> list[str]:
     """Return the names of the fields of `source` that are masks."""
-    return [name for name, kind in source.field_kinds.items() if kind.kind == "mask"] if has_fields(source) else []
+    return list(of_kind(source.field_kinds, "mask")) if has_fields(source) else []
 
 
 def _encode_mask(source: Source, name: str, sample: int) -> Stored:

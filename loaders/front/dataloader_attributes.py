@@ -16,6 +16,7 @@ from penstock.loaders.data.files.contract import Source, has_fields, has_targets
 from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.order.ledger import CountSources
 from penstock.loaders.order.schedule import Schedule
+from penstock.pipelines.fields.field_kinds import of_kind
 from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.targets import map_targets
 
@@ -188,8 +189,7 @@ class DataLoaderAttributes(ABC):
                 kind.first_class + number: Category(of, os.fsdecode(called))
                 for number, (of, called) in enumerate(zip(kind.category_ids or count(), kind.classes, strict=False))
             }
-            for name, kind in kinds.items()
-            if kind.kind == "boxes"
+            for name, kind in of_kind(kinds, "boxes").items()
         }
 
     def paths(self, index: Any) -> list[str]:

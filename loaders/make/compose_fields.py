@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.loaders.make.served_fields import keypoints_of
-from penstock.pipelines.fields.field_kinds import FieldKind
+from penstock.pipelines.fields.field_kinds import FieldKind, of_kind
 from penstock.pipelines.messages.checked import shown
 
 Floats = npt.NDArray[np.float64]
@@ -86,10 +85,10 @@ class ComposeFields:
     def __init__(self, function: Any, kinds: Mapping[str, FieldKind]) -> None:
         """Take the kinds of those fields that move with the image, by name."""
         self._kinds, self.names = kinds, list(kinds)
-        self._masks = [name for name, kind in kinds.items() if kind.kind == "mask"]
-        self._boxes = [name for name, kind in kinds.items() if kind.kind == "boxes"]
-        self._points = [name for name, kind in kinds.items() if kind.kind == "keypoints" and not kind.of]
-        self._of = {box: keypoints_of(box, kinds) for box in self._boxes}
+        self._masks = list(of_kind(kinds, "mask"))
+        self._boxes = list(of_kind(kinds, "boxes"))
+        self._points = list(of_kind(kinds, "keypoints"))
+        self._of = {box: list(of_kind(kinds, "keypoints", box)) for box in self._boxes}
         of_boxes = [name for names in self._of.values() for name in names]
         self._numbers_boxes = len(self._boxes) > 1 or bool(of_boxes)
         self._box_format, self._box_labels = _NONE

@@ -14,7 +14,7 @@ from penstock.loaders.data.files.contract import Source, has_fields, has_moving_
 from penstock.loaders.data.files.source_faults import name_sample, naming_method
 from penstock.loaders.make.engine_contract import HostBatch
 from penstock.pipelines.errors import printable
-from penstock.pipelines.fields.field_kinds import FieldKind
+from penstock.pipelines.fields.field_kinds import FieldKind, of_kind
 from penstock.pipelines.fields.placement import (
     STILL,
     Floats,
@@ -29,8 +29,6 @@ from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.plan.augmentations import AugmentPlan
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.plan.moves import forward_matrices
-
-_EMPTY = {"text": "", "bytes": b"", "json": None}  # in rows without a sample
 
 
 class ServedFields:
@@ -76,13 +74,10 @@ class ServedFields:
             if not len(rows):  # a source of the user's may not take an empty list of samples
                 values = {name: take_rows(value, rows) for name, value in values.items()}
             served: dict[str, Any] = {
-                name: _spread(values[name], rows, len(batch.index), _EMPTY[kind.kind])
+                name: _spread(values[name], rows, len(batch.index), kind.rules.empty)
                 for name, kind in kinds.items()
-                if kind.kind in _EMPTY
+                if not kind.rules.moves
             }
-            for name in (name for name, kind in kinds.items() if kind.kind == "integer"):
-                served[name] = np.full(len(batch.index), -1, np.int64)
-                served[name][rows] = values[name]
             moved = [_move(batch, rows, kinds, values, *view) for view in enumerate(plans)]
         if not self._has_warned:
             self._warn_of_turned(batch, rows, kinds, values)
@@ -149,14 +144,11 @@ def _move(
         assert batch.sizes is not None
         moved = place_fields(kinds, values, rows, batch.sizes, _placing(batch, view, moves))
     served: dict[str, Any] = {}
-    for name, kind in kinds.items():
-        if kind.kind == "mask":
-            served[name] = batch.extras[name][view]
-            served[name][outside] = kind.ignore_index
-        elif kind.kind == "keypoints" and not kind.of:
-            served[name] = moved[name]
-        elif kind.kind == "boxes":
-            served |= _serve_boxes(name, kinds, moved[name])
+    for name, kind in of_kind(kinds, "mask").items():
+        served[name] = batch.extras[name][view]
+        served[name][outside] = kind.ignore_index
+    for name, placed in moved.items():
+        served |= _serve_boxes(name, kinds, placed) if isinstance(placed, Ragged) else {name: placed}
     return served
 
 
@@ -174,30 +166,24 @@ def place_fields(
     float32 [n, 4], classes int64 [n], and of each field of keypoints that belong to them float32 [n, points, 3].
     """
     placed: dict[str, Any] = {}
-    for name, kind in kinds.items():
-        if kind.kind == "keypoints" and not kind.of:
-            placed[name] = np.zeros((len(sizes), *np.shape(values[name])[1:]), np.float32)
-            placed[name][rows] = place_keypoints(values[name], rows, kind, *placing)
-        elif kind.kind == "boxes":
-            boxes = _all_rows(values[name], rows, len(sizes))
-            boxes = boxes._replace(parts=boxes.parts[:2])  # the sizes that workers compare are not served
-            shown, kept = place_boxes(boxes, corners_of(boxes, kind, sizes), kind, *placing)
-            parts = [shown.parts[0], shown.parts[1] + kind.first_class]
-            for other in keypoints_of(name, kinds):
-                points = _all_rows(values[other], rows, len(sizes)).keep(kept)
-                parts.append(place_keypoints(points.parts[0], points.rows, kinds[other], *placing))
-            placed[name] = Ragged(shown.lengths, tuple(parts))
+    for name, kind in of_kind(kinds, "keypoints").items():
+        placed[name] = np.zeros((len(sizes), *np.shape(values[name])[1:]), np.float32)
+        placed[name][rows] = place_keypoints(values[name], rows, kind, *placing)
+    for name, kind in of_kind(kinds, "boxes").items():
+        boxes = _all_rows(values[name], rows, len(sizes))
+        boxes = boxes._replace(parts=boxes.parts[:2])  # the sizes that workers compare are not served
+        shown, kept = place_boxes(boxes, corners_of(boxes, kind, sizes), kind, *placing)
+        parts = [shown.parts[0], shown.parts[1] + kind.first_class]
+        for other, its in of_kind(kinds, "keypoints", name).items():
+            points = _all_rows(values[other], rows, len(sizes)).keep(kept)
+            parts.append(place_keypoints(points.parts[0], points.rows, its, *placing))
+        placed[name] = Ragged(shown.lengths, tuple(parts))
     return placed
-
-
-def keypoints_of(boxes: str, kinds: Mapping[str, FieldKind]) -> list[str]:
-    """Return the names of the fields of keypoints that belong to a field of boxes."""
-    return [name for name, kind in kinds.items() if kind.kind == "keypoints" and kind.of == boxes]
 
 
 def _serve_boxes(name: str, kinds: Mapping[str, FieldKind], placed: Ragged) -> dict[str, Any]:
     """Return boxes, their classes, and the keypoints that belong to them, which `placed` holds as place_fields does."""
-    fills = {name: 0.0, f"{name}_classes": -1, **dict.fromkeys(keypoints_of(name, kinds), 0.0)}
+    fills = {name: 0.0, f"{name}_classes": -1, **dict.fromkeys(of_kind(kinds, "keypoints", name), 0.0)}
     if kinds[name].padded:
         padded = dict(zip(fills, placed.pad(list(fills.values())), strict=True))
         return padded | {f"{name}_lengths": placed.lengths}
@@ -218,10 +204,9 @@ def _all_rows(values: Ragged, rows: npt.NDArray[np.intp], count: int) -> Ragged:
     return values._replace(lengths=lengths)
 
 
-def _spread(values: list[Any], rows: npt.NDArray[np.intp], count: int, empty: Any) -> list[Any]:
-    if len(rows) == count:
-        return list(values)
-    spread = [empty] * count
+def _spread(values: Any, rows: npt.NDArray[np.intp], count: int, empty: Any) -> Any:
+    """Return the values of `rows` as those of a batch: int64 [count] of integers, or a list."""
+    spread: Any = np.full(count, empty, np.int64) if isinstance(empty, int) else [empty] * count
     for row, value in zip(rows.tolist(), values, strict=True):
         spread[row] = value
     return spread

@@ -12,6 +12,7 @@ from penstock.loaders.data.files.contract import Source, has_fields, has_moving_
 from penstock.loaders.data.files.source_faults import call_source, naming_method
 from penstock.loaders.make.layout import Slot
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.field_kinds import of_kind
 from penstock.pipelines.fields.masks import decode_mask, window_of_mask
 from penstock.pipelines.fields.placement import corners_of, find_other_sizes, find_outside
 from penstock.pipelines.plan.augmentations import AugmentPlan
@@ -39,8 +40,8 @@ class WorkerFields:
         self._moves_pixels = [pipeline.augment.moves_pixels for pipeline in pipelines]
         self._source = source if has_fields(source) else None
         kinds = {} if self._source is None else self._source.field_kinds
-        self.masks = {name: kind for name, kind in kinds.items() if kind.kind == "mask"}
-        self._boxes = {name: kind for name, kind in kinds.items() if kind.kind == "boxes"}
+        self.masks = of_kind(kinds, "mask")
+        self._boxes = of_kind(kinds, "boxes")
         self.moves = has_moving_fields(source)
         self.has_work = bool(self.masks or self._boxes)
         self._exif, self._other_exif = exif, "ignore" if exif == "apply" else "apply"
@@ -148,4 +149,4 @@ class WorkerFields:
 def mask_types(source: Source) -> dict[str, str]:
     """Return the dtype of each mask of `source` by name."""
     kinds = source.field_kinds if has_fields(source) else {}
-    return {name: np.dtype(kind.dtype).str for name, kind in kinds.items() if kind.kind == "mask"}
+    return {name: np.dtype(kind.dtype).str for name, kind in of_kind(kinds, "mask").items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -100,3 +100,8 @@ class FieldKind:
     def elements(self) -> Elements:
         """What is kept of each element, or of each sample if it is not ragged: dtype and shape of each array."""
         return (("<f4", (self.points, 3)),) if self.kind == "keypoints" else self.rules.elements
+
+
+def of_kind(kinds: Mapping[str, FieldKind], kind: str, of: str = "") -> dict[str, FieldKind]:
+    """Return those of the fields `kinds` that are of one kind; of keypoints those that belong to the boxes `of`."""
+    return {name: each for name, each in kinds.items() if (each.kind, each.of) == (kind, of)}
