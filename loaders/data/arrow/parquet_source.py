@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from penstock.loaders.data.arrow.arrow_package import arrow_errors
 from penstock.loaders.data.arrow.arrow_parquet import (
     Footer,
     ImageGroup,
-    ReadAt,
     read_column,
     read_footer,
     read_group,
@@ -41,6 +41,7 @@ from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
 
 CACHE_BYTES = 512 << 20
+_FILES = 64  # that are looked at side by side when they are opened
 _FEW_PER_GROUP = 4  # samples read per decoded group, below which the order counts as random
 _SEEN_GROUPS = 32  # decoded groups before that is judged
 
@@ -111,8 +112,9 @@ class ParquetSource(IndexedImages):
         self._reads, self._has_warned = 0, False
 
     def _map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """Call a function that reads a file for each of `items`."""
-        return list(map(function, items))
+        """Call a function that reads a file for each of `items`, side by side."""
+        with ThreadPoolExecutor(_FILES) as pool:
+            return list(pool.map(function, items))
 
     def _read_labels(self, footers: list[Footer], labels: ArrowLabels) -> RowLabels:
         if not labels.columns:
@@ -215,17 +217,13 @@ class ParquetSource(IndexedImages):
         return NO_NAMES._replace(kept=held)
 
     def _decode(self, file: int, group: int) -> ImageGroup:
-        container = self._containers[file]
-
         def load() -> ImageGroup:
-            read_at = self._reader(file)
-            return with_retries(lambda: read_group(container, group, self._image, read_at), self._count_retry)
+            return with_retries(lambda: self._read_group(file, group), self._count_retry)
 
         return self._cache.get((file, group), load)
 
-    def _reader(self, file: int) -> ReadAt | None:
-        """Return how row groups of a file are read; None for a file on a disk."""
-        return None
+    def _read_group(self, file: int, group: int) -> ImageGroup:
+        return read_group(self._containers[file], group, self._image)
 
     def _read_file(self, file: int, name: bytes) -> bytes:
         """Read the file that a row names."""

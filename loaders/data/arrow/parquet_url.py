@@ -1,12 +1,14 @@
-"""Serves the images in Parquet files by URL: row groups are fetched in blocks, ahead of their use."""
+"""Serves the images in Parquet files by URL: row groups are fetched by ranges, and decoded ahead of their use."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import functools
+import math
+import os
+import pickle
 import threading
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -14,68 +16,76 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.arrow.arrow_parquet import ImageGroup, ReadAt
+from penstock.loaders.data.arrow.arrow_parquet import ImageGroup, read_group
 from penstock.loaders.data.arrow.group_cache import GroupCache
 from penstock.loaders.data.arrow.parquet_source import ParquetSource
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.range_index import RangeIndex, RangeTable
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.labelled import serve_labels
-from penstock.loaders.data.remote.fetcher import MAX_REQUEST_BYTES
+from penstock.loaders.data.remote.fetcher import MAX_REQUEST_BYTES, Range, forgetting
+from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, warn_of_no_version
 from penstock.loaders.data.remote.remote_source import (
     REMOTE_OPTIONS,
     RemoteOptions,
-    RemoteSource,
     Request,
+    are_same_objects,
     check_remote,
 )
+from penstock.loaders.data.remote.whole_files import copy_whole
 from penstock.loaders.data.samples.version import Container
-from penstock.loaders.system.saved_columns import save_in_memory
+from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.user_warnings import warn_user
 
-BLOCK_BYTES = 1 << 20  # of a file, that are fetched and kept together; neighbours are joined in one request
-_FILES = 64  # whose footers are read side by side
 _GROUPS = 8  # that are decoded ahead side by side
 
 
 class UrlParquetSource(ParquetSource):
     """Read images from row groups of Parquet files by URL, as ParquetSource does.
 
-    A file is a row of blocks, which are fetched and kept as the samples of a RemoteSource are. `announce` begins to
-    decode the groups of samples, up to `bytes_ahead` and half of what is kept.
+    What pyarrow reads at a time is split into requests side by side. `announce` begins to decode the groups of samples,
+    up to `bytes_ahead` and half of what is kept. With `local_cache` a file is copied whole when the first of its groups
+    is read, unless it lies behind `local_bytes` of the data.
 
     Args:
         remote: how they are fetched.
         paths, options: as ParquetSource takes them.
+
+    Attributes:
+        options: how they are fetched.
+        store: counts requests, bytes and retries.
     """
 
     def __init__(self, paths: list[bytes], *, remote: RemoteOptions, **options: Any) -> None:
         super().__init__(paths, **options)
-        again = functools.partial(UrlParquetSource, paths, remote=remote, **options)
-        self._reopen = Reopening(again)
-        self._blocks = _open_blocks(self._containers, remote)
-        self._prepare()
+        self._reopen = Reopening(functools.partial(UrlParquetSource, paths, remote=remote, **options))
+        names = np.frombuffer(pickle.dumps(self._containers), np.uint8)
+        self._shared_containers = SharedArray.create(names.shape, np.uint8, name="penstock-urls")
+        self._shared_containers.array[:] = names
+        for container in self._containers:
+            if not container.version.is_known:
+                warn_of_no_version(container.name)
+        self._begin(remote)
 
-    def _prepare(self) -> None:
-        sizes = [container.size for container in self._containers]
-        self._first_blocks = np.cumsum([0, *(-(-size // BLOCK_BYTES) for size in sizes)]).tolist()
-        self._lock, self._ahead = threading.Lock(), dict[tuple[int, int], int]()  # group -> bytes
-        self._pool: ThreadPoolExecutor | None = None
+    def _begin(self, options: RemoteOptions) -> None:
+        self.options, self.store = options, ObjectStore()
+        self._ends = np.cumsum([container.size for container in self._containers])
+        self._room = 0 if options.local_cache is None else options.local_bytes or 1 << 62
+        self._lock, self._copying = threading.Lock(), threading.Lock()
+        self._ahead = dict[tuple[int, int], int]()  # group -> bytes
+        self._decoders = ThreadPoolExecutor(_GROUPS, "penstock-groups")
+        self._fetchers = ThreadPoolExecutor(options.requests, "penstock-fetch")
+        forgetting.add(self)
 
     @property
     def has_room(self) -> bool:
-        return sum(self._ahead.values()) < min(self._blocks.options.bytes_ahead, self._cache.limit_bytes // 2)
-
-    @property
-    def options(self) -> RemoteOptions:
-        """How the files are fetched."""
-        return self._blocks.options
+        return sum(self._ahead.values()) < min(self.options.bytes_ahead, self._cache.limit_bytes // 2)
 
     def with_options(self, **changes: Any) -> UrlParquetSource:
         """Return a source of the same data that fetches by itself; `changes` are fields of RemoteOptions."""
         apart = copy.copy(self)
         apart._cache = GroupCache(self._cache.limit_bytes)
-        apart._blocks = self._blocks.with_options(**changes)
+        apart._begin(replace(self.options, **changes))
         return apart
 
     def plan_requests(self, indices: npt.NDArray[np.int64]) -> list[Request]:
@@ -91,8 +101,12 @@ class UrlParquetSource(ParquetSource):
             number = int(self._file_groups[file]) + group
             rows = int(self._group_starts[number + 1] - self._group_starts[number])
             images = rows if kept >= 1 else min(rows, count / (1 - kept))
-            requests = self._blocks.plan_requests(self._blocks_of(file, group))
-            planned += [request._replace(images=images / len(requests)) for request in requests]
+            name, size, version = self._containers[file]
+            sizes = self._group_bytes[self._file_groups[file] : self._file_groups[file + 1]]
+            ends = np.cumsum(sizes) / max(1, sizes.sum()) * size  # as if the groups filled the file
+            start, end = int(ends[group - 1]) if group else 0, max(1, int(ends[group]))
+            parts = [Range(number, name.decode(), *part, version) for part in _split(start, max(1, end - start))]
+            planned += [Request(self.store, [part], images / len(parts)) for part in parts]
         return planned
 
     def requests_under_way(self, requests: int) -> int:
@@ -100,30 +114,18 @@ class UrlParquetSource(ParquetSource):
         of_group = -(-self.num_bytes // (len(self._group_bytes) * MAX_REQUEST_BYTES))
         return min(requests, _GROUPS * of_group)
 
-    def _blocks_of(self, file: int, group: int) -> npt.NDArray[np.int64]:
-        """Return the blocks of a row group, as if the groups filled the file by their sizes."""
-        sizes = self._group_bytes[self._file_groups[file] : self._file_groups[file + 1]]
-        ends = np.cumsum(sizes) / max(1, sizes.sum()) * self._containers[file].size
-        start, end = int(ends[group - 1]) if group else 0, int(ends[group])
-        first, last = start // BLOCK_BYTES, max(start // BLOCK_BYTES + 1, -(-end // BLOCK_BYTES))
-        return np.arange(self._first_blocks[file] + first, self._first_blocks[file] + last)
-
     @property
     def traffic(self) -> tuple[int, int]:
-        return self._blocks.traffic
+        """Requests for row groups that were answered, and the bytes that came."""
+        return self.store.requests, self.store.num_bytes
 
     def announce(self, indices: npt.NDArray[np.int64]) -> None:
         """Begin to decode the row groups of images `indices` (int64 [n])."""
-        groups = dict.fromkeys(self._find(index)[:2] for index in indices.tolist())
         with self._lock:
-            new = [group for group in groups if group not in self._ahead and group not in self._cache]
-            if self._pool is None and new:
-                self._pool = ThreadPoolExecutor(_GROUPS, "penstock-groups")
-            for file, group in new:
-                number = int(self._file_groups[file]) + group
-                self._ahead[file, group] = int(self._group_bytes[number])
-                assert self._pool is not None
-                self._pool.submit(self._decode_ahead, file, group)
+            for file, group in dict.fromkeys(self._find(index)[:2] for index in indices.tolist()):
+                if (file, group) not in self._ahead and (file, group) not in self._cache:
+                    self._ahead[file, group] = int(self._group_bytes[int(self._file_groups[file]) + group])
+                    self._decoders.submit(self._decode_ahead, file, group)
 
     def forget(self) -> None:
         """Forget what was announced and not read; groups that are being decoded are kept."""
@@ -142,36 +144,52 @@ class UrlParquetSource(ParquetSource):
             with self._lock:
                 self._ahead.pop((file, group), None)
 
-    def _map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        with ThreadPoolExecutor(_FILES) as pool:
-            return list(pool.map(function, items))
+    def _read_group(self, file: int, group: int) -> ImageGroup:
+        container = self._containers[file]
+        is_copied = container.version.is_known and self._ends[file] <= self._room
+        place = self._copy(container) if is_copied else container
+        return read_group(place, group, self._image, functools.partial(self._read_at, container))
 
-    def _reader(self, file: int) -> ReadAt:
-        return functools.partial(self._read_at, file)
-
-    def _read_at(self, file: int, start: int, count: int) -> bytes:
-        first, blocks = self._first_blocks[file], self._blocks
-        wanted = range(first + start // BLOCK_BYTES, first + -(-(start + count) // BLOCK_BYTES))
-        blocks.announce(np.array(wanted, np.int64))
+    def _copy(self, container: Container) -> Container:
+        """Return the local copy of a file; the file itself if the disk takes no more."""
         try:
-            data = b"".join(map(blocks.read, wanted))
+            with self._copying:
+                found, never = RemoteObject(container.size, container.version), math.inf
+                path = copy_whole(container.name, self.options, found=found, store=self.store, show_after_s=never)
+                return Container.of_file(path, os.stat(path))
         except LoaderError as error:
-            blocks.forget()  # the others
-            path = self._containers[file].name
-            raise LoaderError(error.code, error.cause, fix=error.fix, path=path) from None
-        return data[start % BLOCK_BYTES :][:count]
+            if error.code != "E-NOSPC":
+                raise
+            self._room = 0
+            warn_user(f"{error.cause}: the Parquet files are read by URL, without local_cache")
+            return container
+
+    def _read_at(self, container: Container, start: int, count: int) -> bytes:
+        name, _, version = container
+
+        def read(part: tuple[int, int]) -> Any:
+            return self.store.read(name.decode(), *part, version).data
+
+        parts = _split(start, count)
+        return bytes(read(parts[0])) if len(parts) == 1 else b"".join(self._fetchers.map(read, parts))
 
     def refreshed(self) -> ParquetSource:
-        return self if self._blocks.is_unchanged() else self._reopen()
+        return self if are_same_objects(self._containers) else self._reopen()
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_containers", "_lock", "_ahead", "_pool")  # names may hold signatures
+        left_out = ("_containers", "_lock", "_copying", "_ahead", "_decoders", "_fetchers")  # names may hold signatures
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._containers = list(self._blocks.containers())
-        self._prepare()
+        self._containers = pickle.loads(self._shared_containers.array.tobytes())  # noqa: S301
+        self._begin(self.options)
+
+
+def _split(start: int, count: int) -> list[tuple[int, int]]:
+    """Split a range into (start, bytes) of requests."""
+    end = start + count
+    return [(at, min(MAX_REQUEST_BYTES, end - at)) for at in range(start, end, MAX_REQUEST_BYTES)]
 
 
 def open_parquet(paths: list[bytes], **options: Any) -> Source:
@@ -180,23 +198,3 @@ def open_parquet(paths: list[bytes], **options: Any) -> Source:
     remote = check_remote(paths, **of_remote)
     images = ParquetSource(paths, **options) if remote is None else UrlParquetSource(paths, remote=remote, **options)
     return serve_labels(images, images.label_index, has_list=options.get("classes") is not None)
-
-
-def _open_blocks(containers: list[Container], options: RemoteOptions) -> RemoteSource:
-    """Return a source whose samples are the blocks of files by URL."""
-    counts = [-(-container.size // BLOCK_BYTES) for container in containers]
-    container_of = np.repeat(np.arange(len(containers)), counts)
-    starts = np.concatenate([np.arange(count, dtype=np.int64) for count in counts]) * BLOCK_BYTES
-    ends = np.array([container.size for container in containers], np.int64)[container_of]
-    table = RangeTable(
-        kind="Parquet files",
-        containers=containers,
-        container_of=container_of,
-        starts=starts,
-        sizes=np.minimum(ends - starts, BLOCK_BYTES),
-        labels=np.zeros(len(starts), np.int64),
-        keys=[b""] * len(starts),
-        classes=[b"block"],
-    )
-    index = save_in_memory(table.write, RangeIndex)
-    return RemoteSource(index, Reopening(), replace(options, max_file_bytes=BLOCK_BYTES))

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.loaders.data.remote.object_store import Deadline, ObjectStore
 from penstock.loaders.data.samples.version import Version
@@ -67,7 +67,7 @@ class Fetcher:
         self._lock = threading.Lock()
         self._coming: dict[int, tuple[Range, Future[memoryview], int]] = {}  # by sample, with how often it is wanted
         self._ahead = 0
-        _open_fetchers.add(self)
+        forgetting.add(self)
 
     @property
     def has_room(self) -> bool:
@@ -193,12 +193,12 @@ def read_joined(store: ObjectStore, ranges: Sequence[Range], deadline: Deadline 
     return memoryview(part.data).cast("B")
 
 
-_open_fetchers: weakref.WeakSet[Fetcher] = weakref.WeakSet()
+forgetting: weakref.WeakSet[Any] = weakref.WeakSet()  # what has forget(), to be called when the interpreter ends
 
 
 def _forget_all() -> None:
-    for fetcher in list(_open_fetchers):
-        fetcher.forget()
+    for one in list(forgetting):
+        one.forget()
 
 
 # The interpreter ends only after all that was given to a pool: without this it would first fetch what nobody takes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -94,16 +94,20 @@ def are_unchanged(index: RangeIndex) -> bool:
     count = index.num_containers
     if not count or not is_url(index.container(0).name):
         return index.has_same_files()
-    store = ObjectStore()
     some = np.unique(np.linspace(0, count - 1, min(count, _NUM_CHECKED)).astype(int)).tolist()
+    return are_same_objects(map(index.container, some))
 
-    def is_unchanged(number: int) -> bool:
-        name, size, version = index.container(number)
-        now = store.stat(name.decode())
-        return now.size == size and version.is_same(now.version)
 
-    with ThreadPoolExecutor(min(len(some), RemoteOptions().requests)) as pool:
-        return all(pool.map(is_unchanged, some))
+def are_same_objects(containers: Iterable[Container]) -> bool:
+    """Return whether all of some objects have their size and version. Raises LoaderError as ObjectStore.stat does."""
+    store = ObjectStore()
+
+    def is_same(container: Container) -> bool:
+        now = store.stat(container.name.decode())
+        return now.size == container.size and container.version.is_same(now.version)
+
+    with ThreadPoolExecutor(RemoteOptions().requests) as pool:
+        return all(pool.map(is_same, containers))
 
 
 def _find_unknown(ranges: Ranges) -> bytes | None:

@@ -32,16 +32,25 @@ def copy_urls(paths: list[bytes], options: RemoteOptions | None) -> list[bytes]:
 
 
 def copy_whole(
-    url: bytes, options: RemoteOptions, folder: bytes | None = None, *, found: RemoteObject | None = None
+    url: bytes,
+    options: RemoteOptions,
+    folder: bytes | None = None,
+    *,
+    found: RemoteObject | None = None,
+    store: ObjectStore | None = None,
+    show_after_s: float = _SHOW_AFTER_S,
 ) -> bytes:
     """Return the path of a local copy of an object: one that is there, or a new one, made in ranges side by side.
 
     It lies in `folder`; unless given, in one below `options.local_cache` that is named after URL and version, so that a
     replaced object is copied anew. Its time is made of the version, so copies on two machines are known as the same.
-    Processes wait for each other. found: the object, if it is known. Raises LoaderError: E-MISUSE without local_cache,
-    E-NOSPC, E-CHANGED for an object that is replaced meanwhile, and those of ObjectStore.
+    Processes wait for each other. found: the object, if it is known. store: reads it. show_after_s: of the progress
+    bar.
+
+    Raises LoaderError: E-MISUSE without local_cache, E-NOSPC, E-CHANGED for an object that is replaced meanwhile, and
+    those of ObjectStore.
     """
-    name, cache_folder, store = hide_secrets(url), _cache_folder(url, options), ObjectStore()
+    name, cache_folder, store = hide_secrets(url), _cache_folder(url, options), store or ObjectStore()
     found = found or store.stat(url.decode())
     if folder is None:
         digest = hashlib.blake2b(name + b" %d %d" % (found.size, found.version.number), digest_size=16).hexdigest()
@@ -54,7 +63,8 @@ def copy_whole(
                 warn_of_no_version(url)
             if not found.version.is_known or not os.path.exists(path) or os.path.getsize(path) != found.size:
                 _refuse_large(found.size + sum(entry.stat().st_size for entry in os.scandir(folder)), options)
-                replace_file(path, lambda file: _fetch(store, url, found, file, options.requests))
+                bar = ProgressBar("copying", show_after_s=show_after_s)
+                replace_file(path, lambda file: _fetch(store, url, found, file, options.requests, bar))
     except OSError as error:
         fix = "free disk space, or pass another local_cache folder, on a local disk"
         raise LoaderError("E-NOSPC", f"cannot copy it: {error.strerror or error}", fix=fix, path=path) from error
@@ -76,12 +86,14 @@ def _refuse_large(needed: int, options: RemoteOptions) -> None:
         raise LoaderError("E-NOSPC", cause, fix=fix, path=os.fsencode(options.local_cache or ""))
 
 
-def _fetch(store: ObjectStore, url: bytes, found: RemoteObject, file: BinaryIO, requests: int) -> None:
+def _fetch(
+    store: ObjectStore, url: bytes, found: RemoteObject, file: BinaryIO, requests: int, progress: ProgressBar
+) -> None:
     """Write an object to an empty file."""
     lock, done = Lock(), 0
     os.posix_fallocate(file.fileno(), 0, max(1, found.size))
     os.ftruncate(file.fileno(), found.size)
-    with ProgressBar("copying", show_after_s=_SHOW_AFTER_S) as bar, ThreadPoolExecutor(requests) as pool:
+    with progress as bar, ThreadPoolExecutor(requests) as pool:
 
         def copy_part(start: int) -> None:
             nonlocal done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import pickle
 from collections.abc import Iterator
@@ -16,8 +17,10 @@ import pytest
 from range_server import RangeServer, serve_ranges
 
 from penstock.loaders import open_source
+from penstock.loaders.data.arrow import parquet_url
 from penstock.loaders.data.files.content_probe import NUM_PROBES
 from penstock.loaders.data.remote import object_store
+from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
 
 IMAGE_BYTES, ROWS = 20_000, 60
@@ -134,10 +137,51 @@ def test_row_groups_are_fetched_once(server: RangeServer, tmp_path: Path) -> Non
     assert [again.read(index) for index in range(ROWS)] == IMAGES
     assert server.num_bytes == fetched < opened + 1.2 * size
     assert source.traffic[0] > 0
-    state = {name: value for name, value in source.__getstate__().items() if name not in ("_labels", "_rows")}
+    state = {name: value for name, value in source.__getstate__().items() if not isinstance(value, SharedArray)}
     assert os.fsencode(server.url) not in pickle.dumps(state)
     with pytest.raises(ValueError, match="only data by URL takes bytes_ahead"):
         open_source(server.root / "d.parquet", bytes_ahead=1)
+
+
+def test_of_local_bytes_as_many_files_are_copied_as_fit(server: RangeServer, tmp_path: Path) -> None:
+    for part in range(2):
+        table = pa.table({"image": IMAGES[part::2], "label": LABELS[part::2]})
+        parquet.write_table(table, server.root / f"{part}.parquet", row_group_size=10, compression="none")
+    size = (server.root / "0.parquet").stat().st_size
+    options: dict[str, Any] = {"local_cache": tmp_path / "copy", "local_bytes": size * 3 // 2, "cache_bytes": 1}
+    for _ in range(2):
+        source: Any = open_source(f"{server.url}/{{0..1}}.parquet", **options)
+        opened = server.num_bytes
+        assert [source.read(index) for index in range(ROWS)] == IMAGES[::2] + IMAGES[1::2]
+        assert [path.name for path in (tmp_path / "copy").rglob("*.parquet")] == ["0.parquet"]
+    assert server.num_bytes - opened == pytest.approx(size, rel=0.1)  # the other one
+
+
+def test_a_full_disk_does_not_end_the_stream(
+    server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    parquet.write_table(TABLE, server.root / "d.parquet", row_group_size=20)
+    source: Any = open_source(f"{server.url}/d.parquet", local_cache=tmp_path / "copy")
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.warns(UserWarning, match="No space left on device: the Parquet files are read by URL") as warned:
+        assert [source.read(index) for index in range(ROWS)] == IMAGES
+    assert len(warned) == 1
+
+
+def test_what_pyarrow_reads_at_a_time_comes_in_requests_side_by_side(
+    server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_url, "MAX_REQUEST_BYTES", 50_000)
+    table = pa.table({"image": [np.random.default_rng(row).bytes(IMAGE_BYTES) for row in range(ROWS)]})
+    parquet.write_table(table, server.root / "d.parquet", row_group_size=ROWS, use_dictionary=False)
+    source: Any = open_source(f"{server.url}/d.parquet", requests=8, label=None)
+    server.delay_s, server.most_at_once = 0.1, 0
+    assert [source.read(index) for index in range(ROWS)] == table["image"].to_pylist()
+    assert source.traffic[0] == len(source.plan_requests(np.arange(ROWS))) == ROWS * IMAGE_BYTES // 50_000 + 1
+    assert 4 <= server.most_at_once <= 8
 
 
 def test_announced_groups_are_bounded(server: RangeServer) -> None:
