@@ -79,10 +79,10 @@ class ArrowLabels:
             plain = _decode(column)
             numbers = np.arange(len(plain)) if rows is None else np.asarray(rows)
             there = _find_labels(plain)
-            places = to.begin(there, fail, numbers.tolist() if not there.all() else range(0))
+            to.begin(there, fail, numbers)
             present = plain.filter(import_pyarrow().array(there)).combine_chunks()
             names = self._renamed.get(name)
-            _add_column(to, present, (self._declared.get(name), names), fail, numbers[there], places)
+            _add_column(to, present, (self._declared.get(name), names), fail, numbers[there])
 
     def add_unlabelled(self, count: int) -> None:
         """Add `count` images of the one class."""
@@ -120,7 +120,7 @@ def _find_labels(column: Any) -> npt.NDArray[np.bool_]:
 
 
 def _add_column(
-    to: LabelColumn, column: Any, declared: tuple[Any, Any], fail: Fail, rows: npt.NDArray[np.int64], places: Any
+    to: LabelColumn, column: Any, declared: tuple[Any, Any], fail: Fail, rows: npt.NDArray[np.int64]
 ) -> None:
     """Add the labels of `rows`. declared: names of the classes as they are numbered in the end, and as here."""
     pyarrow, (classes, names) = import_pyarrow(), declared
@@ -128,11 +128,11 @@ def _add_column(
     if types.is_null(column.type):  # of a file in which no row has a label
         return
     if types.is_floating(column.type):
-        to.add_numbers(column.to_numpy(zero_copy_only=False), fail, rows.tolist(), places)
+        to.add_numbers(column.to_numpy(zero_copy_only=False))
     elif types.is_integer(column.type) or holds_paths(column.type):
         labels, codes = _encode(column)
         found = [None if names is not None and label == -1 else label for label in _rename(labels, names)]
-        to.add_coded(found, codes, fail, rows.tolist(), places)
+        to.add_coded(found, codes)
     else:
         members, counts = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False)
         if types.is_dictionary(members.type):
@@ -151,14 +151,14 @@ def _add_column(
             if unnamed is not None:
                 row = np.repeat(rows, counts)[codes == found.index(unnamed)][0]
                 raise fail(int(row), f"label {unnamed} is the number of no class", "leave it out of the list")
-            to.add_sets(found, codes, counts, fail, rows.tolist())
+            to.add_sets(found, codes, counts)
             return
         wrong = np.flatnonzero(counts != counts[:1])
         if len(wrong):
             cause = f"a vector of {counts[wrong[0]]} numbers, the first one has {counts[0]}"
             raise fail(int(rows[wrong[0]]), cause, "give all rows vectors of one length, or names")
         values = members.to_numpy(zero_copy_only=False).astype(np.float64)
-        to.add_numbers(values.reshape(len(counts), -1) if len(counts) else values, fail, rows.tolist(), places)
+        to.add_numbers(values.reshape(len(counts), -1) if len(counts) else values)
 
 
 def _rename(labels: list[Any], names: tuple[bytes, ...] | None) -> list[Any]:

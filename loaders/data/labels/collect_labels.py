@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from array import array
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -177,9 +178,7 @@ class LabelColumn:
             values = np.array([float(known) for known in self._codes], np.float32)
             self._numbers.frombytes(values[np.frombuffer(self._code_of, np.uint32)].tobytes())
             self._kind, self._codes, self._code_of, self._code_of_raw = FLOAT, {}, array("I"), {}
-        self._take_kind(FLOAT, label, fail, row)
-        self._width = 1
-        self._extend(np.array([number]), fail, [row])
+        self._add_values(np.array([number]), label, fail, [row])
 
     def _add_several(self, members: list[Any], is_set: bool, fail: Fail, row: int) -> None:
         names = [os.fsdecode(member) if isinstance(member, bytes) else member for member in members]
@@ -194,82 +193,77 @@ class LabelColumn:
             numbers = np.zeros(0)
         if numbers.ndim != 1 or not len(numbers):
             raise self._error(fail, row, f"a label must be a list of numbers or names, got {shown(members)}")
-        self._take_kind(VECTOR, members, fail, row)
-        self._width = self._width or len(numbers)
-        if len(numbers) != self._width:
-            cause = f"a vector of {len(numbers)} numbers, the first one has {self._width}"
-            raise self._error(fail, row, cause, "give all rows vectors of one length, or names")
-        self._extend(numbers[np.newaxis], fail, [row])
+        self._add_values(numbers[np.newaxis], members, fail, [row])
 
-    def begin(self, there: npt.NDArray[np.bool_], fail: Fail, rows: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Begin to add many rows, of which those `there` have a label; return the places of these for add_coded."""
+    def begin(self, there: npt.NDArray[np.bool_], fail: Fail, rows: npt.NDArray[np.int64]) -> None:
+        """Begin to add the labels of many `rows`, of which those `there` have one: add_coded and so on take these."""
         gaps, first = np.flatnonzero(~there), self._num_rows
         if len(gaps):
-            self._miss((gaps + first).tolist(), fail, rows[int(gaps[0])], _NO_LABEL)
+            self._miss((gaps + first).tolist(), fail, int(rows[gaps[0]]), _NO_LABEL)
         self._num_rows += len(there)
-        return np.flatnonzero(there) + first
+        self._of_rows, self._rows, self._places = fail, rows[there], np.flatnonzero(there) + first
 
-    def add_coded(
-        self, labels: Sequence[Any], codes: npt.NDArray[Any], fail: Fail, rows: Sequence[int], places: Any
-    ) -> None:
-        """Add labels of `rows`: `codes` [n] say which of the distinct `labels`; `places` are what begin returned."""
-        firsts = _find_firsts(codes, len(labels))
+    def add_coded(self, labels: Sequence[Any], codes: npt.NDArray[Any]) -> None:
+        """Add labels: `codes` [n] say which of the distinct `labels`."""
+        fail, firsts = self._of_rows, _find_firsts(codes, len(labels))
         seen = np.argsort(firsts, kind="stable")
         found: dict[int, Any] = {}
         for number in seen[firsts[seen] < len(codes)].tolist():
-            found[number] = self._read(labels[number], fail, rows[int(firsts[number])])
+            found[number] = self._read(labels[number], fail, int(self._rows[firsts[number]]))
         kinds = {type(label) for label in found.values()}
         if self._classes is None and kinds <= {int, float} and self._kind in ("" if float in kinds else FLOAT, FLOAT):
             values = np.array([float(found.get(number, 0)) for number in range(len(labels))])
-            self.add_numbers(values[codes], fail, rows, places)
+            self.add_numbers(values[codes])
         elif len(kinds) != 1 or not kinds <= {int, str} or self._kind == FLOAT:
-            for code, row, place in zip(codes.tolist(), rows, places.tolist(), strict=True):
-                if labels[code] in self._code_of_raw:
-                    self._code_of.append(self._code_of_raw[labels[code]])
-                else:
-                    self._add(labels[code], fail, row, place)
+            self._add_each(labels[code] for code in codes.tolist())
         else:
             known = np.zeros(len(labels), np.uint32)
             for number, label in found.items():
-                row = rows[int(firsts[number])]
+                row = int(self._rows[firsts[number]])
                 self._take_kind(NUMBER if isinstance(label, int) else NAME, labels[number], fail, row)
                 known[number] = self._code(label, fail, row)
             self._code_of.frombytes(known[codes].tobytes())
 
-    def add_sets(
-        self, labels: Sequence[Label], codes: npt.NDArray[Any], counts: Any, fail: Fail, rows: Sequence[int]
-    ) -> None:
-        """Add sets of classes of `rows`: how many members each has, and `codes` of all members, one row's first."""
-        if not len(rows):
+    def _add_each(self, labels: Iterable[Any]) -> None:
+        for label, row, place in zip(labels, self._rows.tolist(), self._places.tolist(), strict=True):
+            code = self._code_of_raw.get(label) if type(label) in (str, int) else None
+            if code is None:
+                self._add(label, self._of_rows, row, place)
+            else:
+                self._code_of.append(code)
+
+    def add_sets(self, labels: Sequence[Label], codes: npt.NDArray[Any], counts: npt.NDArray[Any]) -> None:
+        """Add sets of classes: how many members each has, and which of the distinct `labels` all members are."""
+        if not len(counts):
             return
-        self._refuse_for_float(labels, fail, rows[0])
-        self._take_kind(SET, labels, fail, rows[0])
-        self._counts.frombytes(np.asarray(counts, np.uint32).tobytes())
-        of_members, firsts = np.repeat(np.asarray(rows), counts), _find_firsts(codes, len(labels))
+        self._refuse_for_float(labels, self._of_rows, int(self._rows[0]))
+        self._take_kind(SET, labels, self._of_rows, int(self._rows[0]))
+        self._counts.frombytes(counts.astype(np.uint32).tobytes())
+        of_members, firsts = np.repeat(self._rows, counts), _find_firsts(codes, len(labels))
         known = [
-            self._code_member(label, fail, int(of_members[first])) if first < len(codes) else 0
+            self._code_member(label, self._of_rows, int(of_members[first])) if first < len(codes) else 0
             for label, first in zip(labels, firsts.tolist(), strict=True)
         ]
         self._code_of.frombytes(np.array(known, np.uint32)[codes].tobytes())
 
-    def add_numbers(self, values: npt.NDArray[Any], fail: Fail, rows: Sequence[int], places: Any) -> None:
-        """Add numbers [n] or vectors [n, k] of `rows`; `places` are what begin returned."""
+    def add_numbers(self, values: npt.NDArray[Any]) -> None:
+        """Add numbers [n] or vectors [n, k]."""
         if not len(values):
             return
         if values.ndim == 1 and (self._kind == NUMBER or self._classes is not None):
-            for value, row, place in zip(values.tolist(), rows, places.tolist(), strict=True):
-                self._add(value, fail, row, place)
+            self._add_each(values.tolist())
             return
         if values.ndim > 1:
-            self._refuse_for_float(values[0].tolist(), fail, rows[0])
-        self._take_kind(FLOAT if values.ndim == 1 else VECTOR, values[0].tolist(), fail, rows[0])
-        width = 1 if values.ndim == 1 else values.shape[1]
-        if self._width not in (0, width):
-            raise self._error(fail, rows[0], f"a vector of {width} numbers, the first one has {self._width}")
-        self._width = width
-        self._extend(values, fail, rows)
+            self._refuse_for_float(values[0].tolist(), self._of_rows, int(self._rows[0]))
+        self._add_values(values, values[0].tolist(), self._of_rows, self._rows)
 
-    def _extend(self, values: npt.NDArray[Any], fail: Fail, rows: Sequence[int]) -> None:
+    def _add_values(self, values: npt.NDArray[Any], first: Any, fail: Fail, rows: Any) -> None:
+        self._take_kind(FLOAT if values.ndim == 1 else VECTOR, first, fail, int(rows[0]))
+        width = math.prod(values.shape[1:])
+        self._width = self._width or width
+        if width != self._width:
+            cause = f"a vector of {width} numbers, the first one has {self._width}"
+            raise self._error(fail, int(rows[0]), cause, "give all rows vectors of one length, or names")
         with np.errstate(over="ignore"):
             floats = values.astype(np.float32)
         wrong = np.flatnonzero(~np.isfinite(floats.reshape(len(floats), -1)).all(1))

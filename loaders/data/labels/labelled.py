@@ -165,13 +165,13 @@ def read_labels(labels: Any, num_samples: int, classes: Any = None) -> Labels:
 
 def _read_array(values: npt.NDArray[Any], classes: Any) -> StoredValues:
     rows = LabelRows(classes, fix=_NO_LABEL)
-    column, numbers = rows.column(), range(len(values))
-    places = column.begin(~np.isnan(values) if values.ndim == 1 else np.ones(len(values), bool), _fail, numbers)
+    column, there = rows.column(), ~np.isnan(values) if values.ndim == 1 else np.ones(len(values), bool)
+    column.begin(there, _fail, np.arange(len(values)))
     if values.ndim == 2 or values.dtype.kind == "f":
-        column.add_numbers(values[places], _fail, places.tolist(), places)
+        column.add_numbers(values[there])
     else:
         found, codes = np.unique(values, return_inverse=True)
-        column.add_coded(found.tolist(), codes, _fail, numbers, places)
+        column.add_coded(found.tolist(), codes)
     return rows.finish()[ALONE]
 
 
