@@ -22,8 +22,7 @@ from penstock.loaders.make.sizes.patch_budget import PatchBudget
 from penstock.loaders.make.sizes.size_schedule import ByUpdate
 from penstock.loaders.order.ledger import EpochLedger
 from penstock.loaders.run.metrics.prometheus import serve_prometheus
-from penstock.loaders.run.metrics.stats import LoaderStats
-from penstock.loaders.run.metrics.values import loader_metrics
+from penstock.loaders.run.metrics.stats import LoaderStats, loader_metrics
 from penstock.pipelines.errors import LoaderError
 
 __all__ = [

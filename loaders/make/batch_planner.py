@@ -24,10 +24,8 @@ from penstock.pipelines.plan.patch_grids import plan_patches
 from penstock.pipelines.spec import ImagePipeline
 
 Index = npt.NDArray[np.int64]
-_MOST_KEPT = 8  # more batches than are made at a time
-
-
 Augments = tuple[AugmentPlan | None, ...]  # of each view; None where the batch stage does nothing
+_MOST_KEPT = 8  # more batches than are made at a time
 
 
 class Content(NamedTuple):
@@ -80,7 +78,12 @@ def _keep(kept: dict[Any, Any], key: Any, found: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlanner:
-    """Plan batches: what each consists of, where it lies in its slot, how its images are made; sent to every worker.
+    """Plan batches, as a pure function of their places in the stream; it is sent to every worker.
+
+        Cursor -> schedule -> samples, keys        which sample each row holds, by which numbers its draws are made
+                     |           |-> augments      what the batch stage will do, drawn once and sent with the batch
+               size or length -> layout            where images and masks lie in the slot
+                                 |-> plan          draws crops once sizes are known, in numpy or in the native library
 
     Attributes:
         source: images and labels.
@@ -191,14 +194,6 @@ class BatchPlanner:
     def _masks(self) -> tuple[tuple[str, str], ...]:
         """Names and types of masks; asking the source takes longer than all else here."""
         return tuple(mask_types(self.source).items())
-
-    def plan(self, cursor: Cursor) -> Plan:
-        """Return what draws how the images of the batch at `cursor` are made."""
-        return self._planned(cursor)[1]
-
-    def pipelines_at(self, cursor: Cursor) -> tuple[ImagePipeline, ...]:
-        """Return the pipelines with the size that the schedule gives the batch at `cursor`, if it gives one."""
-        return self._views(self.schedule.shape_at(cursor))
 
     def _views(self, shape: Shape) -> tuple[ImagePipeline, ...]:
         """Return the pipelines with a size; several views keep their own, since then the batch size alone changes."""

@@ -28,7 +28,7 @@ class HostBatch:
         flips: bool [batch], whether the image is mirrored; [batch, views].
         places: int32 [batch, 4], where in the image the crop lies; [batch, views, 4].
         turns: uint8 [batch], how the image is turned, as in BatchPlan; [batch, views].
-        augments: of each view what the batch stage does to the images, None for nothing; () is nothing in all views.
+        augments: of each view what the batch stage does to the images, None for nothing.
         moved: of each view the boxes and keypoints of all rows where workers have moved them, as place_fields returns
             them, or None; () where no worker does.
         sizes: int32 [batch, 2], width and height of the whole upright images, in pixels.
@@ -68,7 +68,7 @@ class HostBatch:
     pinned: bool = False
     misread: tuple[BadSample, ...] = ()
     extras: Mapping[str, tuple[npt.NDArray[Any], ...]] = field(default_factory=dict)
-    augments: tuple[AugmentPlan | None, ...] = ()
+    augments: tuple[AugmentPlan | None, ...] = (None,)
     moved: tuple[Mapping[str, Any] | None, ...] = ()
     sizes: npt.NDArray[np.int32] | None = None
     exif: npt.NDArray[np.uint8] | None = None

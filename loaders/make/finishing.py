@@ -7,13 +7,12 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import Source, TargetSource, has_fields, has_targets
 from penstock.loaders.data.files.source_faults import naming_method
 from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.make.served_fields import ServedFields
-from penstock.pipelines.targets import Targets, map_targets, parts_of
+from penstock.pipelines.targets import map_targets, parts_of
 
 Step = Callable[[HostBatch], HostBatch]
 _NO_LABEL = {"f": np.nan, "c": np.nan, "i": -1}
@@ -40,10 +39,7 @@ def add_targets(source: TargetSource, batch: HostBatch) -> HostBatch:
     That is NaN for floats and -1 for integers, so that labels alone tell padding from samples. Types that have neither
     (bool, unsigned integers), which only sources of users return, have 0 there.
     """
-    return replace(batch, labels=_look_up(source, batch.index))
-
-
-def _look_up(source: TargetSource, index: npt.NDArray[np.int64]) -> Targets:
+    index = batch.index
     with naming_method("targets()"):
         found = source.targets(np.maximum(index, 0))
         wrong = [part.shape for part in parts_of(found).values() if len(part) != len(index)]
@@ -54,7 +50,7 @@ def _look_up(source: TargetSource, index: npt.NDArray[np.int64]) -> Targets:
         found = map_targets(np.array, found)  # the source may keep what it returned
         for part in parts_of(found).values():
             part[absent] = _NO_LABEL.get(part.dtype.kind, 0)
-    return found
+    return replace(batch, labels=found)
 
 
 def add_patches(patch: int, batch: HostBatch) -> HostBatch:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import io
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.reduction import ForkingPickler
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +21,6 @@ import torch
 from penstock.loaders.make.compose_fields import ComposeFields, RowFields, WrongResultError, is_albumentations
 from penstock.loaders.make.global_draws import is_drawing, own_draws, seed_generators
 from penstock.loaders.make.layout import BatchLayout, Part
-from penstock.loaders.make.sendable import needs_script
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.function_names import find_parts, name_function
@@ -31,6 +34,7 @@ from penstock.pipelines.spec import ImagePipeline
 WORDS = 4  # random words for each call
 _TRIAL_S = 0.05  # of calls in one thread, before as many in each of two
 _SERIAL = 1.5  # times as long: then they wait for each other
+_SCRIPT = ("__main__", "__mp_main__")  # what the user's script is called, and in a process that was spawned
 _by_name = threading.Lock()  # for transforms of albumentations, which hold one random state for all threads
 
 
@@ -173,7 +177,7 @@ class OwnTransform:
     @property
     def needs_script(self) -> bool:
         """Whether a worker process finds it only by importing the user's script, or not at all."""
-        return needs_script(self.function)
+        return _needs_script(self.function)
 
 
 _FIX = "see the traceback; with workers=0 a debugger stops there"
@@ -267,3 +271,39 @@ def _kind(result: Any) -> str:
         where = f" on {result.device}" if isinstance(result, torch.Tensor) else ""
         return f"{result.dtype} {list(result.shape)}{where}"
     return type(result).__name__
+
+
+class _Modules(ForkingPickler):
+    """Pickler that notes which modules the process that unpickles has to import."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO())
+        self.found: set[str] = set()
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type) or inspect.isroutine(value):
+            self.found.add(getattr(value, "__module__", None) or "builtins")
+        return NotImplemented
+
+
+def _needs_script(function: Any) -> bool:
+    """Return whether a worker process finds `function` only by importing the user's script, or not at all.
+
+    So it is for what a script, a notebook or an interpreter defines, for lambdas and inner functions, and for what
+    holds such a function, for example a functools.partial or a list of transforms.
+    """
+    modules = _Modules()
+    try:
+        modules.dump(function)
+    except Exception:
+        return True
+    return not all(map(_can_be_imported, modules.found))
+
+
+def _can_be_imported(module: str) -> bool:
+    """Return whether a new process finds a module by its name: it has our sys.path, but not what was made by hand."""
+    top = module.partition(".")[0]
+    if top in _SCRIPT:
+        return False
+    finders = [finder.find_spec for finder in sys.meta_path if hasattr(finder, "find_spec")]
+    return any(find(top, None) is not None for find in finders)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,12 @@ from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
 
 SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received; or two copied by a GPU
+
+
+# What HostBatch calls the columns of a slot's rows, and what it has of the report on a batch.
+_COLUMNS = {"index": "index", "labels": "label", "windows": "window", "flips": "flip", "places": "place"}
+_COLUMNS |= {"turns": "turn", "sizes": "size", "exif": "exif"}
+_REPORTED = ("bad", "produce_s", "read_s", "repaired", "moved", "augments")
 
 
 class BatchSlots:
@@ -78,8 +85,7 @@ class BatchSlots:
         slot = produced.item.slot
         memory, rows = self.memory[slot], self.rows[slot, : layout.batch_size]
         pinned = self.pinned and images is None
-        names = ("index", "label", "size", "window", "place", "turn", "flip", "exif")
-        copies = {name: rows[name].copy() for name in names}  # before others may have the slot
+        columns: Any = {name: rows[of_row].copy() for name, of_row in _COLUMNS.items()}  # before others have the slot
         made = Slot(layout, memory, rows).extras.items()
         extras = {name: tuple(array.copy() for array in views) for name, views in made}
         found: torch.Tensor | tuple[torch.Tensor, ...]
@@ -91,28 +97,16 @@ class BatchSlots:
         else:  # the consumer keeps its batches: this one is copied out, so that the workers have a slot to go on with
             found = _view_images(torch.from_numpy(memory.copy()), layout)
             recycler.give_back(slot)
-        resident = images is not None and images.device.type != "cpu"
+        more: Any = {name: getattr(produced, name) for name in _REPORTED}
         return HostBatch(
             cursor=produced.item.cursor,
             images=found,
-            index=copies["index"],
-            labels=copies["label"],
-            windows=copies["window"],
-            flips=copies["flip"],
-            places=copies["place"],
-            turns=copies["turn"],
             extras=extras,
-            augments=produced.augments,
-            moved=produced.moved,
-            sizes=copies["size"],
-            exif=copies["exif"],
             output_sizes=layout.crop_sizes,
-            bad=produced.bad,
-            produce_s=produced.produce_s,
-            resident=resident,
-            read_s=produced.read_s,
-            repaired=produced.repaired,
+            resident=images is not None and images.device.type != "cpu",
             pinned=pinned,
+            **columns,
+            **more,
         )
 
     def close(self) -> None:

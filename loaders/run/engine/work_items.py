@@ -84,7 +84,7 @@ class Produced(NamedTuple):
     read_s: float = 0.0
     repaired: tuple[BadSample, ...] = ()
     moved: tuple[Mapping[str, Any] | None, ...] = ()
-    augments: Augments = ()
+    augments: Augments = (None,)
 
 
 def join_parts(parts: list[Produced]) -> Produced:

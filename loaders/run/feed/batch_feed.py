@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,8 +30,6 @@ from penstock.pipelines.targets import map_targets
 
 Stage = BatchStage | PlainStage
 Views = tuple[torch.Tensor, ...]  # of each view the images
-# By name: a tensor, a list of tensors, or a list of other objects; of several views tuples of these.
-FieldTensors = dict[str, Any]
 _VIEW = 255  # a number for the draws of batch_transform that no view of an image has in practice
 _OF_EACH_ROW = ("index", "windows", "flips", "places", "turns")
 
@@ -43,13 +41,13 @@ class DeviceBatch(NamedTuple):
         images: [batch, 3, height, width], in the stage's dtype and memory format; a tuple of these for several views.
         labels: int64 [batch]; float32 [batch, num_classes] where the stage mixes samples; or the source's targets, a
             tensor or a dict of tensors.
-        fields: the source's fields by name: tensors, lists of tensors, or lists.
+        fields: the source's fields by name: tensors, lists of tensors, or lists; of several views tuples of these.
         host: the batch that it was made of; its images are gone where the device has a copy.
     """
 
     images: Any
     labels: Any
-    fields: FieldTensors
+    fields: dict[str, Any]
     host: HostBatch
 
 
@@ -156,8 +154,8 @@ class DeviceFeed(TensorFeed):
         copies: CopyEngine | None = None,
     ) -> None:
         self._stages: tuple[Stage, ...] = tuple(stages) if isinstance(stages, Sequence) else (stages,)
-        device, finished = self._stages[0].device, partial(_finish_next, source, steps)
-        super().__init__(finished, ready, device, ahead=ahead, copies=copies)
+        finished = lambda: reduce(lambda batch, step: step(batch), steps, source())  # noqa: E731
+        super().__init__(finished, ready, self._stages[0].device, ahead=ahead, copies=copies)
         self._pad = pad
         self._own = None if batch_transform is None else _BatchTransform(batch_transform, self.device, seed)
         self._slots: deque[_PinnedSlot] = deque()
@@ -180,7 +178,7 @@ class DeviceFeed(TensorFeed):
         _release(self._slots, os.getpid())
 
     def _on_host(self, batch: HostBatch) -> DeviceBatch:
-        plans, views = self._augments(batch), _views(batch.images)
+        plans, views = batch.augments, _views(batch.images)
         labels = self._targets(map_targets(torch.from_numpy, batch.labels), plans[0])
         buffers = zip(self._outputs, views, strict=True)
         outs = [None if each is None else each.take(tuple(view.shape)) for each, view in buffers]
@@ -194,18 +192,20 @@ class DeviceFeed(TensorFeed):
 
         Batches are full up to here: slots and kernels have one shape, and a sample that is to be mixed has a partner.
         """
-        if self._stages[0].copies:
-            _clear_padding(views[0], host)
+        valid = host.fields.get("patch_valid")
+        if valid is not None and self._stages[0].copies:  # the stage has normalised padding too
+            views[0].flatten(0, 1).index_fill_(0, to_device(np.flatnonzero(~valid), self.device), 0)
         rows = np.flatnonzero(host.index >= 0)
-        if self._pad or len(rows) == len(host.index):
-            return DeviceBatch(_joined(views), labels, self._send_fields(host), host)
-        of_each_row = {name: getattr(host, name)[rows] for name in _OF_EACH_ROW}
-        of_each_row["labels"] = map_targets(lambda part: part[rows], host.labels)
-        # Padding at the end costs no copy; in between it stands for bad samples.
-        kept = slice(len(rows)) if (host.index[: len(rows)] >= 0).all() else to_device(rows, views[0].device)
-        images = _joined(tuple(view[kept] for view in views))
-        labels = map_targets(lambda part: part[kept], labels)
-        return DeviceBatch(images, labels, self._send_fields(host, rows), replace(host, **of_each_row))
+        if not self._pad and len(rows) < len(host.index):
+            of_each_row = {name: getattr(host, name)[rows] for name in _OF_EACH_ROW}
+            of_each_row["labels"] = map_targets(lambda part: part[rows], host.labels)
+            of_each_row["fields"] = {name: _take(value, rows) for name, value in host.fields.items()}
+            host = replace(host, **of_each_row)
+            # Padding at the end costs no copy; in between it stands for bad samples.
+            kept = slice(len(rows)) if rows.max(initial=-1) < len(rows) else to_device(rows, self.device)
+            views, labels = tuple(view[kept] for view in views), map_targets(lambda part: part[kept], labels)
+        fields = {name: self._send_field(value) for name, value in host.fields.items()}
+        return DeviceBatch(_joined(views), labels, fields, host)
 
     def _finish_for_consumer(self, batch: DeviceBatch) -> DeviceBatch:
         """Return the batch as the user's function makes it.
@@ -215,17 +215,27 @@ class DeviceFeed(TensorFeed):
         """
         return batch if self._own is None or not len(batch.host.index) else self._own(batch)
 
-    def _send_fields(self, host: HostBatch, rows: npt.NDArray[np.intp] | None = None) -> FieldTensors:
-        return _send_fields(host.fields, rows, self.device, self._copies) if host.fields else {}
+    def _send_field(self, value: Any) -> Any:
+        """Return a field as users get it: arrays as tensors, a Ragged as a list of tensors, of several views a tuple.
+
+        The tensors of a list are parts of one, which is copied once.
+        """
+        if isinstance(value, Ragged):
+            return list(torch.split(self._send_field(value.parts[0]), value.lengths.tolist()))
+        if isinstance(value, tuple):
+            return tuple(map(self._send_field, value))
+        if not isinstance(value, np.ndarray):
+            return value
+        tensor = torch.from_numpy(np.ascontiguousarray(value))
+        if self._copies is None:
+            return tensor
+        return self._copies.pinned(tensor).copy_(tensor).to(self.device, non_blocking=True)
 
     def _targets(self, labels: Any, plan: AugmentPlan | None) -> Any:
         return map_targets(lambda part: self._stages[0].targets(part, plan), labels)
 
-    def _augments(self, batch: HostBatch) -> Sequence[AugmentPlan | None]:
-        return batch.augments or (None,) * len(self._stages)
-
     def _send(self, batch: HostBatch, copies: CopyEngine) -> tuple[DeviceBatch, Any]:
-        plans = self._augments(batch)
+        plans = batch.augments
         if len(self._slots) <= self._ahead:
             self._slots.append(_PinnedSlot(copies, batch))
         else:
@@ -250,51 +260,16 @@ class DeviceFeed(TensorFeed):
             return ready, done
 
 
-def _finish_next(source: Callable[[], HostBatch], steps: Sequence[Callable[[HostBatch], HostBatch]]) -> HostBatch:
-    """Return the next batch of `source` after all `steps`."""
-    batch = source()
-    for step in steps:
-        batch = step(batch)
-    return batch
-
-
 def _release(slots: deque[_PinnedSlot], owner: int) -> None:
     while slots and os.getpid() == owner:  # in a forked child the device is the parent's
         slots[0].free()
         slots.popleft()
 
 
-def _clear_padding(patches: torch.Tensor, host: HostBatch) -> None:
-    """Set the patches of `host` that are padding to 0, after they were normalised."""
-    valid = host.fields.get("patch_valid")
-    if valid is not None:
-        padding = np.flatnonzero(~valid)
-        patches.flatten(0, 1).index_fill_(0, to_device(padding, patches.device), 0)
-
-
-def _send_fields(
-    fields: Mapping[str, Any], rows: npt.NDArray[np.intp] | None, device: torch.device, copies: CopyEngine | None
-) -> FieldTensors:
-    """Return the fields of chosen rows (all for None), arrays as tensors and each Ragged as a list of tensors.
-
-    The tensors of a list are parts of one, which is copied once. copies: of a device that is not the host.
-    """
-
-    def send(array: npt.NDArray[Any]) -> torch.Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        if copies is None:
-            return tensor
-        return copies.pinned(tensor).copy_(tensor).to(device, non_blocking=True)
-
-    def send_value(value: Any) -> Any:
-        if isinstance(value, tuple) and not isinstance(value, Ragged):
-            return tuple(map(send_value, value))
-        kept = value if rows is None else take_rows(value, rows)
-        if isinstance(kept, Ragged):
-            return list(torch.split(send(kept.parts[0]), kept.lengths.tolist()))
-        return send(kept) if isinstance(kept, np.ndarray) else kept
-
-    return {name: send_value(value) for name, value in fields.items()}
+def _take(value: Any, rows: npt.NDArray[np.intp]) -> Any:
+    """Return chosen rows of a field; of several views a tuple of them."""
+    is_views = isinstance(value, tuple) and not isinstance(value, Ragged)
+    return tuple(take_rows(view, rows) for view in value) if is_views else take_rows(value, rows)
 
 
 def _views(images: torch.Tensor | Views) -> Views:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from penstock.loaders.run.metrics.values import WAIT_QUANTILES, HasStats, loader_metrics
+from penstock.loaders.run.metrics.stats import WAIT_QUANTILES, HasStats, loader_metrics
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_int
 

@@ -53,7 +53,8 @@ class Source:
         geometry = zeros[:, None], zeros > 0, zeros[:, None], zeros
         images = views[0] if self.views == 1 else views
         cursor = Cursor(0, self._number * BATCH)
-        batch = HostBatch(cursor, images, index, zeros, *geometry, (), 0.0, resident, pinned=pinned)
+        augments = (None,) * self.views
+        batch = HostBatch(cursor, images, index, zeros, *geometry, (), 0.0, resident, pinned=pinned, augments=augments)
         if self._has_fields:
             lengths = np.array([self._draw.randrange(3) for _ in range(BATCH)], np.int64)
             boxes = Ragged(lengths, (np.zeros((lengths.sum(), 4), np.float32),))
