@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from penstock.bench.probe.data.wrapped_sources import RepeatedSource, sample_of
+from penstock.bench.probe.data.wrapped_sources import repeat_source, sample_of
 from penstock.bench.record.bench_record import BenchRecord
 from penstock.bench.record.cache_advice import FILES, LOSSLESS, AdviceSettings, CacheAdvice, StorageKind
 from penstock.bench.record.environment import describe_environment
@@ -146,7 +146,7 @@ def _storage_kind(
 def _measure_rate(stored: Source, settings: AdviceSettings, workers: int) -> float:
     entries = max(len(stored), _BATCHES * settings.batch_size)
     loader = create_loader(
-        RepeatedSource(stored, entries),
+        repeat_source(stored, entries),
         backend="hdf5" if is_cache(stored) else "torch",
         pipeline=imagenet_train(settings.size),
         batch_size=settings.batch_size,

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import count
 from typing import Any
 
-from penstock.bench.probe.data.wrapped_sources import RepeatedSource
+from penstock.bench.probe.data.wrapped_sources import each_once, repeat_source
 from penstock.bench.probe.search.candidate import Candidate, LoaderOpener
 from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.bench_record import BenchRecord, BenchSettings, TriedAdvice
@@ -55,10 +55,9 @@ class AdviceMeter:
     def on_a_sample(self) -> Iterator[tuple[AdviceMeter, str]]:
         """Yield a meter over a sample of the data and a lossless cache of that sample, and a note that says so."""
         files = self.opener.source(cached=False)
-        whole = files.source if isinstance(files, RepeatedSource) else files
-        with cached_sample(whole, self.opener.settings.workers) as (sample, cache):
+        with cached_sample(each_once(files), self.opener.settings.workers) as (sample, cache):
             entries = max(len(sample), len(files))
-            both = (RepeatedSource(source, entries) for source in (sample, cache))
+            both = (repeat_source(source, entries) for source in (sample, cache))
             opener = LoaderOpener(self.opener.settings, self.opener.pipeline, *both)
             yield AdviceMeter(opener, self.seconds), f"of {len(sample):,} images"
 

@@ -12,7 +12,6 @@ from penstock.loaders.cache_build.build_file import BuildRequest, BuiltFile, bui
 from penstock.loaders.cache_build.build_progress import BuildProgress
 from penstock.loaders.cache_build.build_ranks import Ranks
 from penstock.loaders.cache_build.disk_space import write_errors_as_loader_errors
-from penstock.loaders.cache_build.freshness import refresh_source
 from penstock.loaders.data.cache.format import About, Encoding
 from penstock.loaders.data.cache.shards import (
     MANIFEST,
@@ -23,7 +22,8 @@ from penstock.loaders.data.cache.shards import (
     shard_name,
     write_manifest,
 )
-from penstock.loaders.data.files.contract import Source, has_fields, images_of
+from penstock.loaders.data.files.contract import Source, field_kinds_of, refresh_source
+from penstock.loaders.data.files.data import find_whole, images_of
 from penstock.loaders.system.durable_file import make_private_folder, remove_leftovers, sync_folder
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.real_path import real_place
@@ -103,8 +103,7 @@ def checked_encoding(encoding: Encoding | None) -> Encoding | None:
 
 def refuse_resized_fields(source: Source, encoding: Encoding) -> None:
     """Raise ValueError for fields that would not fit the images as they are stored."""
-    kinds = source.field_kinds if has_fields(source) else {}
-    moving = [name for name, kind in kinds.items() if kind.rules.moves and not kind.relative]
+    moving = [name for name, kind in field_kinds_of(source).items() if kind.rules.moves and not kind.relative]
     if encoding.resize is not None and moving:
         raise ValueError(
             f"encoding makes the images smaller, and {', '.join(moving)} would not fit them: use an Encoding without "
@@ -114,7 +113,7 @@ def refuse_resized_fields(source: Source, encoding: Encoding) -> None:
 
 def refuse_inside(source: Source, dest: bytes) -> None:
     """Raise LoaderError E-MISUSE for a cache inside the folder of its images, which it would change."""
-    for part in getattr(source, "sources", (source,)):  # several where they are joined to one
+    for part in find_whole(source):
         root: bytes | None = getattr(part, "root", None)
         if root is not None and (dest + b"/").startswith(os.path.realpath(root).rstrip(b"/") + b"/"):
             fix = "choose a place outside of it"

@@ -6,7 +6,6 @@ import functools
 import importlib.metadata
 import json
 import re
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
 from penstock.loaders.data.cache.format import SCHEMA, About, Encoding, digest_of
-from penstock.loaders.data.files.contract import Source, has_fields
+from penstock.loaders.data.files.contract import Source, content_of, field_kinds_of
 from penstock.pipelines.jpeg.recode import MISSING, jpegtran_path, jpegtran_version
 from penstock.pipelines.native.library import native_library
 
@@ -36,17 +35,11 @@ def build_versions() -> dict[str, str]:
     return {**versions, _NATIVE: "missing" if native_library() is None else own}
 
 
-def refresh_source(source: Source) -> Source:
-    """Return the source with its files as they are now, since a cache must not be judged by an older scan."""
-    refresh: Callable[[], Source] | None = getattr(source, "refreshed", None)
-    return source if refresh is None else refresh()
-
-
 def source_identity(source: Source) -> dict[str, str]:
     """Return `About.source`: the root, a digest of images and labels, one that covers modification times too."""
     root: bytes = getattr(source, "root", b"")
-    content: str = getattr(source, "content", source.fingerprint)
-    return {"root": root.decode("utf-8", "surrogateescape"), "fingerprint": source.fingerprint, "content": content}
+    name = root.decode("utf-8", "surrogateescape")
+    return {"root": name, "fingerprint": source.fingerprint, "content": content_of(source)}
 
 
 def build_key(source: Source, encoding: Encoding, shard: tuple[int, int]) -> str:
@@ -63,7 +56,7 @@ def why_stale(about: About, source: Source, encoding: Encoding, shard: tuple[int
     identity = source_identity(source)
     if about.coded != encoding:
         return f"it holds {about.coded.describe()}, requested is {encoding.describe()}"
-    kinds = source.field_kinds if has_fields(source) else {}
+    kinds = field_kinds_of(source)
     if {each.name: each.kind for each in about.fields} != kinds:
         known, now = (", ".join(names) or "no fields" for names in ([each.name for each in about.fields], kinds))
         return f"it holds {known}, and the source has {now}" if known != now else f"{now} of the source have changed"

@@ -7,12 +7,12 @@ import os
 from penstock.loaders.cache_build.build import build_cache, checked_encoding, refuse_inside, refuse_resized_fields
 from penstock.loaders.cache_build.build_file import remove_dead_builds
 from penstock.loaders.cache_build.build_progress import BuildDisplay
-from penstock.loaders.cache_build.freshness import refresh_source, why_stale
+from penstock.loaders.cache_build.freshness import why_stale
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.data.cache.shards import MANIFEST
-from penstock.loaders.data.files.contract import Source, is_cache
-from penstock.loaders.data.files.view import View
+from penstock.loaders.data.files.contract import Source, has_fields, is_cache, refresh_source
+from penstock.loaders.data.files.data import Data
 from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.errors import LoaderError, printable, size_text
 from penstock.pipelines.messages.checked import shown
@@ -46,10 +46,10 @@ def prepare_source(
     path = real_place(cache)
     refuse_inside(source, path)
     there = _open_complete(path)
-    if there is not None and not there.has_fields and isinstance(source, View) and source.has_fields:
+    if there and has_fields(source) and not has_fields(there) and isinstance(source, Data) and not source.is_joined:
         # A cache of the images alone: the fields are looked up next to it.
         refuse_resized_fields(source, there.about[0].coded)
-        return source.over(prepare_source(source.source, cache, encoding))
+        return source.with_readers([prepare_source(source.parts[0], cache, encoding)])
     if there is None:
         with BuildDisplay(len(source)) as progress:
             build_cache(source, path, encoding, progress=progress)

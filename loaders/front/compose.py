@@ -9,14 +9,13 @@ from typing import Any
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
 from penstock.loaders.data.fields.field_specs import Boxes, Coco, Keypoints, Yolo, count_values, field_source
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.view import find_whole
+from penstock.loaders.data.files.data import Data, find_whole, join_sources
 from penstock.loaders.data.labels.label_rows import LEAVE_OUT
 from penstock.loaders.data.labels.labelled import count_labels, label_source
 from penstock.loaders.data.tables.field_columns import fill_columns, has_column, refuse_other_order
-from penstock.loaders.data.views.concat import concat_sources
-from penstock.loaders.data.views.mix import Mixture, checked_shares
+from penstock.loaders.data.views.mix import checked_shares, mix_sources
 from penstock.loaders.data.views.split import split_source
-from penstock.loaders.data.views.subset import PART_OPTIONS, Subset, is_reordered, take_part
+from penstock.loaders.data.views.subset import PART_OPTIONS, is_reordered, take_part
 from penstock.loaders.front.open_source import SourceLike, open_source, split_options
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -30,7 +29,7 @@ def split(
     by_class: bool = True,
     save: str | os.PathLike[str] | None = None,
     **options: Any,
-) -> tuple[Subset, ...]:
+) -> tuple[Data, ...]:
     """Split data into parts, such as training and validation, that never overlap.
 
         train, validation = split("photos", 0.9, seed=0, save="cut.json")
@@ -189,7 +188,7 @@ def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Any) -> Source:
     if len(named) < len(parts):
         raise ValueError(f"the names of a mix must differ as text, got {shown(list(parts))}")
     shares = checked_shares({name: share for name, (_, share) in named.items()})
-    return Mixture({name: open_source(source, **options) for name, (source, _) in named.items()}, shares)
+    return mix_sources({name: open_source(source, **options) for name, (source, _) in named.items()}, shares)
 
 
 def concat(sources: Sequence[SourceLike], **options: Any) -> Source:
@@ -200,4 +199,4 @@ def concat(sources: Sequence[SourceLike], **options: Any) -> Source:
     """
     if isinstance(sources, (str, bytes, os.PathLike)):
         raise ValueError(f"concat takes a list of sources, got {shown(sources)}")
-    return concat_sources([open_source(source, **options) for source in sources])
+    return join_sources([open_source(source, **options) for source in sources])

@@ -14,7 +14,7 @@ import torch
 
 from penstock.loaders.data.fields.keypoint_pairs import warn_of_unpaired
 from penstock.loaders.data.files.contract import Source, has_fields, has_targets, is_cache
-from penstock.loaders.data.files.view import View
+from penstock.loaders.data.files.data import Data
 from penstock.loaders.data.labels.labelled import warn_of_lost_labels, warn_of_no_labels
 from penstock.loaders.front.backend_choice import Choice, choose_named, choose_saved
 from penstock.loaders.front.backends import BACKENDS
@@ -315,10 +315,11 @@ def _make_stage(
 
 def prepare_whole(source: Source, prepare: Callable[[Source], Source]) -> Source:
     """Prepare the source that a view shows, so that all its views share one cache."""
-    if not isinstance(source, View) or source.is_cached_whole:
+    if not isinstance(source, Data) or source.is_whole:
         return prepare(source)
-    prepared = prepare_whole(source.source, prepare)
-    return source if prepared is source.source else source.over(prepared)
+    (whole,) = source.parts
+    prepared = prepare_whole(whole, prepare)
+    return source if prepared is whole else source.with_readers([prepared])
 
 
 def _open_engine(backend: str, planner: BatchPlanner, options: Any, schedule: Schedule) -> Engine:

@@ -159,7 +159,8 @@ class DataLoaderAttributes(ABC):
     def _count_sources(self) -> CountSources | None:
         """What counts the samples of each source of a mix(...), which a cache in its place cannot; None without one."""
         source: Any = self._source if self.named_source is None else self.named_source
-        return source.count_sources if getattr(source, "mixture", None) is not None else None
+        mixture = getattr(source, "mixture", None)
+        return None if mixture is None else mixture.count_sources
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._source.describe()}; batch_size={self.batch_size}>"

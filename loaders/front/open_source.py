@@ -19,6 +19,7 @@ from penstock.loaders.data.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.data.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.data import join_sources
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.files.path_patterns import expand_pattern, is_pattern
 from penstock.loaders.data.files.reopen_source import Reopening
@@ -44,7 +45,6 @@ from penstock.loaders.data.tars.tar_source import (
     open_tars,
 )
 from penstock.loaders.data.views.chosen_classes import choose_classes, warn_of_text_order
-from penstock.loaders.data.views.concat import concat_sources
 from penstock.loaders.data.views.subset import PART_OPTIONS, take_part
 from penstock.loaders.data.views.subset_spec import SubsetSpec
 from penstock.pipelines.errors import LoaderError, printable
@@ -84,7 +84,7 @@ def _open_caches(paths: list[bytes], *, any_owner: bool = False, **remote_option
     caches = [open_cache(path, any_owner=any_owner) for path in here]
     if len(caches) > 1 and any(about.shard[1] > 1 for cache in caches for about in cache.about):
         raise ValueError("shards are not one source each: pass the folder of their set")
-    return concat_sources(caches)
+    return join_sources(caches)
 
 
 def _is_list_of_data(spec: Any) -> bool:
@@ -122,7 +122,7 @@ def _open_list(specs: list[Any], **options: Any) -> Source:
         kind = _kind_of(files)
         if kind is not None and all(is_url(file) or os.path.exists(file) for file in files):
             return _open_found(kind, files, find, lambda: _open_list(paths, **options), options)
-    return concat_sources([_open_data(spec, options) for spec in specs])
+    return join_sources([_open_data(spec, options) for spec in specs])
 
 
 def _expand(path: bytes) -> Collection[bytes]:

@@ -32,7 +32,7 @@ from penstock.bench.record.bench_record import BenchRecord, BenchSettings, Tried
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.rounds import Display
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.view import View
+from penstock.loaders.data.files.data import Data
 from penstock.loaders.front.open_source import open_source
 from penstock.loaders.system.json_file import write_json
 from penstock.loaders.system.machine import available_cpus
@@ -42,7 +42,7 @@ _PHOTOS, _LARGE = 64, 32
 _ENTRIES = 8192  # so that epochs are long
 
 
-class ThrottledSource(View):
+class ThrottledSource(Data):
     """Serves `source`, each read of which takes `latency_s` seconds longer.
 
     bytes_per_s, lock: besides, all reads of all processes and threads together get no more bytes than that in a
@@ -54,7 +54,7 @@ class ThrottledSource(View):
     ) -> None:
         if (bytes_per_s is None) != (lock is None):
             raise ValueError("a bandwidth that is shared needs a file to lock: give both bytes_per_s and lock")
-        super().__init__(source, len(source), "throttled")
+        super().__init__([source])
         self._latency_s, self._bytes_per_s, self._lock = latency_s, bytes_per_s, lock
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
@@ -74,7 +74,7 @@ class ThrottledSource(View):
 
     def describe(self) -> str:
         """Describe the data in one line."""
-        return f"{self.source.describe()}, throttled"
+        return f"{super().describe()}, throttled"
 
 
 @dataclass(frozen=True, kw_only=True)

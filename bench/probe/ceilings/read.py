@@ -12,15 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.bench.probe.ceilings.decode import MAX_SAMPLES
-from penstock.bench.probe.data.wrapped_sources import RepeatedSource
+from penstock.bench.probe.data.wrapped_sources import each_once
 from penstock.bench.record.clock import Rate, Stopwatch, measure_rate
 from penstock.bench.record.resources import storage_bytes
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
 from penstock.loaders.data.cache.hdf5_layout import read_layout
 from penstock.loaders.data.files.contract import Source, WindowSource
+from penstock.loaders.data.files.data import Data
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.files.range_source import RangeSource
-from penstock.loaders.data.views.subset import Subset
 from penstock.loaders.system.machine import available_cpus, many_workers
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.plan.crops import plan_batch
@@ -48,7 +48,7 @@ class ReadCeiling:
     """
 
     def __init__(self, source: Source, pipeline: ImagePipeline, seed: int) -> None:
-        source = source.source if isinstance(source, RepeatedSource) else source
+        source = each_once(source)
         self._source, self._pipeline, self._seed = source, pipeline, seed
         stride = max(1, len(source) // MAX_SAMPLES)
         tried = ((index, self._read_of(index)) for index in range(0, len(source), stride)[:MAX_SAMPLES])
@@ -166,8 +166,9 @@ def file_ranges(source: Source, indices: list[int]) -> Iterator[FileRange]:
                 payloads[path] = _payload_offset(path)
             record = source.records[index]
             yield FileRange(path, payloads[path] + int(record["offset"]), int(record["length"]))
-    elif isinstance(source, Subset):
-        yield from file_ranges(source.source, source.indices[indices].tolist())
+    elif isinstance(source, Data):
+        for part, inner in source.part_rows(np.array(indices, np.int64)):
+            yield from file_ranges(part, inner.tolist())
 
 
 def _payload_offset(path: bytes) -> int:
@@ -180,7 +181,9 @@ def _payload_offset(path: bytes) -> int:
 
 def bytes_an_image(source: Source) -> int | None:
     """Return the mean stored size of an image in bytes; None for arrays. Reads a few images of other sources."""
-    source = source.source if isinstance(source, RepeatedSource) else source
+    source = each_once(source)
+    if isinstance(source, Data) and len(source.parts) == 1 and len(source) == len(source.parts[0]):
+        return bytes_an_image(source.parts[0])
     if isinstance(source, (ImageFolder, RangeSource)):
         return source.num_bytes // len(source)
     if isinstance(source, Hdf5Cache):

@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.view import OverSources, View
+from penstock.loaders.data.files.data import Data, find_places, find_whole
 from penstock.loaders.data.remote.remote_source import RemoteOptions, Request
-from penstock.loaders.data.views.concat import Concat
 
 _LOOKED_AT = 1024  # samples
 
@@ -40,10 +39,7 @@ class RemoteData(Protocol):
 
 def find_remote(source: Source) -> list[RemoteData]:
     """Return the remote sources that `source` is made of, each once; none for data on this machine."""
-    if isinstance(source, RemoteData):
-        return [source]
-    parts = source.sources if isinstance(source, OverSources) else ()
-    return list({id(found): found for part in parts for found in find_remote(part)}.values())
+    return [whole for whole in find_whole(source) if isinstance(whole, RemoteData)]
 
 
 def has_remote_samples(source: Source) -> bool:
@@ -59,24 +55,18 @@ def fetched_apart(source: Source, **changes: Any) -> Source:
 
 
 def _replace_remote(source: Source, apart: dict[int, Source]) -> Source:
-    if isinstance(source, View):
-        return source.over(_replace_remote(source.source, apart))
-    if isinstance(source, Concat):
-        return source.over([_replace_remote(part, apart) for part in source.sources])
+    if isinstance(source, Data):
+        return source.with_readers([_replace_remote(part, apart) for part in source.parts])
     return apart.get(id(source), source)
 
 
 def plan_requests(source: Source, indices: npt.NDArray[np.int64]) -> Iterator[Request]:
     """Yield the requests for images `indices` (int64 [n]), none for those on this machine."""
-    if isinstance(source, RemoteData):
-        yield from source.plan_requests(indices)
-    elif isinstance(source, OverSources):
-        for part, inner in source.parts(indices):
-            yield from plan_requests(part, inner)
+    for whole, inner in find_places(source, indices):
+        if isinstance(whole, RemoteData):
+            yield from whole.plan_requests(inner)
 
 
 def count_remote(source: Source, indices: npt.NDArray[np.int64]) -> int:
     """Return how many of images `indices` (int64 [n]) are remote."""
-    if isinstance(source, OverSources):
-        return sum(count_remote(part, inner) for part, inner in source.parts(indices))
-    return len(indices) if isinstance(source, RemoteData) else 0
+    return sum(len(inner) for whole, inner in find_places(source, indices) if isinstance(whole, RemoteData))

@@ -1,59 +1,55 @@
-"""Defines sources that serve the images of another source: again and again, a sample of them, or from memory."""
+"""Makes data to measure from a source: its images again and again, a sample of them, or images in memory."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.view import Index, View
-from penstock.loaders.data.views.subset import Subset
+from penstock.loaders.data.files.data import Data, as_data
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
 
 
-class WithoutShares(View):
-    """Serves the images of a mixture without its shares: what is measured of them does not depend on their order."""
-
-    keeps_order = True
-    mixture = None
-
-    def __init__(self, source: Source) -> None:
-        super().__init__(source, len(source), "without shares")
-
-
-def _without_shares(source: Source) -> Source:
-    return source if getattr(source, "mixture", None) is None else WithoutShares(source)
+def _without_shares(source: Any) -> Any:
+    """Return the images of a mixture joined in order: what is measured of them does not depend on it."""
+    if getattr(source, "mixture", None) is None:
+        return source
+    if source.is_joined:
+        return Data(source.parts, joined=True)
+    return source.with_readers(map(_without_shares, source.parts))
 
 
-class RepeatedSource(View):
-    """Serves the images of a small source again and again, as a large one.
+def repeat_source(source: Source, entries: int) -> Data:
+    """Return the images of a small source again and again, as a large one.
 
     Each entry has its own crops and place in the order; all reads soon come from the page cache.
     """
-
-    def __init__(self, source: Source, entries: int) -> None:
-        super().__init__(_without_shares(source), entries, f"x {entries}")
-        self._count = len(source)
-
-    def _at(self, index: Index) -> Index:
-        return index % self._count
-
-    def describe(self) -> str:
-        """Describe the data in one line."""
-        return f"{len(self):,} entries, repeating {self.source.describe()}"
+    indices = np.arange(entries) % len(source)
+    return as_data(_without_shares(source)).take(indices, f"{entries:,} entries, repeating ")
 
 
-class FetchedSource(View):
+def each_once(source: Source) -> Source:
+    """Return the images of data that repeats them, each once; other data as it is."""
+    rows = source.steps[0].rows if isinstance(source, Data) else None
+    if rows is None:
+        return source
+    first = np.unique(rows.array, return_index=True)[1]
+    return source if len(first) == len(source) else as_data(source).take(first)
+
+
+class FetchedSource(Data):
     """Serves the images of a source that fetches them, each from memory after its first time."""
 
     def __init__(self, source: Source) -> None:
-        super().__init__(_without_shares(source), len(source), "fetched")
+        super().__init__([_without_shares(source)])
         self._held: dict[int, bytes | npt.NDArray[np.uint8]] = {}
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
         """Return an encoded image, or pixels of a source joined with it that has those."""
         if index not in self._held:
-            self._held[index] = self.source.read(index)
+            self._held[index] = super().read(index)
         return self._held[index]
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
@@ -66,7 +62,7 @@ class FetchedSource(View):
         return NO_NAMES._replace(kept=kept)
 
 
-def sample_of(source: Source, count: int) -> Subset:
+def sample_of(source: Source, count: int) -> Data:
     """Return at most `count` images of a source, at equal distances."""
     count = min(count, len(source))
-    return Subset(_without_shares(source), np.linspace(0, len(source), count, endpoint=False).astype(np.int64))
+    return as_data(_without_shares(source)).take(np.linspace(0, len(source), count, endpoint=False).astype(np.int64))

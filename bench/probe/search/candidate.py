@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.bench.probe.ceilings.remote_data import fetched_apart
-from penstock.bench.probe.data.wrapped_sources import RepeatedSource
+from penstock.bench.probe.data.wrapped_sources import repeat_source
 from penstock.bench.record.bench_record import DTYPES, BenchSettings, KnobValue, Options
 from penstock.loaders.cache_build.open_or_build import prepare_source
-from penstock.loaders.data.files.contract import Source, images_of, is_cache
+from penstock.loaders.data.files.contract import Source, is_cache
+from penstock.loaders.data.files.data import images_of
 from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS
 from penstock.loaders.front.create import create_loader, prepare_whole
 from penstock.loaders.front.loader import Loader
@@ -141,4 +142,4 @@ class BenchData:
         return prepare_whole(self.source, lambda whole: prepare_source(whole, path))
 
     def _at_length(self, source: Source) -> Source:
-        return source if self._entries is None else RepeatedSource(source, self._entries)
+        return source if self._entries is None else repeat_source(source, self._entries)

@@ -18,7 +18,8 @@ from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.data.arrow.arrow_package import arrow_errors, import_pyarrow
 from penstock.loaders.data.arrow.arrow_values import locate_values
 from penstock.loaders.data.arrow.image_rows import ImageRows, check_order, no_rows_error
-from penstock.loaders.data.files.contract import Source, images_of
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.data import images_of
 from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
 from penstock.loaders.data.files.left_out import warn_of_left_out
 from penstock.loaders.data.files.range_index import RangeIndex, RangeTable

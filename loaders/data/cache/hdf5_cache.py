@@ -60,7 +60,6 @@ class Hdf5Cache:
         self.files, self._shared, self._columns, self.records = files, shared, columns, shared.array[0]
         self._masks = dict(zip(files[0].about.masks, shared.array[1:], strict=True))
         self.field_kinds = {each.name: each.kind for each in files[0].about.fields}
-        self.has_fields = bool(self.field_kinds)
         self._records_at = self.records.ctypes.data
         self._known = np.zeros(len(self.records), bool)  # images whose JPEG header was compared with their record
         self.about = [file.about for file in files]
@@ -157,7 +156,7 @@ class Hdf5Cache:
         num_bytes = sum(about.payload_bytes for about in self.about)
         shards = f" in {len(self.files):,} shards" * (len(self.files) > 1)
         stored = f"(HDF5 cache{shards}: {self.about[0].coded.describe()})"
-        fields = f", with {', '.join(self.field_kinds)}" * self.has_fields
+        fields = f", with {', '.join(self.field_kinds)}" if self.field_kinds else ""
         return f"{images}, {classes}, {size_text(num_bytes)} {stored}{fields}"
 
     def _record(self, index: int) -> Record:

@@ -14,11 +14,12 @@ import numpy as np
 from penstock.loaders.data.fields.box_values import check_boxes, check_keypoints
 from penstock.loaders.data.fields.coco import CocoFields, read_coco
 from penstock.loaders.data.fields.coco_masks import CocoMasks
-from penstock.loaders.data.fields.fielded import Field, Fielded
+from penstock.loaders.data.fields.fielded import Field, add_fields
 from penstock.loaders.data.fields.mask_files import call_by_name, find_masks, match_source
 from penstock.loaders.data.fields.mask_values import warn_of_ignored_foreground
 from penstock.loaders.data.fields.yolo import TextFiles, read_yolo
 from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.data import Data
 from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn, RaggedColumn
 from penstock.loaders.system.file_read import decode_text
 from penstock.pipelines.errors import count_text, printable
@@ -183,7 +184,7 @@ def count_values(value: Any) -> int | None:
     return len(given) if hasattr(given, "__len__") and not is_named else None
 
 
-def field_source(source: Source, fields: Mapping[str, Any]) -> Fielded:
+def field_source(source: Source, fields: Mapping[str, Any]) -> Data:
     """Return `source` with fields, as with_fields takes them. Raises ValueError."""
     found: dict[str, Field] = {}
     for name, value in fields.items():
@@ -198,7 +199,7 @@ def field_source(source: Source, fields: Mapping[str, Any]) -> Fielded:
         found |= made
     if not found:
         raise ValueError("with_fields needs at least one field, such as mask='masks'")
-    return Fielded(source, found)
+    return add_fields(source, found)
 
 
 def _make_fields(source: Source, name: str, value: Any) -> dict[str, Field]:

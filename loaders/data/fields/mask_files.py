@@ -14,8 +14,8 @@ import numpy.typing as npt
 from penstock.loaders.data.fields.join import join_sources, refuse_repeated, sample_stems, stem
 from penstock.loaders.data.files.content_probe import probe_ranges, read_file
 from penstock.loaders.data.files.contract import Source, sample_name
+from penstock.loaders.data.files.data import find_whole
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES
-from penstock.loaders.data.files.view import find_whole
 from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn
 from penstock.loaders.system.file_read import mtime_ns, read_error
 from penstock.pipelines.errors import count_text, printable

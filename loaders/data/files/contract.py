@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -167,10 +168,33 @@ class FieldSource(Source, Protocol):
         ...
 
 
+class Abilities(NamedTuple):
+    """Say what a source can do beyond what every Source does; Data asks its parts once, and keeps the answers.
+
+    Attributes:
+        locates: it says where some images lie, as LocatedSource does.
+        has_windows: it reads parts of all images, as WindowSource does.
+        fetches: it fetches samples ahead of their use, as FetchingSource does.
+        has_targets: its labels are not class numbers, or several named ones, as TargetSource has them.
+        has_fields: it has more than images and labels, as FieldSource has.
+    """
+
+    locates: bool
+    has_windows: bool
+    fetches: bool
+    has_targets: bool
+    has_fields: bool
+
+
+def _can(source: Source, ability: str, protocol: type) -> bool:
+    known = getattr(source, "abilities", None)
+    return isinstance(source, protocol) and (not isinstance(known, Abilities) or getattr(known, ability))
+
+
 def is_located(source: Source) -> bool:
     """Say whether `source` locates its images, and does not read them in its own way, as a subclass may."""
-    if not isinstance(source, LocatedSource) or not getattr(source, "locates", True):
-        return False  # one that wraps another says by `locates` whether that one does
+    if not _can(source, "locates", LocatedSource):
+        return False
     own = [getattr(source, "__dict__", {}), *map(vars, type(source).__mro__)]  # what comes first counts
     located = next((at for at, names in enumerate(own) if "locate" in names), None)
     if located is None:  # it passes on the attributes of another source
@@ -180,32 +204,44 @@ def is_located(source: Source) -> bool:
 
 def is_cache(source: Source) -> bool:
     """Return whether `source` stores images so that parts of them can be read."""
-    return isinstance(source, WindowSource) and getattr(source, "has_windows", True)
+    return _can(source, "has_windows", WindowSource)
 
 
 def is_fetching(source: Source) -> TypeGuard[FetchingSource]:
     """Return whether `source` fetches samples ahead of their use."""
-    return isinstance(source, FetchingSource) and getattr(source, "fetches", True)
+    return _can(source, "fetches", FetchingSource)
 
 
 def has_targets(source: Source) -> TypeGuard[TargetSource]:
     """Return whether the labels of `source` are no class numbers, or several named ones."""
-    return isinstance(source, TargetSource) and getattr(source, "has_targets", True)
+    return _can(source, "has_targets", TargetSource)
 
 
 def has_fields(source: Source) -> TypeGuard[FieldSource]:
     """Return whether `source` has more than images and labels."""
-    return isinstance(source, FieldSource) and getattr(source, "has_fields", True)
+    return _can(source, "has_fields", FieldSource) and bool(source.field_kinds)  # type: ignore[attr-defined]
+
+
+def field_kinds_of(source: Source) -> dict[str, FieldKind]:
+    """Return what the fields of `source` are, by name."""
+    return dict(source.field_kinds) if has_fields(source) else {}
 
 
 def has_moving_fields(source: Source) -> bool:
     """Return whether `source` has fields that follow the crop of their image, such as boxes."""
-    return has_fields(source) and any(kind.rules.moves for kind in source.field_kinds.values())
+    return any(kind.rules.moves for kind in field_kinds_of(source).values())
 
 
-def images_of(source: Source) -> Any:
-    """Return the source of the images, without labels that are no class numbers, which a cache does not hold."""
-    return getattr(source, "unlabelled", source) if has_targets(source) else source
+def content_of(source: Source) -> str:
+    """Return a digest that covers the times of files as well, where a source has one, or its fingerprint."""
+    content: str = getattr(source, "content", source.fingerprint)
+    return content
+
+
+def refresh_source(source: Source) -> Source:
+    """Return the source with its files as they are now, if it can look at them again."""
+    refresh: Callable[[], Source] | None = getattr(source, "refreshed", None)
+    return source if refresh is None else refresh()
 
 
 def refuse_targets(source: Source, what: str) -> None:

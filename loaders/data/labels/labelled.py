@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import Source, has_targets, sample_name
-from penstock.loaders.data.files.view import View
+from penstock.loaders.data.files.data import as_data
+from penstock.loaders.data.files.step import Step
 from penstock.loaders.data.labels.class_numbers import ONE_CLASS, checked_classes, checked_classes_by_label
 from penstock.loaders.data.labels.label_rows import LabelRows, warn_of_rare_classes
 from penstock.loaders.data.labels.label_text import is_number
@@ -24,43 +25,32 @@ from penstock.pipelines.targets import Targets
 _NO_LABEL = "give every sample a label, or serve those that have one by subset="
 
 
-class Labelled(View):
-    """Serve the images of a source, in its order, with labels of its own.
+class LabelColumn:
+    """Hold labels by row: class numbers, which replace those of the source, or targets.
 
-    Class numbers replace those of the source. All other labels are targets: the loader looks them up by index when it
-    hands a batch out, so caches and workers hold images only.
+    The loader looks up targets by index when it hands a batch out, so caches and workers hold images only.
+
+    Attributes:
+        are_targets: whether they are not class numbers, or several named ones.
+        classes: names of the class numbers.
+        label_classes: of targets, by name, the names of their classes.
     """
 
-    keeps_order = True
-
-    def __init__(self, source: Source, index: SavedColumns) -> None:
-        self._index = index
-        super().__init__(source, len(source), f"with labels {index.identity}")
-
-    @property
-    def unlabelled(self) -> Source:
-        """The source of the images, which a cache holds."""
-        return self.source
-
-    def _show(self, source: Source) -> None:
-        super()._show(source)
-        alone = self._index.columns.get(ALONE)
-        self.has_targets = alone is None or not alone.are_classes
+    def __init__(self, index: SavedColumns) -> None:
+        self._index, alone = index, index.columns.get(ALONE)
+        self.are_targets = alone is None or not alone.are_classes
         self.classes = () if alone is None else alone.classes
-        named = {name: found.classes for name, found in self._index.columns.items() if found.classes}
-        self.label_classes = named if self.has_targets else {}
+        named = {name: found.classes for name, found in index.columns.items() if found.classes}
+        self.label_classes = named if self.are_targets else {}
 
-    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the class numbers (int64) of images `indices`; 0 where labels are no class numbers."""
-        return np.zeros(len(indices), np.int64) if self.has_targets else self._index.columns[ALONE].serve(indices)
+    def labels(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the class numbers (int64) of rows; 0 where labels are not class numbers."""
+        return np.zeros(len(rows), np.int64) if self.are_targets else self._index.columns[ALONE].serve(rows)
 
-    def targets(self, indices: npt.NDArray[np.int64]) -> Targets:
-        of = {name: found.serve(indices) for name, found in self._index.columns.items()}
+    def targets(self, rows: npt.NDArray[np.int64]) -> Targets:
+        """Return the labels of rows: an array, or a dict of arrays by name."""
+        of = {name: found.serve(rows) for name, found in self._index.columns.items()}
         return of[ALONE] if list(of) == [ALONE] else of
-
-    def describe(self) -> str:
-        names = ", ".join(name for name in self._index.columns if name)
-        return f"{self.source.describe()}, with {f'labels {names}' if names else 'other labels'}"
 
 
 def serve_labels(source: Source, index: SavedColumns | None, *, has_list: bool = True) -> Source:
@@ -68,7 +58,11 @@ def serve_labels(source: Source, index: SavedColumns | None, *, has_list: bool =
 
     Warn of texts that are hardly classes, unless the user listed these (`has_list`).
     """
-    served = source if index is None else Labelled(source, index)
+    served = source
+    if index is not None:
+        names = ", ".join(filter(None, index.columns))
+        after = f", with {f'labels {names}' if names else 'other labels'}"
+        served = as_data(source).add(Step(f"with labels {index.identity}", after=after, labels=LabelColumn(index)))
     if not has_list and index is not None:
         for values, classes in index.columns.values():
             if values.dtype == np.int32:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.loaders.data.files.contract import Source, images_of
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.data import images_of
 from penstock.loaders.data.files.folder_scan import root_error
 from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, LeftOut, explain_name, warn_of_left_out, warn_of_parts

@@ -8,35 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import Source, refuse_targets
-from penstock.loaders.data.files.view import View
+from penstock.loaders.data.files.data import as_data
+from penstock.loaders.data.files.step import Step
 from penstock.pipelines.errors import count_text
 from penstock.pipelines.messages.checked import near_name, shown
 from penstock.pipelines.messages.user_warnings import warn_user
-
-
-class ChosenClasses(View):
-    """Serve the samples of a source with the numbers that their classes have in `classes`."""
-
-    keeps_order = True
-
-    def __init__(self, source: Source, classes: tuple[bytes, ...]) -> None:
-        self._chosen = classes
-        digest = hashlib.blake2b(repr(classes).encode(), digest_size=16).hexdigest()
-        super().__init__(source, len(source), f"with classes {digest}")
-
-    def _show(self, source: Source) -> None:
-        super()._show(source)
-        self._numbers = _number_classes(tuple(source.classes), self._chosen)
-        self.classes = self._chosen
-
-    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the class numbers (int64) of images `indices`."""
-        found: npt.NDArray[np.int64] = self._numbers[self.source.labels(indices)]
-        return found
-
-    def describe(self) -> str:
-        """Describe the data in one line."""
-        return f"{self.source.describe()}, numbered as {count_text(len(self.classes), 'class')}"
 
 
 def choose_classes(source: Source, classes: tuple[bytes, ...] | None) -> Source:
@@ -48,7 +24,12 @@ def choose_classes(source: Source, classes: tuple[bytes, ...] | None) -> Source:
     if classes is None:
         return source
     refuse_targets(source, "classes=")
-    return source if classes == tuple(source.classes) else ChosenClasses(source, classes)
+    if classes == tuple(source.classes):
+        return source
+    digest = hashlib.blake2b(repr(classes).encode(), digest_size=16).hexdigest()
+    after = f", numbered as {count_text(len(classes), 'class')}"
+    numbers = _number_classes(tuple(source.classes), classes)
+    return as_data(source).add(Step(f"with classes {digest}", after=after, classes=classes, numbers=numbers))
 
 
 def warn_of_text_order(source: Source) -> None:

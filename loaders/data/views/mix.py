@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.views.concat import Concat
+from penstock.loaders.data.files.data import Data
 from penstock.pipelines.messages.checked import shown
 
 
@@ -27,27 +27,17 @@ class MixtureShares(NamedTuple):
     sizes: tuple[int, ...]
     shares: tuple[tuple[float, ...], ...]
 
-
-class Mixture(Concat):
-    """Serves several sources as one, whose shuffled order takes a fixed share of each.
-
-    Attributes:
-        mixture: names, sizes and shares.
-    """
-
-    def __init__(self, sources: Mapping[str, Source], shares: tuple[tuple[float, ...], ...]) -> None:
-        super().__init__(list(sources.values()))
-        self.mixture = MixtureShares(tuple(sources), tuple(map(len, self.sources)), shares)
-
-    def over(self, sources: Sequence[Source]) -> Mixture:
-        """Return other sources that hold the same data, mixed by the same shares."""
-        return Mixture(dict(zip(self.mixture.names, sources, strict=True)), self.mixture.shares)
-
     def count_sources(self, indices: npt.NDArray[np.int64]) -> dict[str, int]:
         """Return name -> how many of images `indices` (int64 [n]) are of that source."""
-        ends = np.cumsum(self.mixture.sizes)
+        ends = np.cumsum(self.sizes)
         counts = np.bincount(np.searchsorted(ends, indices, "right"), minlength=len(ends)).tolist()
-        return dict(zip(self.mixture.names, counts, strict=True))
+        return dict(zip(self.names, counts, strict=True))
+
+
+def mix_sources(sources: Mapping[str, Source], shares: tuple[tuple[float, ...], ...]) -> Data:
+    """Return several sources as one, whose shuffled order takes a fixed share of each."""
+    mixture = MixtureShares(tuple(sources), tuple(map(len, sources.values())), shares)
+    return Data(list(sources.values()), joined=True, mixture=mixture)
 
 
 def checked_shares(shares: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:

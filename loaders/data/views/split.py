@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import Source, has_targets, refuse_mixture, sample_name
+from penstock.loaders.data.files.data import Data, as_data
 from penstock.loaders.data.views.saved_split import SavedSplit, load_split, save_split
-from penstock.loaders.data.views.subset import Subset
 from penstock.loaders.system.durable_file import ensure_writable
 from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.errors import LoaderError
@@ -34,7 +34,7 @@ def split_source(
     seed: int = 0,
     by_class: bool = True,
     save: str | os.PathLike[str] | None = None,
-) -> tuple[Subset, ...]:
+) -> tuple[Data, ...]:
     """Split a source into parts that hold each sample once, each part in the order of the source.
 
     A sample's part depends on a hash of its name (sample_name) and of `seed`, and on nothing that changes when the data
@@ -88,7 +88,7 @@ def hash_names(source: Source, seed: int) -> Hashes:
     return np.frombuffer(b"".join(map(hash_one, range(len(source)))), "<u8").astype(np.uint64)
 
 
-def _take(source: Source, part_of: npt.NDArray[np.int64], part: int) -> Subset:
+def _take(source: Source, part_of: npt.NDArray[np.int64], part: int) -> Data:
     indices = np.flatnonzero(part_of == part)
     if not len(indices):
         raise LoaderError(
@@ -96,7 +96,7 @@ def _take(source: Source, part_of: npt.NDArray[np.int64], part: int) -> Subset:
             f"part {part + 1} of the split holds none of the {len(source):,} samples",
             fix="choose larger shares, or pass by_class=False where classes have few samples",
         )
-    return Subset(source, indices)
+    return as_data(source).take(indices)
 
 
 def _checked_shares(parts: Any) -> list[Fraction]:

@@ -1,20 +1,16 @@
-"""Serves chosen samples of a source, in a chosen order, as a source."""
+"""Takes parts of a source, and looks for samples that were put in another order."""
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import Source, refuse_mixture, refuse_targets
-from penstock.loaders.data.files.view import Index, OverSources, View
+from penstock.loaders.data.files.data import Data, as_data, find_places
 from penstock.loaders.data.views.subset_spec import SubsetSpec, is_slice, parse_subset
-from penstock.loaders.system.shared_memory import SharedArray
-from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_int
 from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.plan.philox import STREAM_CLASS_LIMIT, random_words
@@ -22,68 +18,20 @@ from penstock.pipelines.plan.philox import STREAM_CLASS_LIMIT, random_words
 PART_OPTIONS = ("subset", "max_per_class")  # of open_source, whatever the kind of data
 
 
-class Subset(View):
-    """Serve the samples `indices` (int64 [n]) of a source, in that order.
-
-    The indices are in shared memory, 4 bytes each (8 in a source of more than 2**31 samples). A subset of a subset is
-    one of its source, with the fingerprint that this has. Pickles only while a process is being started, as SharedArray
-    does. Raises LoaderError E-NODATA without an index.
-    """
-
-    def __init__(self, source: Source, indices: npt.NDArray[np.integer[Any]]) -> None:
-        if not len(indices):
-            raise LoaderError(
-                "E-NODATA",
-                f"the subset holds none of the {len(source):,} samples",
-                fix="choose a larger part",
-                path=getattr(source, "root", None),
-            )
-        if isinstance(source, Subset):
-            indices, source = source.indices[indices], source.source
-        kind = np.int32 if len(source) <= 1 << 31 else np.int64
-        self._shared = SharedArray.create((len(indices),), kind, name="penstock-subset")
-        self.indices[:] = indices
-        digest = hashlib.blake2b(np.ascontiguousarray(indices, "<i8").data, digest_size=32).hexdigest()
-        super().__init__(source, len(indices), f"subset {digest}")
-
-    @property
-    def indices(self) -> npt.NDArray[Any]:
-        """The source's index of each sample, int32 or int64 [n], in shared memory: never write to it."""
-        return self._shared.array
-
-    def _at(self, index: Index) -> Index:
-        if not isinstance(index, int):
-            return self.indices[index].astype(np.int64)
-        if not 0 <= index < len(self):
-            raise IndexError(f"image {index} of {len(self)}")
-        return int(self.indices[index])
-
-    def describe(self) -> str:
-        """Describe the data in one line: "900 of 1,000 images, ..."."""
-        return f"{len(self):,} of {self.source.describe()}"
-
-
 def is_reordered(source: Source) -> bool:
     """Return whether `source` serves all samples of some data in another order than that of the data."""
-    if isinstance(source, Subset) and _is_permuted(source.indices, len(source.source)):
+    if not isinstance(source, Data):
+        return False
+    if any(step.rows is not None and _is_permuted(step.rows.array, step.num_rows) for step in source.steps):
         return True
     places: dict[str, list[npt.NDArray[np.int64]]] = defaultdict(list)  # in each data set, of the samples in order
     sizes = {}
-    for whole, inner in _find_places(source, np.arange(len(source), dtype=np.int64)):
+    for whole, inner in find_places(source, np.arange(len(source), dtype=np.int64)):
         places[whole.fingerprint].append(inner)
         sizes[whole.fingerprint] = len(whole)
     if any(_is_permuted(np.concatenate(own), sizes[data]) for data, own in places.items()):
         return True
-    return any(map(is_reordered, getattr(source, "sources", ())))
-
-
-def _find_places(source: Source, indices: npt.NDArray[np.int64]) -> Iterator[tuple[Source, npt.NDArray[np.int64]]]:
-    """Yield each data set, whole, of samples `indices`, and their indices in it."""
-    if not isinstance(source, OverSources):
-        yield source, indices
-        return
-    for part, inner in source.parts(indices):
-        yield from _find_places(part, inner)
+    return any(map(is_reordered, source.parts))
 
 
 def _is_permuted(indices: npt.NDArray[np.integer[Any]], count: int) -> bool:
@@ -96,7 +44,7 @@ def take_part(source: Source, subset: SubsetSpec = None, max_per_class: int | No
     """Return the part of a source that open_source is asked for: first the subset, then at most so many of each class.
 
     Warns (UserWarning) of a slice that leaves out whole classes of a source sorted by class. Raises as parse_subset and
-    Subset do, and ValueError for an impossible number.
+    Data.take do, and ValueError for an impossible number.
     """
     if subset is not None or max_per_class is not None:
         refuse_mixture(source, "subset=" if subset is not None else "max_per_class=")
@@ -104,7 +52,7 @@ def take_part(source: Source, subset: SubsetSpec = None, max_per_class: int | No
         indices = parse_subset(subset, len(source))
         if is_slice(subset):
             _warn_of_classes(source, indices)
-        source = Subset(source, indices)
+        source = as_data(source).take(indices)
     if max_per_class is not None:
         source = limit_per_class(source, checked_int("max_per_class", max_per_class, 1))
     return source
@@ -119,12 +67,12 @@ def limit_per_class(source: Source, most: int) -> Source:
     refuse_targets(source, "max_per_class")
     places = np.arange(len(source), dtype=np.int64)
     labels = source.labels(places)
-    numbers = source.indices.astype(np.int64) if isinstance(source, Subset) else places
+    numbers = source.indices.astype(np.int64) if isinstance(source, Data) else places
     words = random_words(0, 0, numbers, STREAM_CLASS_LIMIT, 2)
     order = np.lexsort((words[:, 1], words[:, 0], labels))
     begins = np.searchsorted(labels[order], labels[order])  # where the class of each begins
     kept = np.sort(order[places - begins < most])
-    return source if len(kept) == len(source) else Subset(source, kept)
+    return source if len(kept) == len(source) else as_data(source).take(kept)
 
 
 def _warn_of_classes(source: Source, indices: npt.NDArray[np.int64]) -> None:

@@ -20,7 +20,7 @@ from penstock.bench.report.text import repeat_command
 from penstock.bench.train.job import TrainingJob
 from penstock.bench.train.step.settings import TrainSettings
 from penstock.loaders.data.cache.hdf5_cache import open_cache
-from penstock.loaders.data.views.subset import Subset
+from penstock.loaders.data.files.data import Data
 from penstock.loaders.front.open_source import FILES, Kind, open_source, select_options
 
 OPENING = sys.modules["penstock.loaders.front.open_source"]
@@ -117,8 +117,8 @@ def test_a_benchmark_measures_a_part_and_a_cache_of_the_whole(photos: Path, tmp_
     data = BenchData(photos, BenchSettings(size=16, batch_size=4, cache=cache, data_options=options))
     assert len(data.source) == 12
     found = data.opener.source(cached=True)
-    assert isinstance(found, Subset)
-    assert (len(found), len(found.source)) == (12, 24)
+    assert isinstance(found, Data)
+    assert (len(found), len(found.parts[0])) == (12, 24)
     assert found.fingerprint == data.source.fingerprint
 
 

@@ -12,7 +12,7 @@ import pytest
 import simplejpeg
 import torch
 
-from penstock.bench.probe.data.wrapped_sources import RepeatedSource
+from penstock.bench.probe.data.wrapped_sources import repeat_source
 from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.record.loader_rate import loader_rate
 from penstock.bench.run.dali_pipeline import DaliPipeline
@@ -70,7 +70,7 @@ def test_an_epoch_serves_each_file_once_with_its_label(greys: Path, dtype: str, 
 
 def test_entries_are_the_files_again_and_again(greys: Path) -> None:
     source = open_source(greys)
-    with closing(dali(source, {"workers": 1}, RepeatedSource(source, 2 * NUM_FILES + 3))) as pipeline:
+    with closing(dali(source, {"workers": 1}, repeat_source(source, 2 * NUM_FILES + 3))) as pipeline:
         epoch = Counter(label for _, labels in pipeline for label in labels.tolist())
     assert sum(epoch.values()) == 48  # whole batches
     assert set(epoch.values()) <= {1, 2, 3}

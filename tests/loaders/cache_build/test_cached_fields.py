@@ -18,6 +18,7 @@ from penstock.loaders.cache_build.unfinished import BuildFolder
 from penstock.loaders.cache_build.verify import verify_against, verify_cache
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.loaders.data.files.contract import has_fields
 from penstock.pipelines import imagenet_eval, imagenet_train
 
 NUM_PHOTOS = 13
@@ -83,7 +84,7 @@ def test_masks_of_arrays_keep_their_values(tmp_path: Path, dtype: Any) -> None:
 def test_a_source_without_fields_makes_a_cache_of_the_first_version(data: PhotoFields, tmp_path: Path) -> None:
     build_cache(open_source(data.photos), tmp_path / "v1.h5", workers=0)
     cache = open_cache(tmp_path / "v1.h5")
-    assert (cache.about[0].schema, b'"fields":' in cache.about[0].pack(), cache.has_fields) == (1, False, False)
+    assert (cache.about[0].schema, b'"fields":' in cache.about[0].pack(), has_fields(cache)) == (1, False, False)
     for batch in batches(data.source(), backend="hdf5", workers=0, cache=tmp_path / "v1.h5"):
         data.check(batch)  # the fields are looked up beside it
     with pytest.raises(LoaderError, match="it holds no fields, and the source has mask, boxes") as raised:
@@ -101,7 +102,7 @@ def test_parts_share_a_cache_of_fields(data: PhotoFields, tmp_path: Path) -> Non
     joined = tmp_path / "joined.h5"
     for batch in batches(concat([data.source()] * 2), backend="hdf5", workers=0, cache=joined):
         data.check(batch, (batch.index % NUM_PHOTOS).tolist())
-    assert open_cache(joined).has_fields
+    assert has_fields(open_cache(joined))
 
 
 @pytest.mark.parametrize("change", ["mask", "box", "text", "fewer"])

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from gpu_notes import Notes
 
-from penstock.bench.probe.data.wrapped_sources import RepeatedSource
+from penstock.bench.probe.data.wrapped_sources import repeat_source
 from penstock.bench.record.loader_rate import loader_rate
 from penstock.loaders import create_loader
 from penstock.loaders.dali import dali_probe, dali_versions
@@ -81,7 +81,7 @@ def loader_about(source: Any, way: str, load: float, device: str) -> dict[str, A
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         with create_loader(
-            RepeatedSource(source, 100_000),
+            repeat_source(source, 100_000),
             backend="dali",
             decode=way,
             hw_decoder_load=load,

@@ -15,7 +15,7 @@ import torch
 from gpu_kernels import FULL
 from gpu_notes import Notes
 
-from penstock.bench.probe.data.wrapped_sources import RepeatedSource
+from penstock.bench.probe.data.wrapped_sources import repeat_source
 from penstock.bench.record.loader_rate import loader_rate
 from penstock.bench.train.step.models import build_model
 from penstock.bench.train.step.rates import resident_batch_rate, training_times
@@ -67,7 +67,7 @@ class Rates:
             "max_bad": None,
             **more,
         }
-        return stack.enter_context(create_loader(RepeatedSource(source, self.scale.entries), **options))
+        return stack.enter_context(create_loader(repeat_source(source, self.scale.entries), **options))
 
     def note(self, name: str, rate: Any = None, **more: Any) -> None:
         about = {"at_s": round(time.perf_counter() - self._begin, 1), **more}

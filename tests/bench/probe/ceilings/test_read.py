@@ -13,7 +13,7 @@ from tar_files import pack_folder
 
 from penstock.bench.probe.ceilings import read as read_ceilings
 from penstock.bench.probe.ceilings.read import FileRange, ReadCeiling, bytes_an_image, drop_cached, file_ranges
-from penstock.bench.probe.data.wrapped_sources import RepeatedSource
+from penstock.bench.probe.data.wrapped_sources import repeat_source
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.data.files.image_folder import ImageFolder
@@ -60,7 +60,7 @@ def test_each_image_is_read_in_turn_and_bad_ones_are_not(photos: Path, monkeypat
 def test_of_a_cache_the_parts_are_read_that_the_stream_needs(cache: Hdf5Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Counted(monkeypatch, Hdf5Cache, "read")
     parts = Counted(monkeypatch, Hdf5Cache, "read_window")
-    ceiling = ReadCeiling(RepeatedSource(cache, 200), imagenet_train(32), 0)
+    ceiling = ReadCeiling(repeat_source(cache, 200), imagenet_train(32), 0)
     assert ceiling.possible
     assert ceiling.warm(0.02).images >= 1
     assert set(parts.indices) == set(range(COUNT))
@@ -77,7 +77,7 @@ def test_where_images_lie_is_where_their_bytes_are(photos: Path, cache: Hdf5Cach
         with open(path, "rb") as file:
             file.seek(offset)
             assert file.read(num_bytes) == stored
-    assert list(file_ranges(RepeatedSource(source, 80), [0])) == []  # it is asked of what is repeated
+    assert list(file_ranges(repeat_source(source, 80), [79])) == list(file_ranges(source, [79 % len(source)]))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_places_of_members_of_tars_are_known(photos: Path, tmp_path: Path) -
 
 def test_bytes_an_image_are_those_on_disk(photos: Path, cache: Hdf5Cache, tmp_path: Path) -> None:
     total = sum(path.stat().st_size for path in photos.rglob("*.jpg"))
-    assert bytes_an_image(RepeatedSource(open_source(photos), 99)) == total // COUNT
+    assert bytes_an_image(repeat_source(open_source(photos), 99)) == total // COUNT
     assert bytes_an_image(cache) == sum(len(cache.stored(i)) for i in range(COUNT)) // COUNT
     pixels = open_cache(write_cache(tmp_path / "p.h5", [pixel_item(np.zeros((30, 40, 3), np.uint8), label=0)]))
     assert 3600 <= (bytes_an_image(pixels) or 0) < 3700

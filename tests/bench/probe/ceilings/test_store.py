@@ -17,9 +17,9 @@ from penstock.bench.probe.ceilings.decode import DecodeCeilings, all_decoders
 from penstock.bench.probe.ceilings.remote_data import count_remote, fetched_apart, find_remote, has_remote_samples
 from penstock.bench.probe.ceilings.store import StoreCeiling
 from penstock.loaders import LoaderError, concat, mix, open_source
+from penstock.loaders.data.files.data import as_data
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.remote.remote_source import RemoteSource
-from penstock.loaders.data.views.subset import Subset
 from penstock.pipelines import imagenet_train
 
 SHORT_S = 0.05
@@ -77,7 +77,7 @@ def test_the_requests_are_those_of_a_loader_for_the_part_that_is_shown(
     server: RangeServer, photos: ImageFolder
 ) -> None:
     remote = open_remote(server, photos)
-    store = StoreCeiling(Subset(remote, np.arange(0, 40, 3)), 40, 0)
+    store = StoreCeiling(as_data(remote).take(np.arange(0, 40, 3)), 40, 0)
     wanted = store._next()  # neighbours in one container: every third image
     assert sorted(found.sample for found in wanted.ranges) == list(range(0, 40, 3))
     assert [found.size for found in wanted.ranges] == [len(photos.read(found.sample)) for found in wanted.ranges]
@@ -85,7 +85,7 @@ def test_the_requests_are_those_of_a_loader_for_the_part_that_is_shown(
 
 def test_a_loader_of_remote_data_fetches_its_own(server: RangeServer, photos: ImageFolder) -> None:
     remote = open_remote(server, photos)
-    part = Subset(remote, np.arange(9))
+    part = as_data(remote).take(np.arange(9))
     apart = fetched_apart(part, requests=7)
     (found,) = find_remote(apart)
     assert isinstance(found, RemoteSource)
@@ -151,7 +151,7 @@ def test_requests_for_row_groups_cover_their_bytes(server: RangeServer, photos: 
 
 def test_remote_parts_of_joined_and_mixed_data_are_measured(server: RangeServer, photos: ImageFolder) -> None:
     remote = open_remote(server, photos, requests=5)
-    joined = concat([photos, Subset(remote, np.arange(10)), remote])
+    joined = concat([photos, as_data(remote).take(np.arange(10)), remote])
     assert find_remote(joined) == [remote]
     assert count_remote(joined, np.arange(90)) == 50
     store = StoreCeiling(joined, 16, 0)
@@ -163,7 +163,7 @@ def test_remote_parts_of_joined_and_mixed_data_are_measured(server: RangeServer,
     apart: Any = fetched_apart(joined, requests=7)
     (found,) = find_remote(apart)  # still one source, of which the other is a part
     assert found.options.requests == 7
-    assert apart.sources[0] is photos
+    assert apart.parts[0] is photos
     assert apart.read(45) == photos.read(5)
     mixed = mix({"near": (photos, 0.75), "far": (remote, 0.25)})
     assert fetched_apart(mixed).mixture == mixed.mixture  # type: ignore[attr-defined]
@@ -172,6 +172,6 @@ def test_remote_parts_of_joined_and_mixed_data_are_measured(server: RangeServer,
     assert images_before >= 2  # of four images that a request lets a loader serve, one is fetched
     far.rate(SHORT_S)
     assert far.time().share == pytest.approx(0.25, abs=0.1)  # type: ignore[union-attr]
-    assert not has_remote_samples(Subset(joined, np.arange(40)))
+    assert not has_remote_samples(as_data(joined).take(np.arange(40)))
     with pytest.raises(LoaderError, match="no sample of an epoch is remote"):
-        StoreCeiling(Subset(joined, np.arange(40)), 16, 0).rate(SHORT_S)
+        StoreCeiling(as_data(joined).take(np.arange(40)), 16, 0).rate(SHORT_S)

@@ -9,9 +9,10 @@ import numpy.typing as npt
 from cache_files import pixel_item, write_cache
 from photo_folder import write_folder
 
-from penstock.bench.probe.data.wrapped_sources import RepeatedSource, sample_of
+from penstock.bench.probe.data.wrapped_sources import repeat_source, sample_of
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.data.files.contract import Source, WindowSource, is_cache, is_located
+from penstock.loaders.data.files.data import Data
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.native.rows import ROW
 
@@ -19,7 +20,7 @@ PIXELS = [np.full((30, 40, 3), value, np.uint8) for value in (10, 20, 30)]
 
 
 def test_images_come_round_again_with_their_labels(tmp_path: Path) -> None:
-    source = RepeatedSource(open_source(write_folder(tmp_path, 6)), 20)
+    source = repeat_source(open_source(write_folder(tmp_path, 6)), 20)
     assert isinstance(source, Source)
     assert not is_cache(source)
     assert len(source) == 20
@@ -28,7 +29,7 @@ def test_images_come_round_again_with_their_labels(tmp_path: Path) -> None:
     assert source.labels(np.arange(12)).tolist() == source.labels(np.arange(6)).tolist() * 2
     assert source.fingerprint not in (
         open_source(tmp_path).fingerprint,
-        RepeatedSource(open_source(tmp_path), 21).fingerprint,
+        repeat_source(open_source(tmp_path), 21).fingerprint,
     )
     assert source.describe().startswith("20 entries, repeating 6 images")
 
@@ -44,25 +45,25 @@ def test_a_sample_is_spread_over_the_data(tmp_path: Path) -> None:
 def test_the_native_library_reads_what_is_wrapped_unless_the_wrapping_reads_in_a_way_of_its_own(
     tmp_path: Path,
 ) -> None:
-    class Slow(RepeatedSource):
+    class Slow(Data):
         def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
             return super().read(index)
 
     files = open_source(write_folder(tmp_path / "photos", 6))
     cache = open_source(write_cache(tmp_path / "x.h5", [pixel_item(p, label=k % 2) for k, p in enumerate(PIXELS)]))
     for source in (files, cache):
-        assert is_located(RepeatedSource(source, 20))
+        assert is_located(repeat_source(source, 20))
         assert is_located(sample_of(source, 2))
-    assert not is_located(Slow(files, 20))
-    assert not is_located(RepeatedSource(Slow(files, 20), 30))
+    assert not is_located(Slow([files]))
+    assert not is_located(repeat_source(Slow([files]), 30))
     rows = np.zeros(2, ROW)
-    RepeatedSource(files, 20).locate(np.array([7, 1]), rows)
+    repeat_source(files, 20).locate(np.array([7, 1]), rows)
     assert rows["name"][0] == rows["name"][1]
 
 
 def test_a_repeated_cache_still_hands_out_windows(tmp_path: Path) -> None:
     cache = open_source(write_cache(tmp_path / "x.h5", [pixel_item(p, label=k % 2) for k, p in enumerate(PIXELS)]))
-    source = RepeatedSource(cache, 12)
+    source = repeat_source(cache, 12)
     assert isinstance(source, WindowSource)
     assert source.stored_size(10) == (40, 30, 1)
     part = source.read_window(4, (5, 20, 10, 5)).data

@@ -14,6 +14,7 @@ import pytest
 from tar_files import END, entry, webdataset_samples, write_tar
 
 from penstock.loaders import open_source
+from penstock.loaders.data.files.contract import has_targets
 from penstock.loaders.data.tars.tar_samples import NO_RANK, UNREAD, find_role
 from penstock.pipelines.errors import LoaderError
 
@@ -26,7 +27,7 @@ def served(path: Path, **options: Any) -> dict[str, tuple[bytes, Any]]:
     source = open_source(path, **options)
     some = np.arange(len(source))
     targets = getattr(source, "targets", None)
-    labels = source.labels(some).tolist() if targets is None or not source.has_targets else targets(some).tolist()
+    labels = source.labels(some).tolist() if targets is None or not has_targets(source) else targets(some).tolist()
     names = [os.fsdecode(name) for name in source.classes]
     found = {}
     for index, label in enumerate(labels):

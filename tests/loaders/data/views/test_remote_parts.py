@@ -16,8 +16,8 @@ from served_rows import Row, serve
 
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.data.files.contract import is_fetching
+from penstock.loaders.data.files.data import Data
 from penstock.loaders.data.remote.remote_source import RemoteSource
-from penstock.loaders.data.views.concat import Concat
 from penstock.pipelines import imagenet_train
 
 NUM_PHOTOS = 40
@@ -64,14 +64,14 @@ def test_remote_and_local_data_are_one_source(server: RangeServer, tmp_path: Pat
     urls = [f"{server.url}/{part}.tar" for part in range(2)]
     expected, _ = serve_epoch([folder, server.root / "0.tar", folder, server.root / "1.tar"], decoder="simplejpeg")
     joined = open_source([folder, urls[0], folder, urls[1]])
-    assert isinstance(joined, Concat)
+    assert isinstance(joined, Data)
     found, stats = serve_epoch(joined, **settings)
     assert found == expected
     assert len(found) == 120
     assert stats.requests > 0
     server.delay_s = 0.05
     joined.announce(np.arange(len(joined)))
-    fetchers = [source._fetcher for source in joined.sources if isinstance(source, RemoteSource)]
+    fetchers = [source._fetcher for source in joined.parts if isinstance(source, RemoteSource)]
     assert all(any(fetcher.are_coming(range(NUM_PHOTOS // 2))) for fetcher in fetchers)
     assert open_source([urls[0], open_source(folder, subset=[0, 9])]).has_room  # type: ignore[attr-defined]
     joined.forget()

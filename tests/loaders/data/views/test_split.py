@@ -18,9 +18,8 @@ from photo_folder import write_folder
 from penstock.loaders import create_loader, open_source, split
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.files.arrays import ArraySource
-from penstock.loaders.data.views.concat import Concat
+from penstock.loaders.data.files.data import Data
 from penstock.loaders.data.views.split import _fit_thresholds, hash_names
-from penstock.loaders.data.views.subset import Subset
 from penstock.pipelines.errors import LoaderError
 
 Sample = tuple[bytes, bytes]  # its name and its class
@@ -48,7 +47,7 @@ def make_samples(dice: random.Random, count: int, classes: int, begin: int = 0) 
     return [(b"%d.jpg" % (begin + n), b"class%d" % dice.randrange(classes)) for n in range(count)]
 
 
-def place(parts: tuple[Subset, ...]) -> dict[bytes, int]:
+def place(parts: tuple[Data, ...]) -> dict[bytes, int]:
     """Name -> the part that it is in."""
     return {part.name(i): number for number, part in enumerate(parts) for i in range(len(part))}
 
@@ -237,7 +236,7 @@ def test_a_folder_its_copy_its_cache_and_its_subset_are_split_alike(tmp_path: Pa
     assert len(parts) == 40
     assert place(split(tmp_path / "moved" / "elsewhere")) == parts
     assert place(split(tmp_path / "all.h5")) == parts
-    assert place(split(Concat([open_source(tmp_path / "photos")]))) == parts
+    assert place(split(Data([open_source(tmp_path / "photos")], joined=True))) == parts
     everything = open_source(tmp_path / "photos", subset="::-1")
     assert place(split(everything)) == parts
 

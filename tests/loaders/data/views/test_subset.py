@@ -17,7 +17,8 @@ from penstock.loaders.cache_build.verify import verify_against
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.files.contract import Source, is_cache, is_located
-from penstock.loaders.data.views.subset import Subset, limit_per_class
+from penstock.loaders.data.files.data import Data, as_data
+from penstock.loaders.data.views.subset import limit_per_class
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError
 
@@ -58,20 +59,20 @@ def test_indices_take_four_bytes_where_they_fit() -> None:
             return self.count
 
     source = numbered([0])
-    assert Subset(source, np.array([0])).indices.dtype == np.int32
+    assert as_data(source).take(np.array([0])).indices.dtype == np.int32
     huge = Huge(np.zeros((1, 4, 4, 3), np.uint8), [0])
     huge.count = 1 << 31  # type: ignore[attr-defined]
-    assert Subset(huge, np.array([(1 << 31) - 1])).indices.tolist() == [(1 << 31) - 1]
+    assert as_data(huge).take(np.array([(1 << 31) - 1])).indices.tolist() == [(1 << 31) - 1]
     huge.count += 1  # type: ignore[attr-defined]
-    assert Subset(huge, np.array([1 << 31])).indices.tolist() == [1 << 31]
+    assert as_data(huge).take(np.array([1 << 31])).indices.tolist() == [1 << 31]
 
 
 def test_a_subset_of_a_subset_is_one_of_the_source() -> None:
     source = numbered([0] * 20)
     nested = open_source(open_source(source, subset="5:15"), subset=[1, 4])
-    direct = Subset(source, np.array([6, 9]))
-    assert isinstance(nested, Subset)
-    assert nested.source is source
+    direct = as_data(source).take(np.array([6, 9]))
+    assert isinstance(nested, Data)
+    assert nested.parts == (source,)
     assert nested.fingerprint == direct.fingerprint
     assert [int(nested.read(i)[0, 0, 0]) for i in range(2)] == [6, 9]
 
@@ -79,13 +80,13 @@ def test_a_subset_of_a_subset_is_one_of_the_source() -> None:
 def test_the_fingerprint_is_that_of_data_and_indices() -> None:
     source, other = numbered([0] * 20), numbered([0] * 19 + [1])
     parts = [
-        Subset(source, np.array([1, 2])),
-        Subset(source, np.array([2, 1])),
-        Subset(source, np.array([1, 2, 3])),
-        Subset(other, np.array([1, 2])),
+        as_data(source).take(np.array([1, 2])),
+        as_data(source).take(np.array([2, 1])),
+        as_data(source).take(np.array([1, 2, 3])),
+        as_data(other).take(np.array([1, 2])),
     ]
     assert len({part.fingerprint for part in [*parts, source]}) == 5
-    assert Subset(source, np.array([1, 2], np.int32)).fingerprint == parts[0].fingerprint
+    assert as_data(source).take(np.array([1, 2], np.int32)).fingerprint == parts[0].fingerprint
 
 
 def test_an_empty_part_is_an_error(photos: Path) -> None:
@@ -146,7 +147,7 @@ def test_a_limit_of_one_class_does_not_depend_on_the_others() -> None:
 def test_the_limit_holds_for_the_subset_and_chooses_by_the_index_in_the_whole_source() -> None:
     source = numbered([0] * 40 + [1] * 40)
     part = open_source(source, subset="20:60", max_per_class=8)
-    assert isinstance(part, Subset)
+    assert isinstance(part, Data)
     assert np.bincount(part.labels(np.arange(16))).tolist() == [8, 8]
     assert part.indices.min() >= 20
     # those of a part that are among the first of the whole are among the first of the part

@@ -16,8 +16,9 @@ from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.files.contract import Source, WindowSource, is_cache, is_located
+from penstock.loaders.data.files.data import Data
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.views.concat import Concat, join_names, merge_classes
+from penstock.loaders.data.files.joined import join_names, merge_classes
 from penstock.loaders.make.native_rows import native_rows
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError
@@ -104,7 +105,7 @@ def test_the_native_library_gets_one_table_of_names_for_all_roots(tmp_path: Path
     arrays = ArraySource(np.zeros((2, 4, 4, 3), np.uint8), [0, 0], classes=["cat"])
 
     with pytest.warns(UserWarning, match="1 of 4 joined sources have no labels"):
-        both = Concat([open_source(one), arrays, open_source(flat), Own(one)])
+        both = concat([open_source(one), arrays, open_source(flat), Own(one)])
     assert is_located(both)
     order = np.array([4, 1, 2, 5, 0, 7, 4])
     rows = np.zeros(len(order), ROW)
@@ -144,14 +145,14 @@ def test_memory_that_rows_point_into_is_kept(tmp_path: Path) -> None:
 
 def test_sources_that_cannot_be_located_are_not(tmp_path: Path) -> None:
     own = Own(folder(tmp_path / "one", ["cat/1.jpg"]))
-    assert not is_located(Concat([own, own]))
+    assert not is_located(concat([own, own]))
 
 
 def test_caches_hand_out_windows_and_mixtures_do_not(tmp_path: Path) -> None:
     pixels = [np.full((30, 40, 3), value, np.uint8) for value in (10, 20, 30)]
     files = [write_cache(tmp_path / f"{n}.h5", [pixel_item(pixels[n]), pixel_item(pixels[2])]) for n in range(2)]
     caches = open_source([str(file) for file in files])
-    assert isinstance(caches, Concat)
+    assert isinstance(caches, Data)
     assert isinstance(caches, WindowSource)
     assert is_cache(caches)
     assert caches.stored_size(2) == (40, 30, 1)
@@ -159,14 +160,14 @@ def test_caches_hand_out_windows_and_mixtures_do_not(tmp_path: Path) -> None:
     caches.will_need(np.array([0, 3]))
     with create_loader(files, backend="hdf5", workers=0, batch_size=4, with_index=True) as loader:
         assert sorted(next(iter(loader))[2].tolist()) == [0, 1, 2, 3]
-    assert not is_cache(Concat([caches, open_source(folder(tmp_path / "one", ["cat/1.jpg"]))]))
+    assert not is_cache(concat([caches, open_source(folder(tmp_path / "one", ["cat/1.jpg"]))]))
 
 
 def test_lists_of_paths_are_opened_and_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (folder(tmp_path / name, ["a/1.jpg"]) for name in ("one", "two"))
     for spec in ([one, two], (str(one), os.fsencode(two)), [open_source(one), two]):
         found = open_source(spec)  # type: ignore[arg-type]
-        assert isinstance(found, Concat)
+        assert isinstance(found, Data)
         assert [found.path(i) for i in range(2)] == [os.fsencode(root / "a" / "1.jpg") for root in (one, two)]
     assert isinstance(open_source([one]), ImageFolder)
     assert len(open_source([one, two], subset="1:")) == 1

@@ -1,0 +1,393 @@
+"""Holds data as a table: samples of sources, joined or chosen, with columns of labels and fields of their own."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.contract import (
+    Abilities,
+    BlockSource,
+    Source,
+    WindowSource,
+    content_of,
+    field_kinds_of,
+    is_cache,
+    is_fetching,
+    is_located,
+    refresh_source,
+    refuse_mixture,
+    sample_name,
+)
+from penstock.loaders.data.files.joined import check_fields, check_targets, locate_joined, merge_classes, renumber
+from penstock.loaders.data.files.step import Step
+from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.errors import LoaderError, count_text
+from penstock.pipelines.fields.ragged import join_rows, take_rows
+from penstock.pipelines.image_types import ImagePart, StoredSize, Window
+from penstock.pipelines.native.rows import Names, Rows
+from penstock.pipelines.targets import Targets, parts_of
+
+Indices = npt.NDArray[np.int64]
+_SHOWN = 3  # parts that describe() describes
+
+
+class Data:
+    """Serve all samples of several sources, those of the first first, or the chosen samples of one source.
+
+    Labels and fields come from columns that were added, or from the sources; only these read, so a cache can be put in
+    their place. `take` and `add` return another table. Rows are in shared memory, 4 bytes each (8 of more than 2**31);
+    columns that were added before the same choice share them, and data in order has none. Pickles only while a process
+    is being started, as SharedArray does.
+
+    Args:
+        parts: the sources. Their classes become those of merge_classes.
+        joined: whether they are joined; otherwise steps follow.
+        mixture: the MixtureShares of a mix(...).
+
+    Attributes:
+        parts, mixture: the arguments.
+        steps: what was done; the first, which has no words, says which samples of the only part are served.
+        abilities: what this data can do.
+        classes: class names, by class number.
+        label_classes: for labels that are not class numbers, by name ("" for one alone), the names of their classes.
+        field_kinds: what each field is, by name.
+        fingerprint: hex digest of the parts and of what was done to them.
+        skipped: reason -> number of entries that the parts skipped.
+        holds_interpreter_lock: as Source describes it.
+    """
+
+    def __init__(self, parts: Sequence[Source], *, joined: bool = False, mixture: Any = None) -> None:
+        for part in parts if joined else ():
+            refuse_mixture(part, "concat, another mix or a list", "pass all sources and their shares to one mix(...)")
+        self.is_joined, self.mixture = joined, mixture if joined else getattr(parts[0], "mixture", None)
+        self.steps: tuple[Step, ...] = ()
+        self._show(parts)
+
+    def _show(self, parts: Sequence[Source]) -> None:
+        """Take up what the parts are and can do, which is asked once."""
+        self.parts: tuple[Any, ...] = tuple(parts)
+        self._starts = np.cumsum([0, *map(len, parts)])
+        self.steps = self.steps or (Step("", num_rows=int(self._starts[-1])),)
+        self._fetching = list(filter(is_fetching, self.parts))
+        self._windowed = [part for part in self.parts if isinstance(part, WindowSource)]
+        self._own_classes = merge_classes([tuple(part.classes) for part in parts])
+        self._new_labels = [renumber(tuple(part.classes), self._own_classes) for part in parts]
+        self._own_targets, self._own_kinds = check_targets(parts), check_fields(list(map(field_kinds_of, parts)))
+        if not self.is_joined and hasattr(parts[0], "root"):
+            self.root: bytes = parts[0].root
+        self.skipped: dict[str, int] = dict(sum((Counter(part.skipped) for part in parts), Counter()))
+        self.holds_interpreter_lock = any(getattr(part, "holds_interpreter_lock", False) for part in parts)
+        self._look_up()
+
+    def _look_up(self) -> None:
+        """Find the columns that are served: the last one of each name."""
+        self.classes, self.field_kinds, has_targets = self._own_classes, dict(self._own_kinds), self._own_targets
+        self.label_classes: dict[str, tuple[bytes, ...]] = getattr(self.parts[0], "label_classes", {})
+        self._labels: Step | None = None
+        self._content: str | None = None
+        self._numbers: npt.NDArray[np.int64] | None = None
+        self._columns: dict[str, tuple[Any, Step]] = {}
+        for step in self.steps:
+            if step.labels is not None:
+                self._labels, self._numbers, has_targets = step, None, step.labels.are_targets
+                self.classes, self.label_classes = step.labels.classes, step.labels.label_classes
+            elif step.classes is not None:
+                self.classes = step.classes
+                self._numbers = step.numbers if self._numbers is None else step.numbers[self._numbers]
+            elif step.fields is not None:
+                new = step.fields  # what belongs to boxes that are replaced, such as keypoints, goes with them
+                self.field_kinds = {name: kind for name, kind in self.field_kinds.items() if kind.of not in new}
+                self.field_kinds |= {name: field.kind for name, field in new.items()}
+                self._columns |= {name: (field, step) for name, field in new.items()}
+        self.fingerprint = self._identify([part.fingerprint for part in self.parts])
+        self.abilities = Abilities(
+            locates=any(map(is_located, self.parts)),
+            has_windows=all(map(is_cache, self.parts)),
+            fetches=bool(self._fetching),
+            has_targets=has_targets,
+            has_fields=bool(self.field_kinds),
+        )
+
+    def _identify(self, of_parts: Sequence[str], *, with_files: bool = False) -> str:
+        found = _digest("\n".join(["penstock concat 1", *of_parts])) if self.is_joined else of_parts[0]
+        for step in self.steps[1:]:
+            found = _digest(f"{found} {step.words}")
+            if with_files and step.fields is not None:
+                found = _digest(found, b"".join(field.content() for field in step.fields.values()))
+        return found
+
+    @property
+    def content(self) -> str:
+        """Hex digest that covers the times of files as well, as they were at the first call."""
+        self._content = self._content or self._identify(list(map(content_of, self.parts)), with_files=True)
+        return self._content
+
+    # ---- other tables ----
+
+    def take(self, indices: npt.NDArray[np.integer[Any]], text: str = "") -> Data:
+        """Return the samples `indices` (int [n]), in that order. Raises LoaderError E-NODATA without one.
+
+        text: what is put before the description, if it is not "900 of ".
+        """
+        if not len(indices):
+            cause = f"the subset holds none of the {len(self):,} samples"
+            raise LoaderError("E-NODATA", cause, fix="choose a larger part", path=getattr(self, "root", None))
+        *steps, last = self._choose(indices)
+        if steps[-1].chooses and not text:  # a part of a part is one part
+            last = steps.pop()
+        digest = hashlib.blake2b(np.ascontiguousarray(last.rows.array, "<i8").data, digest_size=32).hexdigest()
+        last = last._replace(words=f"subset {digest}", before=text or f"{len(indices):,} of ", chooses=True)
+        return self._with_steps((*steps, last))
+
+    def _choose(self, indices: npt.NDArray[np.integer[Any]]) -> list[Any]:
+        """Return the steps with the rows of samples `indices`, and another one for the choice itself."""
+        refuse_mixture(self, "a part of the data (subset, max_per_class, split)")
+        chosen: dict[int, SharedArray] = {}
+
+        def choose(step: Step) -> Step:
+            if id(step.rows) not in chosen:
+                kind = np.int32 if step.num_rows <= 1 << 31 else np.int64
+                rows = SharedArray.create((len(indices),), kind, name="penstock-subset")
+                rows.array[:] = step.rows_of(indices)
+                chosen[id(step.rows)] = rows
+            return step._replace(rows=chosen[id(step.rows)])
+
+        return list(map(choose, (*self.steps, Step("", num_rows=len(self)))))
+
+    def add(self, step: Step) -> Data:
+        """Return the same samples with the columns or class numbers of a step."""
+        return self._with_steps((*self.steps, step._replace(num_rows=len(self))))
+
+    def _with_steps(self, steps: tuple[Step, ...]) -> Data:
+        view = copy.copy(self)
+        view.steps = steps
+        view._look_up()
+        return view
+
+    def with_readers(self, parts: Sequence[Source]) -> Data:
+        """Return the same of other sources that hold the same samples, such as a cache."""
+        view = copy.copy(self)
+        view._show(parts)
+        return view
+
+    def refreshed(self) -> Data:
+        """Return this data of the files as they are now.
+
+        Raises LoaderError E-CHANGED if they are other images, unless they are only joined.
+        """
+        now, view = list(map(refresh_source, self.parts)), copy.copy(self)
+        view._content = None
+        if all(a is b for a, b in zip(now, self.parts, strict=True)):
+            return view
+        if self.is_joined:
+            return Data(now, joined=True, mixture=self.mixture)
+        if now[0].fingerprint != self.parts[0].fingerprint:
+            cause = "images were added, removed or changed since a part of them was chosen"
+            raise LoaderError("E-CHANGED", cause, path=getattr(self, "root", None))
+        return view.with_readers(now)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a cache is made of this data, and not of its only part: nothing but fields was added."""
+        return all(step.fields is not None for step in self.steps[1:])
+
+    # ---- where samples are ----
+
+    def __len__(self) -> int:
+        last = self.steps[-1]
+        return last.num_rows if last.rows is None else len(last.rows.array)
+
+    @property
+    def indices(self) -> npt.NDArray[Any]:
+        """The index of each sample in the data that this is a part of, int [n]: never write to it."""
+        last = self.steps[-1]
+        return last.rows.array if last.chooses and last.rows is not None else np.arange(len(self))
+
+    def part_rows(self, indices: Indices) -> Iterator[tuple[Any, Indices]]:
+        """Yield each part of samples `indices`, and their indices there."""
+        return ((self.parts[number], inner) for number, _, inner in self._split(indices))
+
+    def _split(self, indices: Indices) -> Iterator[tuple[int, Any, Indices]]:
+        """Yield the number of each part of samples `indices`, which of these are its own, and their indices there."""
+        if len(self.parts) == 1:
+            yield 0, slice(None), self.steps[0].rows_of(indices)
+            return
+        numbers = np.searchsorted(self._starts, indices, "right") - 1
+        for number in np.unique(numbers).tolist():
+            here = numbers == number
+            yield number, here, indices[here] - self._starts[number]
+
+    def _place(self, index: int) -> tuple[Any, int]:
+        """Return the part that holds sample `index`, and its index there. Raises IndexError."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)}")
+        if len(self.parts) == 1:
+            return self.parts[0], self.steps[0].row_of(index)
+        number = int(np.searchsorted(self._starts, index, "right")) - 1
+        return self.parts[number], index - int(self._starts[number])
+
+    def _gather(self, indices: Indices, look_up: Callable[[int, Indices], dict[str, Any]]) -> dict[str, Any]:
+        """Return values of samples by name: `look_up` takes the number of a part, and indices there."""
+        if len(self.parts) == 1 or not len(indices):
+            return look_up(0, self.steps[0].rows_of(indices))
+        split = list(self._split(indices))
+        found = [look_up(number, inner) for number, _, inner in split]
+        order = np.argsort(np.concatenate([np.flatnonzero(here) for _, here, _ in split]))
+        return {name: take_rows(join_rows([values[name] for values in found]), order) for name in found[0]}
+
+    # ---- a source ----
+
+    def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
+        part, inner = self._place(index)
+        return part.read(inner)  # type: ignore[no-any-return]
+
+    def stored_size(self, index: int) -> StoredSize | None:
+        part, inner = self._place(index)
+        return part.stored_size(inner) if any(part is other for other in self._windowed) else None
+
+    def read_window(self, index: int, window: Window) -> ImagePart:
+        part, inner = self._place(index)
+        return part.read_window(inner, window)  # type: ignore[no-any-return]
+
+    def will_need(self, indices: Indices) -> None:
+        for part, inner in self._parts_in(self._windowed, indices):
+            part.will_need(inner)
+
+    def locate(self, indices: Indices, rows: Rows) -> Names:
+        """Say in `rows` where images `indices` lie; those of a part that does not locate them stay ELSEWHERE."""
+        if len(self.parts) == 1:
+            return self.parts[0].locate(self.steps[0].rows_of(indices), rows)  # type: ignore[no-any-return]
+        return locate_joined(((self.parts[number], *own) for number, *own in self._split(indices)), rows)
+
+    @property
+    def has_room(self) -> bool:
+        return all(part.has_room for part in self._fetching)
+
+    def announce(self, indices: Indices) -> None:
+        for part, inner in self._parts_in(self._fetching, indices):
+            part.announce(inner)
+
+    def make_room(self, num_samples: int) -> bool:
+        return all(isinstance(part, BlockSource) and part.make_room(num_samples) for part in self._fetching)
+
+    def announce_blocks(self, indices: Indices) -> None:
+        for part, inner in self._parts_in(self._fetching, indices):
+            part.announce_blocks(inner)
+
+    def forget(self) -> None:
+        for part in self._fetching:
+            part.forget()
+
+    def _parts_in(self, some: Sequence[Any], indices: Indices) -> Iterator[tuple[Any, Indices]]:
+        return (both for both in self.part_rows(indices) if any(both[0] is part for part in some))
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Requests that were answered, and the bytes that came."""
+        requests, num_bytes = zip(*(getattr(part, "traffic", (0, 0)) for part in self.parts), strict=True)
+        return sum(requests), sum(num_bytes)
+
+    def path(self, index: int) -> bytes:
+        part, inner = self._place(index)
+        return part.path(inner)  # type: ignore[no-any-return]
+
+    def name(self, index: int) -> bytes:
+        """Return the name of image `index` in its own source, as sample_name defines it."""
+        return sample_name(*self._place(index))
+
+    def labels(self, indices: Indices) -> Indices:
+        def look_up(number: int, inner: Indices) -> dict[str, Indices]:
+            own, renumbered = self.parts[number].labels(inner), self._new_labels[number]
+            return {"": own if renumbered is None else renumbered[own]}
+
+        if self._labels is None:
+            found: Indices = self._gather(indices, look_up)[""]
+        else:
+            found = self._labels.labels.labels(self._labels.rows_of(indices))
+        return found if self._numbers is None else self._numbers[found]
+
+    def targets(self, indices: Indices) -> Targets:
+        if self._labels is not None:
+            return self._labels.labels.targets(self._labels.rows_of(indices))  # type: ignore[no-any-return]
+        found = self._gather(indices, lambda number, inner: parts_of(self.parts[number].targets(inner)))
+        return found[""] if list(found) == [""] else found
+
+    def fields(self, indices: Indices) -> dict[str, Any]:
+        own = self._gather(indices, lambda number, inner: self.parts[number].fields(inner)) if self._own_kinds else {}
+        added = {
+            name: field.values(step.rows_of(indices))
+            for name, (field, step) in self._columns.items()
+            if name in self.field_kinds and self.field_kinds[name].kind != "mask"
+        }
+        return {**own, **added}
+
+    def mask(self, name: str, index: int) -> bytes | npt.NDArray[Any]:
+        if name in self._columns:
+            field, step = self._columns[name]
+            return field.mask(step.row_of(index))  # type: ignore[no-any-return]
+        part, inner = self._place(index)
+        return part.mask(name, inner)  # type: ignore[no-any-return]
+
+    def field_path(self, name: str, index: int) -> bytes | None:
+        """Return the path of the file that holds field `name` of image `index`; None if it lies in none of its own."""
+        if name in self._columns:
+            field, step = self._columns[name]
+            return field.path(step.row_of(index), self.name(index))  # type: ignore[no-any-return]
+        part, inner = self._place(index)
+        return part.field_path(name, inner) if hasattr(part, "field_path") else None
+
+    def describe(self) -> str:
+        text: str = self.parts[0].describe()
+        if self.is_joined:
+            texts = [part.describe() for part in self.parts[:_SHOWN]] + ["..."] * (len(self.parts) > _SHOWN)
+            classes, count = count_text(len(self.classes), "class"), len(self.parts)
+            text = f"{len(self):,} images, {classes} in {count:,} sources ({'; '.join(texts)})"
+        for step in self.steps:
+            text = f"{step.before}{text}{step.after}"
+        return text
+
+
+def as_data(source: Source) -> Data:
+    """Return data to which a step can be added, over what a cache holds of `source`."""
+    is_open = type(source) is Data and not source.is_whole
+    return source if is_open else Data([source])  # type: ignore[return-value]
+
+
+def join_sources(sources: Sequence[Source]) -> Source:
+    """Return several sources as one; one alone as it is. Raises ValueError without a source."""
+    if not sources:
+        raise ValueError("concat needs at least one source, got none")
+    return sources[0] if len(sources) == 1 else Data(sources, joined=True)
+
+
+def find_whole(source: Source) -> list[Source]:
+    """Return the data sets, each whole and once, whose samples `source` serves: one for a subset or a split."""
+    found = [whole for part in source.parts for whole in find_whole(part)] if isinstance(source, Data) else [source]
+    return [each for number, each in enumerate(found) if not any(each is other for other in found[:number])]
+
+
+def find_places(source: Source, indices: Indices) -> Iterator[tuple[Source, Indices]]:
+    """Yield each data set, whole, of samples `indices`, and their indices there."""
+    if not isinstance(source, Data):
+        yield source, indices
+        return
+    for part, inner in source.part_rows(indices):
+        yield from find_places(part, inner)
+
+
+def images_of(source: Source) -> Any:
+    """Return the source of the images, without labels that are not class numbers, which a cache does not hold."""
+    if not isinstance(source, Data) or source.steps[-1].labels is None or not source.abilities.has_targets:
+        return source
+    return source._with_steps(source.steps[:-1]) if len(source.steps) > 2 else source.parts[0]
+
+
+def _digest(text: str, more: bytes = b"") -> str:
+    return hashlib.blake2b(text.encode() + more, digest_size=32).hexdigest()
