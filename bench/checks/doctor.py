@@ -12,7 +12,7 @@ from penstock.bench.checks.doctor_machine import machine_findings
 from penstock.bench.checks.doctor_software import software_findings
 from penstock.bench.checks.finding import DoctorSettings, Finding, run_check
 from penstock.bench.record.environment import describe_environment
-from penstock.loaders.front.create import usable_device
+from penstock.loaders.run.feed.copies import usable_device
 from penstock.loaders.run.workers.needs import ensure
 
 

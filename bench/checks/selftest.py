@@ -26,8 +26,9 @@ from penstock.loaders.dali.dali_probe import describe_verdict, working_way
 from penstock.loaders.dali.dali_versions import versions
 from penstock.loaders.data.files.contract import Source
 from penstock.loaders.drop_in.data_loader import DataLoader
-from penstock.loaders.front.create import create_loader, usable_device
+from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.open_source import open_source
+from penstock.loaders.run.feed.copies import usable_device
 from penstock.loaders.run.workers.needs import ensure_temporary_folder
 from penstock.pipelines.errors import CANNOT_ALLOCATE, LoaderError
 from penstock.pipelines.sample.dali_graph import import_dali

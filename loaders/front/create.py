@@ -35,9 +35,10 @@ from penstock.loaders.make.own_transform import (
     transformed_layout,
     try_transforms,
 )
-from penstock.loaders.make.sizes.aspect_buckets import checked_buckets, order_by_buckets
-from penstock.loaders.make.sizes.patch_budget import PatchBudget, check_patches
-from penstock.loaders.make.sizes.size_schedule import DEFAULT_BATCH, ByUpdate, check_sizes, make_phases
+from penstock.loaders.make.sizes.aspect_buckets import order_by_buckets
+from penstock.loaders.make.sizes.batch_shapes import checked_shapes
+from penstock.loaders.make.sizes.patch_budget import PatchBudget
+from penstock.loaders.make.sizes.size_schedule import DEFAULT_BATCH, ByUpdate
 from penstock.loaders.order.agreement import name_line
 from penstock.loaders.order.bad_samples import BadSamplePolicy
 from penstock.loaders.order.ranks import distributed_place
@@ -45,7 +46,7 @@ from penstock.loaders.order.schedule import Schedule
 from penstock.loaders.order.state import LoaderState, pipeline_settings
 from penstock.loaders.run.engine.slot_needs import consumer_bytes
 from penstock.loaders.run.feed.batch_feed import Stage
-from penstock.loaders.run.feed.copies import checked_device, numbered
+from penstock.loaders.run.feed.copies import usable_device
 from penstock.loaders.run.workers.needs import Needs
 from penstock.pipelines.batch.stage import BatchStage, PatchStage, PlainStage
 from penstock.pipelines.messages.checked import checked_bool, checked_int
@@ -187,16 +188,14 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     is_random = any(view.random for view in views)
     of_source, options = split_options(options)
     choice = choose_named(backend, decoder, options, profile)
-    target = usable_device(device)
-    seed = checked_int("seed", seed)
-    largest_batch, phases = make_phases(batch_size, sizes, views[0].size)
-    bucket_sizes = () if buckets is None else checked_buckets(buckets)
-    check_sizes(views, phases, bucket_sizes, has_schedule=sizes is not None)
-    others = {"buckets": buckets, "sizes": sizes, "batch_size by epoch": phases or None, "transform": transform}
-    patches = check_patches(patches, views, batch_size, [name for name, given in others.items() if given is not None])
-    with_index, with_geometry = checked_bool("with_index", with_index), checked_bool("with_geometry", with_geometry)
+    target, seed = usable_device(device), checked_int("seed", seed)
+    contents = BatchContents(
+        checked_bool("with_index", with_index), checked_bool("with_geometry", with_geometry), views[0].exif == "apply"
+    )
     shuffle = checked_shuffle(shuffle, default=is_random)
-    drop_last = bool(shuffle) if drop_last is None else checked_bool("drop_last", drop_last)
+    shuffled = bool(shuffle)
+    drop_last = shuffled if drop_last is None else checked_bool("drop_last", drop_last)
+    shapes = checked_shapes(views, batch_size, sizes, buckets, patches, transform, shuffled=shuffled)
     policy = BadSamplePolicy(
         evaluation=not shuffle and not is_random,
         on_bad_sample=on_bad_sample,
@@ -214,42 +213,32 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         policy = replace(policy, on_repaired="ignore")
     if views[0].depth == 16 and (is_cache(named) or choice.source_options or choice.backend.name == "hdf5"):
         raise ValueError("depth=16 needs the image files: caches hold 8 bits of each level")
-    place = distributed_place(rank, world_size, certain=False)
     refuses = policy.on_bad_sample == "raise"
-    in_buckets = partial(order_by_buckets, named, views[0], bucket_sizes, seed, shuffled=bool(shuffle), refuses=refuses)
-    order = choose_order(named, shuffle, seed, weights, epoch_samples, in_buckets if bucket_sizes else None)
-    rounds = None if patches is None else patches.rounds(largest_batch, shuffled=bool(shuffle))
+    in_buckets = partial(order_by_buckets, named, views[0], shapes.buckets, seed, shuffled=shuffled, refuses=refuses)
+    order = choose_order(named, shuffle, seed, weights, epoch_samples, in_buckets if shapes.buckets else None)
+    place = distributed_place(rank, world_size, certain=False)
     schedule = Schedule(
         n=order.n,
-        batch_size=largest_batch if rounds is None else max(rounds.batch_sizes),
+        batch_size=shapes.batch_size,
         seed=seed,
         rank=place[0],
         world_size=place[1],
-        shuffle=bool(shuffle),
+        shuffle=shuffled,
         drop_last=drop_last,
         pad=pad,
         order=order,
-        phases=phases,
-        rounds=rounds,
+        phases=shapes.phases,
+        rounds=shapes.rounds,
     )
     if views[0].augment.mixes:
         _check_mixing(schedule, named)
-    if transform is not None and (phases or bucket_sizes):
-        raise ValueError("transform needs one size for all batches: leave out sizes, buckets and a changing batch_size")
-    kinds = named.field_kinds if has_fields(named) else {}
-    functions = list_transforms(transform, len(views))
-    checks: Any = {"has_geometry": with_geometry, "transform_moves": transform_moves}
-    handed = handed_fields(kinds, functions, batch_transform, **checks)
-    transforms = try_transforms(functions, image_layout(views, 1).images, handed)
-    make_stage = partial(
-        _make_stage, BatchStage if rounds is None else PatchStage, dtype, target, len(named.classes), memory_format
+    transforms = _checked_transforms(
+        named, views, transform, batch_transform, moves=transform_moves, geometry=contents.with_geometry
     )
-    stages = [make_stage(*both) for both in zip(views, transforms or [None] * len(views), strict=True)]
-    if with_geometry and "geometry" in kinds:
-        raise ValueError("with_geometry=True puts 'geometry' into batches, and the data has a field of that name")
-    moving = [name for name, kind in kinds.items() if kind.rules.moves] + ["geometry"] * with_geometry
-    check_moving(moving, views, transforms)
-    warn_of_unpaired(kinds, views)
+    make_stage = partial(
+        _make_stage, PatchStage if shapes.rounds else BatchStage, dtype, target, len(named.classes), memory_format
+    )
+    stages = list(map(make_stage, views, transforms or [None] * len(views)))
     # After all checks of the arguments, because it may build a cache, for hours.
     prepare_source = choice.backend.prepare_source
     data = named if prepare_source is None else prepare_whole(named, partial(prepare_source, **choice.source_options))
@@ -269,7 +258,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         fingerprint=data.fingerprint,
         samples=len(data),
         seed=seed,
-        shuffle=bool(shuffle),
+        shuffle=shuffled,
         sampler=order.name,
         pipeline={
             **pipeline_settings(views, dtype, policy),
@@ -283,7 +272,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         stages,
         state,
         policy,
-        contents=BatchContents(with_index, with_geometry, views[0].exif == "apply"),
+        contents=contents,
         batch_transform=batch_transform,
         about=_describe(choice, planner, stages[0]),
         follows=name_line(sys._getframe(1)) if rank is None else None,
@@ -291,6 +280,23 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     )
     loader.named_source = named
     return loader
+
+
+def _checked_transforms(
+    source: Source, views: Sequence[ImagePipeline], transform: Any, batch_transform: Any, *, moves: Any, geometry: bool
+) -> tuple[OwnTransform | None, ...]:
+    """Return the user's transforms, each tried once. Raises ValueError where fields could not follow their images."""
+    kinds = source.field_kinds if has_fields(source) else {}
+    functions = list_transforms(transform, len(views))
+    handed = handed_fields(kinds, functions, batch_transform, has_geometry=geometry, transform_moves=moves)
+    transforms = try_transforms(functions, image_layout(views, 1).images, handed)
+    if geometry and "geometry" in kinds:
+        raise ValueError("with_geometry=True puts 'geometry' into batches, and the data has a field of that name")
+    check_moving(
+        [name for name, kind in kinds.items() if kind.rules.moves] + ["geometry"] * geometry, views, transforms
+    )
+    warn_of_unpaired(kinds, views)
+    return transforms
 
 
 def _make_stage(
@@ -388,8 +394,3 @@ def _check_mixing(schedule: Schedule, source: Source) -> None:
             raise ValueError("mixup and cutmix mix one label per sample, class numbers or floats, not named labels")
     elif len(source.classes) < 2:
         raise ValueError("mixup and cutmix mix classes, and this data set has only one")
-
-
-def usable_device(device: str | torch.device) -> torch.device:
-    """Return `device`, a GPU with its number. Raises ValueError, LoaderError E-DEPENDENCY for one that is not there."""
-    return numbered(checked_device(device))

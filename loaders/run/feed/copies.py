@@ -47,6 +47,11 @@ def numbered(device: torch.device) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if bare else device
 
 
+def usable_device(device: str | torch.device) -> torch.device:
+    """Return `device`, a GPU with its number. Raises ValueError, LoaderError E-DEPENDENCY for one that is not there."""
+    return numbered(checked_device(device))
+
+
 def checked_device(device: str | torch.device) -> torch.device:
     """Return `device` as torch's. Raises ValueError, LoaderError E-DEPENDENCY for one that is not there."""
     try:

@@ -11,8 +11,7 @@ from stub_cuda import StubCuda
 from torch.nn.utils.rnn import pack_sequence
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.front.create import usable_device
-from penstock.loaders.run.feed.copies import CudaCopyEngine
+from penstock.loaders.run.feed.copies import CudaCopyEngine, usable_device
 from penstock.loaders.run.feed.tensor_feed import TensorFeed, tensors_in, to_device
 
 META = torch.device("meta")
