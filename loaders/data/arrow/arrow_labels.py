@@ -12,7 +12,7 @@ import numpy.typing as npt
 from penstock.loaders.data.arrow.arrow_columns import Chosen, holds_paths
 from penstock.loaders.data.arrow.arrow_package import import_pyarrow
 from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
-from penstock.loaders.data.labels.collect_labels import LabelColumn
+from penstock.loaders.data.labels.collect_labels import LabelCollector
 from penstock.loaders.data.labels.label_rows import RAISE, LabelRows
 from penstock.loaders.data.labels.row_errors import Fail, blame_rows
 from penstock.loaders.data.labels.stored_labels import ALONE, Labels, split_classes
@@ -120,7 +120,7 @@ def _find_labels(column: Any) -> npt.NDArray[np.bool_]:
 
 
 def _add_column(
-    to: LabelColumn, column: Any, declared: tuple[Any, Any], fail: Fail, rows: npt.NDArray[np.int64]
+    to: LabelCollector, column: Any, declared: tuple[Any, Any], fail: Fail, rows: npt.NDArray[np.int64]
 ) -> None:
     """Add the labels of `rows`. declared: names of the classes as they are numbered in the end, and as here."""
     pyarrow, (classes, names) = import_pyarrow(), declared

@@ -15,11 +15,12 @@ from penstock.loaders.data.fields.box_values import check_boxes, check_keypoints
 from penstock.loaders.data.fields.coco import CocoFields, read_coco
 from penstock.loaders.data.fields.coco_masks import CocoMasks
 from penstock.loaders.data.fields.fielded import Field, add_fields
-from penstock.loaders.data.fields.mask_files import call_by_name, find_masks, match_source
+from penstock.loaders.data.fields.mask_files import find_masks, match_source
 from penstock.loaders.data.fields.mask_values import warn_of_ignored_foreground
 from penstock.loaders.data.fields.yolo import TextFiles, read_yolo
 from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.data import Data
+from penstock.loaders.data.files.source_faults import call_by_name
 from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn, RaggedColumn
 from penstock.loaders.system.file_read import decode_text
 from penstock.pipelines.errors import count_text, printable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,6 +16,7 @@ from penstock.loaders.data.files.content_probe import probe_ranges, read_file
 from penstock.loaders.data.files.contract import Source, sample_name
 from penstock.loaders.data.files.data import find_whole
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES
+from penstock.loaders.data.files.source_faults import call_by_name
 from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn
 from penstock.loaders.system.file_read import mtime_ns, read_error
 from penstock.pipelines.errors import count_text, printable
@@ -133,19 +134,6 @@ def whole_names(source: Source) -> Iterator[str]:
     """Yield the names of all samples of the data that `source` may be a part of."""
     for whole in find_whole(source):
         yield from sample_names(whole)
-
-
-def call_by_name(source: Source, function: Callable[[str], Any]) -> list[Any]:
-    """Return what a function of the user's returns for the name of each sample. Raises ValueError where it raises."""
-    found = []
-    for index, name in enumerate(sample_names(source)):
-        try:
-            found.append(function(name))
-        except Exception as error:
-            raise ValueError(
-                f"the function raised {type(error).__name__} for sample {index} ({printable(name)}): {error}"
-            ) from error
-    return found
 
 
 def _as_paths(values: Sequence[Any]) -> list[bytes]:

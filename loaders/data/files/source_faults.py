@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 import traceback
 from collections.abc import Callable, Iterator
@@ -12,10 +13,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source, has_targets
+from penstock.loaders.data.files.contract import Source, has_targets, sample_name
 from penstock.loaders.system import file_read
 from penstock.loaders.system.file_read import is_transient, read_error, with_retries
-from penstock.pipelines.errors import LoaderError, hide_secrets
+from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 from penstock.pipelines.messages.checked import shown
 
 Result = TypeVar("Result")
@@ -60,6 +61,19 @@ def call_source(method: Callable[..., Result], *arguments: Any) -> Result:
         raise
     except Exception as error:
         raise _translate(error) from error
+
+
+def call_by_name(source: Source, function: Callable[[str], Any], called: str = "the function") -> list[Any]:
+    """Return what a function of the user's returns for the name of each sample. Raises ValueError where it raises."""
+    found = []
+    for index in range(len(source)):
+        name = os.fsdecode(sample_name(source, index))
+        try:
+            found.append(function(name))
+        except Exception as error:
+            which = f"sample {index} ({printable(name)})"
+            raise ValueError(f"{called} raised {type(error).__name__} for {which}: {error}") from error
+    return found
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ _NO_LABEL, _FROM_0 = "no label", "number the classes from 0"
 _BOOLEAN_CLASSES = (b"False", b"True")
 
 
-class LabelColumn:
+class LabelCollector:
     """Collect one label per row; all rows say of what kind they are, and the class numbers are known at the end.
 
     Integers are class numbers and strings class names, as number_labels says; floats are numbers, among which integers

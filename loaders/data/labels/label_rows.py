@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
-from penstock.loaders.data.labels.collect_labels import LabelColumn
+from penstock.loaders.data.labels.collect_labels import LabelCollector
 from penstock.loaders.data.labels.row_errors import Fail
 from penstock.loaders.data.labels.stored_labels import ALONE, Labels
 from penstock.pipelines.errors import LoaderError
@@ -27,7 +27,7 @@ class LabelRows:
 
     Args:
         classes: class names, or a dict of them by the labels' names.
-        are_names: as of LabelColumn.
+        are_names: as of LabelCollector.
         floats: names of the labels that are floats.
         missing_labels: "raise", or "leave_out" for rows without a label: null, NaN, an empty text, class number -1.
         fix: what to do about such rows, in the error.
@@ -47,7 +47,7 @@ class LabelRows:
     ) -> None:
         self._are_names, self._floats, self._fix = are_names, frozenset(floats), fix
         self._missing_labels = checked_choice("missing_labels", missing_labels, (RAISE, LEAVE_OUT))
-        self._columns: dict[str, LabelColumn] = {}
+        self._columns: dict[str, LabelCollector] = {}
         self._categories: dict[str, list[Any]] = {}
         known = checked_classes_by_label(classes)
         self._classes = known if isinstance(known, dict) else {ALONE: known}
@@ -67,10 +67,10 @@ class LabelRows:
         """Take the order of names from these columns, where they have categories, as those of pandas and polars."""
         self._categories = {name: _categories_of(column) for name, column in columns.items()}
 
-    def column(self, name: str = ALONE) -> LabelColumn:
+    def column(self, name: str = ALONE) -> LabelCollector:
         """Return the labels called `name`."""
         if name not in self._columns:
-            self._columns[name] = LabelColumn(
+            self._columns[name] = LabelCollector(
                 self._classes.get(name), are_names=self._are_names, are_floats=name in self._floats, name=name
             )
             self._columns[name].declare(self._categories.get(name, ()))
@@ -97,7 +97,7 @@ class LabelRows:
     def finish(self) -> Labels:
         """Return all labels by name, of the rows that are not left out; nothing where rows have none.
 
-        Raises ValueError, and as LabelColumn.finish; the error of the first row without a label.
+        Raises ValueError, and as LabelCollector.finish; the error of the first row without a label.
         """
         needless = sorted(name for name in self._classes if name not in self._columns and self._classes[name])
         if needless and not self._columns:

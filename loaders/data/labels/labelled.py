@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source, has_targets, sample_name
+from penstock.loaders.data.files.contract import Source, has_targets
 from penstock.loaders.data.files.data import as_data
+from penstock.loaders.data.files.source_faults import call_by_name
 from penstock.loaders.data.files.step import Step
 from penstock.loaders.data.labels.class_numbers import ONE_CLASS, checked_classes, checked_classes_by_label
 from penstock.loaders.data.labels.label_rows import LabelRows, warn_of_rare_classes
 from penstock.loaders.data.labels.label_text import is_number
 from penstock.loaders.data.labels.stored_labels import ALONE, NOT_CLASSES, Labels, keep_labels
 from penstock.loaders.data.samples.columns import SavedColumns, StoredValues
-from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.targets import Targets
@@ -119,7 +119,7 @@ def label_source(source: Source, labels: Any, classes: Any = None) -> Source:
     if isinstance(labels, Mapping) and not all(hasattr(column, "__len__") for column in labels.values()):
         raise ValueError("labels must be one per sample, a dict of such, or a function of a sample's name")
     if callable(labels):
-        labels = [_call(labels, source, index) for index in range(len(source))]
+        labels = call_by_name(source, labels, "labels")
     if not isinstance(labels, Mapping):
         index = keep_labels(read_labels(labels, len(source), classes))
         return serve_labels(source, index, has_list=classes is not None)
@@ -182,13 +182,3 @@ def _read_named(name: str, column: Any, num_samples: int, classes: Mapping[str, 
 def _fail(row: int, cause: str, fix: str | None = None) -> ValueError:
     """Return the error of the label of a sample."""
     return ValueError(f"sample {row}: {cause}{f': {fix}' if fix else ''}")
-
-
-def _call(labels: Callable[[str], Any], source: Source, index: int) -> Any:
-    name = sample_name(source, index).decode("utf-8", "surrogateescape")
-    try:
-        return labels(name)
-    except Exception as error:
-        raise ValueError(
-            f"labels raised {type(error).__name__} for sample {index} ({printable(name)}): {error}"
-        ) from error
