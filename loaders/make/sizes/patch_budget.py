@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.loaders.make.sizes.size_schedule import DEFAULT_BATCH
 from penstock.loaders.order.epoch_steps import Rounds
 from penstock.pipelines.messages.checked import checked_int, checked_number, set_checked, shown
-from penstock.pipelines.plan.patch_grids import PATCH_CROPS
-from penstock.pipelines.spec import ImagePipeline
 
 _MAX_PATCH, _MAX_LENGTH, _MAX_LENGTHS = 256, 1 << 16, 64
 
@@ -63,27 +60,3 @@ class PatchBudget:
             max_ratio=self.max_ratio,
             shuffled=shuffled,
         )
-
-
-def check_patches(
-    patches: Any, views: Sequence[ImagePipeline], batch_size: Any, others: Sequence[str]
-) -> PatchBudget | None:
-    """Return `patches`, which goes with none of the settings `others`. Raises ValueError for what cannot be patches."""
-    if patches is None:
-        return None
-    view = views[0]
-    if not isinstance(patches, PatchBudget):
-        raise ValueError(f"patches must be a PatchBudget(...), got {shown(patches)}")
-    if others:
-        raise ValueError(f"patches have a size for each batch: leave out {' and '.join(others)}")
-    if patches.tokens is not None and batch_size != DEFAULT_BATCH:
-        raise ValueError(f"batch_size follows from tokens={patches.tokens}: leave one of them out")
-    if len(views) > 1:
-        raise ValueError(f"patches need a single view, got {len(views)}")
-    if view.crop not in PATCH_CROPS or view.shorter_side is not None:
-        raise ValueError(
-            f"patches need crop={', '.join(map(repr, PATCH_CROPS))} without shorter_side, got {view.crop!r}"
-        )
-    if view.augment.active or view.rotate90:
-        raise ValueError("patches cannot be augmented beyond crop and flips: leave out augmentations and rotate90")
-    return patches

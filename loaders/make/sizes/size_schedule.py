@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.loaders.make.sizes.aspect_buckets import checked_size
@@ -11,7 +11,6 @@ from penstock.loaders.order.epoch_steps import Size
 from penstock.loaders.order.schedule import Phase
 from penstock.loaders.order.state import NUM_EPOCHS
 from penstock.pipelines.messages.checked import checked_int, shown
-from penstock.pipelines.spec import ImagePipeline
 
 DEFAULT_BATCH = 256
 _MAX_UPDATES = 1 << 62
@@ -58,20 +57,6 @@ def make_phases(batch_size: Any, sizes: Any, size: Size) -> tuple[int, tuple[Pha
         number, shape = checked_int("batch_size", number, 1), checked_size("sizes", shape)
         phases.append(Phase(place, number, shape, by_update))
     return max(phase.batch_size for phase in phases), tuple(phases)
-
-
-def check_sizes(
-    views: Sequence[ImagePipeline], phases: Sequence[Phase], buckets: Sequence[Size], *, has_schedule: bool
-) -> None:
-    """Raise ValueError where image sizes cannot change, or not to these."""
-    if buckets and any(phase.by_update for phase in phases):
-        raise ValueError("buckets need a batch_size by epoch: pass a dict, not ByUpdate(...)")
-    if buckets and has_schedule:
-        raise ValueError("buckets are sizes for all epochs: leave out sizes")
-    if len(views) > 1 and (buckets or has_schedule):
-        raise ValueError("several views have a size each: leave out sizes and buckets")
-    for size in (*buckets, *(phase.size for phase in phases if has_schedule)):
-        replace(views[0], size=size)  # a pipeline that needs square images says so
 
 
 def _by_first(name: str, values: Any) -> dict[int, Any]:
