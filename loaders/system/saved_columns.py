@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
@@ -26,12 +26,14 @@ class SavedIndex:
 
     Attributes:
         kinds: names of the columns and their types; those of a table with names have one prefix, and equal lengths.
+        optional: columns that may be empty.
         header_class: dataclass of the header, with the version of the file as `format`.
         file: the mapped file.
         header: what it says of itself, in the file as JSON.
     """
 
     kinds: ClassVar[Kinds]
+    optional: ClassVar[Collection[str]] = ()
     header_class: ClassVar[type[Any]]
     header: Any
 
@@ -49,7 +51,10 @@ class SavedIndex:
             raise DamagedIndexError("not an index of this version")
         for name, column in self.file.columns.items():
             offsets = self.file.columns.get(f"{name.partition('_')[0]}_offsets")
-            if offsets is not None and not name.endswith(("_names", "_offsets")) and len(column) != len(offsets) - 1:
+            is_absent = name in self.optional and not len(column)
+            if offsets is None or is_absent or name.endswith(("_names", "_offsets")):
+                continue
+            if len(column) != len(offsets) - 1:
                 raise DamagedIndexError("columns of one table differ in length")
 
     @classmethod

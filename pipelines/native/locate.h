@@ -10,7 +10,7 @@ typedef struct {
   int64_t bytes; /* of one */
 } pn_column;
 
-/* The tables of a folder's index, as loaders/data/files/folder_index.py describes them. */
+/* The tables of a folder's index, as loaders/data/samples/samples.py describes them. */
 typedef struct {
   pn_column folder_offsets, file_offsets; /* where names begin, and at last where they end */
   pn_column file_folders, file_sizes, file_mtimes;

@@ -13,7 +13,7 @@ from penstock.pipelines.native.library import native_library
 from penstock.pipelines.native.rows import ROW, Rows
 
 Indices = npt.NDArray[np.int64]
-_COLUMNS = ("folder_offsets", "file_offsets", "file_folders", "file_sizes", "file_mtimes")
+_COLUMNS = ("folder_offsets", "container_offsets", "container_folders", "container_sizes", "container_versions")
 
 
 class _Column(ctypes.Structure):
@@ -28,7 +28,7 @@ class _Files(ctypes.Structure):
     _fields_ = (
         *((name, _Column) for name in _COLUMNS),
         ("folder_names_bytes", ctypes.c_int64),
-        ("file_names_bytes", ctypes.c_int64),
+        ("container_names_bytes", ctypes.c_int64),
     )
 
 
@@ -39,7 +39,7 @@ class FileTables:
         self._columns = columns  # whose memory is used
         used = ((name, columns[name]) for name in _COLUMNS)
         about = {name: _Column(array.ctypes.data, len(array), array.itemsize) for name, array in used}
-        names = {f"{name}_bytes": len(columns[name]) for name in ("folder_names", "file_names")}
+        names = {f"{name}_bytes": len(columns[name]) for name in ("folder_names", "container_names")}
         self._files = _Files(**about, **names)
 
     def locate(self, indices: Indices, rows: Rows, max_bytes: int) -> bool:

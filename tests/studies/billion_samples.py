@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.range_index import COLUMNS, RangeHeader, RangeIndex
 from penstock.loaders.data.remote.fetcher import Range, join_neighbours
+from penstock.loaders.data.samples.samples import COLUMNS, Samples, SamplesHeader
 from penstock.loaders.make.read_ahead import ReadAhead
 from penstock.loaders.order.block_order import BlockShuffled
 from penstock.loaders.order.cursor import Cursor
@@ -47,16 +47,17 @@ def write_index(path: Path, samples: int) -> None:
         rest //= 10
     keys[:, 9:] = np.frombuffer(b".jpg", np.uint8)
     names = [b"s3://bucket/train-%06d.tar" % shard for shard in range(SHARDS)]
-    header = RangeHeader(kind="tar files", fingerprint="0" * 64, content="0" * 64, num_bytes=samples * SIZE, skipped={})
+    header = SamplesHeader(kind="tar files", fingerprint="0" * 64, content="0" * 64, num_bytes=samples * SIZE)
     columns: dict[str, npt.NDArray[Any]] = {
+        **{name: np.zeros(0, kinds[0]) for name, kinds in COLUMNS.items()},
+        "class_counts": np.array([samples]),
+        "folder_offsets": np.zeros(1, np.uint64),
         "class_names": np.frombuffer(b"one", np.uint8),
         "class_offsets": np.array([0, 3], np.uint64),
         "container_names": np.frombuffer(b"".join(names), np.uint8),
         "container_offsets": np.cumsum([0, *map(len, names)]).astype(np.uint64),
-        "container_sizes": np.full(SHARDS, per_shard * STEP, np.int64),
-        "container_mtimes": np.ones(SHARDS, np.int64),
-        "container_ctimes": np.zeros(SHARDS, np.int64),
-        "container_inodes": np.zeros(SHARDS, np.uint64),
+        "container_sizes": np.full(SHARDS, per_shard * STEP, np.uint64),
+        "container_versions": np.ones(SHARDS, np.int64),
         "sample_names": keys.reshape(-1),
         "sample_offsets": np.arange(samples + 1, dtype=np.uint32) * np.uint32(13),
         "sample_containers": numbers // np.uint32(per_shard),
@@ -77,15 +78,15 @@ def resident_mb() -> dict[str, float]:
 def open_index(path: Path) -> dict[str, Any]:
     """Open the index, look up 1,000 batches of random samples, and return seconds and memory."""
     started = time.perf_counter()
-    RangeIndex(os.fsencode(path))  # reads it whole to check its digest, as the first opening does
+    Samples(os.fsencode(path))  # reads it whole to check its digest, as the first opening does
     verified_s = time.perf_counter() - started
     before, started = resident_mb(), time.perf_counter()
-    index = RangeIndex(os.fsencode(path), verify=False)  # as worker processes do
+    index = Samples(os.fsencode(path), verify=False)  # as worker processes do
     opened_s, opened = time.perf_counter() - started, resident_mb()
     draw = np.random.default_rng(0)
     for _ in range(1000):
         some = draw.integers(0, len(index), BATCH)
-        index.container_of[some], index.starts[some], index.sizes[some], index.labels[some]
+        index.container_of(some), index.starts(some), index.sizes[some], index.labels_of(some)
     used = resident_mb()
     found = {
         f"{when}_{name}_mb": round(now[name] - before[name], 1)

@@ -19,8 +19,7 @@ from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
 from penstock.loaders.data.cache.hdf5_layout import read_layout
 from penstock.loaders.data.files.contract import Source, WindowSource
 from penstock.loaders.data.files.data import Data
-from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.files.range_source import RangeSource
+from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.system.machine import available_cpus, many_workers
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.plan.crops import plan_batch
@@ -153,10 +152,7 @@ def _try_read(read: Callable[[], object]) -> bool:
 
 def file_ranges(source: Source, indices: list[int]) -> Iterator[FileRange]:
     """Yield where the bytes of images `indices` lie; nothing for a source of which this is unknown."""
-    if isinstance(source, ImageFolder):
-        for path in map(source.path, indices):
-            yield FileRange(path, 0, os.path.getsize(path) if os.path.exists(path) else 0)
-    elif isinstance(source, RangeSource):
+    if isinstance(source, IndexedSource) and not source.samples.are_objects:
         yield from starmap(FileRange, source.ranges(indices))
     elif isinstance(source, Hdf5Cache):
         payloads: dict[bytes, int] = {}
@@ -184,7 +180,7 @@ def bytes_an_image(source: Source) -> int | None:
     source = each_once(source)
     if isinstance(source, Data) and len(source.parts) == 1 and len(source) == len(source.parts[0]):
         return bytes_an_image(source.parts[0])
-    if isinstance(source, (ImageFolder, RangeSource)):
+    if isinstance(source, IndexedSource):
         return source.num_bytes // len(source)
     if isinstance(source, Hdf5Cache):
         return sum(about.payload_bytes for about in source.about) // len(source)

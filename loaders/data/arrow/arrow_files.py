@@ -20,19 +20,19 @@ from penstock.loaders.data.arrow.arrow_values import locate_values
 from penstock.loaders.data.arrow.image_rows import ImageRows, check_order, no_rows_error
 from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.data import images_of
-from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
+from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
-from penstock.loaders.data.files.range_index import RangeIndex, RangeTable
-from penstock.loaders.data.files.range_source import RangeSource
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
-from penstock.loaders.data.labels.stored_labels import Labels, load_with_labels, save_with_labels
+from penstock.loaders.data.labels.stored_labels import Labels
+from penstock.loaders.data.remote.open_samples import load_or_make
 from penstock.loaders.data.remote.path_or_url import folder_of
 from penstock.loaders.data.remote.remote_source import check_remote
 from penstock.loaders.data.remote.whole_files import copy_urls
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.system.file_read import open_regular, read_error
+from penstock.loaders.system.saved_columns import Write
 from penstock.pipelines.errors import LoaderError, printable
 
 FORMAT = 4  # the rules by which rows are ordered, skipped and labelled
@@ -124,8 +124,8 @@ class ArrowFiles:
         parts = (FORMAT, *options, *map(os.path.realpath, self.paths), b"", *map(os.path.realpath, self.indices))
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
-    def locate(self) -> tuple[RangeTable, Labels]:
-        """Locate all images; return them, and their labels that are no class numbers.
+    def index(self) -> tuple[Write, Labels]:
+        """Locate all images; return what writes their index, and labels that are not class numbers.
 
         Raises LoaderError for files that are damaged, missing or compressed; ValueError.
         """
@@ -230,11 +230,8 @@ def open_described(files: ArrowFiles, reopen: Callable[[], Source], max_file_byt
     """Open `files` by their saved index, if there is one and they are unchanged, or else by a new one."""
     identity = files.identity
     name = identity.encode() + b".index"
-    index, labels = load_with_labels(name, RangeIndex)
-    if index is None or index.header.made_by != identity or not index.has_same_files():
-        table, others = files.locate()
-        index, labels = save_with_labels(name, table.write, RangeIndex, others)
+    samples, labels = load_or_make(name, identity, files.index)
     where = printable(files.paths[0]) + (f" and {len(files.paths) - 1:,} more" if len(files.paths) > 1 else "")
-    warn_of_left_out(index.header.skipped, index.header.examples, where)
-    images = RangeSource(index, Reopening(lambda: images_of(reopen())), max_file_bytes)
+    warn_of_left_out(samples.header.skipped, samples.header.examples, where)
+    images = IndexedSource(samples, max_file_bytes, Reopening(lambda rescan: images_of(reopen())))
     return serve_labels(images, labels, has_list=files.classes is not None or bool(files.info))

@@ -14,10 +14,8 @@ from penstock.loaders.data.arrow.arrow_values import Values, locate_values
 from penstock.loaders.data.arrow.image_rows import ImageRows
 from penstock.loaders.data.arrow.mapped_memory import MappedMemory, MemoryFile
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
+from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
-from penstock.loaders.data.files.range_index import RangeIndex
-from penstock.loaders.data.files.range_source import RangeSource
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
@@ -81,14 +79,12 @@ def open_dataset(
         labels.add(own if order is None else [column.take(order) for column in own], rows=order)
     else:
         labels.add_unlabelled(table.num_rows if order is None else len(order))
-    ranges, others = rows.finish(
-        "Arrow files" if held is None else "Arrow files or parts of memory", labels.finish(), order
-    )
-    index, kept = save_with_labels(None, ranges.write, RangeIndex, others)
-    warn_of_left_out(index.header.skipped, index.header.examples, "the data set")
+    kind = "Arrow files" if held is None else "Arrow files or parts of memory"
+    samples, kept = save_with_labels(None, *rows.finish(kind, labels.finish(), order))
+    warn_of_left_out(samples.header.skipped, samples.header.examples, "the data set")
     reopen = Reopening(functools.partial(_refuse_to_reopen, held))  # which keeps the file alive here
     has_list = classes is not None or bool(columns.classes)
-    return serve_labels(RangeSource(index, reopen, max_file_bytes), kept, has_list=has_list)
+    return serve_labels(IndexedSource(samples, max_file_bytes, reopen), kept, has_list=has_list)
 
 
 def refuse_transform(dataset: Any) -> None:
@@ -143,5 +139,5 @@ def _used_part(values: Values) -> Any:
     return memoryview(values.buffer or b"")[begin : begin + int(values.sizes.sum())]
 
 
-def _refuse_to_reopen(_held: MemoryFile | None) -> RangeSource:
+def _refuse_to_reopen(_held: MemoryFile | None, rescan: bool) -> IndexedSource:
     raise LoaderError("E-CHANGED", "files of the data set have changed", fix="load the data set again")

@@ -1,8 +1,10 @@
-"""Collects where the images of a table lie, row by row, for the index of a RangeSource."""
+"""Collects where the images of a table lie, row by row, for the index of its samples."""
 
 from __future__ import annotations
 
 import os
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +13,10 @@ from penstock.loaders.data.arrow.arrow_labels import RowLabels
 from penstock.loaders.data.arrow.arrow_values import Values
 from penstock.loaders.data.files.content_probe import probe_ranges, read_file
 from penstock.loaders.data.files.left_out import NO_ROW_IMAGE, NO_ROW_LABEL
-from penstock.loaders.data.files.range_index import RangeTable
 from penstock.loaders.data.labels.stored_labels import Labels, digest_labels
+from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import MISSING, Container
+from penstock.loaders.system.saved_columns import Write
 from penstock.pipelines.errors import LoaderError
 
 _NOWHERE = -1  # container of a row without an image
@@ -25,25 +28,18 @@ def no_rows_error(path: bytes) -> LoaderError:
 
 
 class ImageRows:
-    """Collect rows: the container of each image, its offset and bytes there, and a key.
-
-    Attributes:
-        containers: the files that hold images, in the order in which they were found.
-    """
+    """Collect rows: the container of each image, its offset and bytes there, and a key."""
 
     def __init__(self) -> None:
-        self.containers: list[Container] = []
-        self._numbers: dict[bytes, int] = {}
-        self._parts: list[tuple[npt.NDArray[np.int64], ...]] = []
-        self._keys: list[bytes] = []
+        self._writer, self._numbers = SamplesWriter(), dict[bytes, int]()
         self._missing: list[bytes] = []  # files that rows name, but that are not there
         self._has_files = False
 
     def add_container(self, container: Container) -> int:
         """Add a file, and return its number."""
-        number = self._numbers.setdefault(container.name, len(self.containers))
-        if number == len(self.containers):
-            self.containers.append(container)
+        number = self._numbers.setdefault(container.name, len(self._numbers))
+        if number == len(self._writer.containers):
+            self._writer.add_container(container)
         return number
 
     def add(self, values: Values, container: int, offset: int, first_row: int, folder: bytes) -> None:
@@ -54,7 +50,7 @@ class ImageRows:
         count = len(values.sizes)
         where = np.where(values.present, container, _NOWHERE)
         starts, sizes = values.starts + offset, np.where(values.present, values.sizes, 0)
-        names = [None] * count if values.paths is None else values.paths.to_pylist()
+        keys, names = list[bytes](), [None] * count if values.paths is None else values.paths.to_pylist()
         for row, name in enumerate(names):
             text = b"row %d" % (first_row + row)
             if name:
@@ -64,63 +60,40 @@ class ImageRows:
                     starts[row] = 0
                 else:
                     text += b" (" + path + b")"
-            self._keys.append(text)
-        self._parts.append((where.astype(np.int64), starts, sizes))
+            keys.append(text)
+        self._writer.add_samples(where, starts, sizes, keys)
 
     def finish(
-        self,
-        kind: str,
-        found: RowLabels,
-        order: npt.NDArray[np.int64] | None = None,
-        made_by: str = "",
-    ) -> tuple[RangeTable, Labels]:
-        """Return the table of the rows that have an image and a label, in the order of the rows, or of `order`.
+        self, kind: str, found: RowLabels, order: npt.NDArray[np.int64] | None = None, made_by: str = ""
+    ) -> tuple[Write, Labels]:
+        """Return what writes the index of rows that have an image and a label, in the order of the rows or of `order`.
 
-        With it come their labels that are no class numbers. found: labels in that order. Raises LoaderError E-NODATA
+        With it come their labels that are not class numbers. found: labels in that order. Raises LoaderError E-NODATA
         without any row, E-MISSING if rows name files of which none is there.
         """
-        parts = [(np.zeros(0, np.int64),) * 3, *self._parts]
-        where, starts, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
-        rows = np.arange(len(where)) if order is None else order
-        check_order(rows, len(where))
-        has_image, has_label = where[rows] != _NOWHERE, found.numbers >= 0
-        skipped = {
-            NO_ROW_IMAGE: int((~has_image).sum()),
-            NO_ROW_LABEL: int((has_image & ~has_label).sum()),
-        }
+        writer = self._writer
+        rows = np.arange(len(writer.keys)) if order is None else order
+        check_order(rows, len(writer.keys))
+        has_image, has_label = np.asarray(writer.container_of)[rows] != _NOWHERE, found.numbers >= 0
+        lost = {NO_ROW_IMAGE: ~has_image, NO_ROW_LABEL: has_image & ~has_label}
+        skipped = {reason: int(which.sum()) for reason, which in lost.items() if which.any()}
+        examples = {reason: os.fsdecode(writer.keys[rows[lost[reason]][0]]) for reason in skipped}
         labelled = np.flatnonzero(has_image & has_label)
-        kept = rows[labelled]
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items() if count)
-        if not len(kept):
-            fix = "pass label=None if the images have no labels" if skipped[NO_ROW_LABEL] else "pass other files"
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
+        if not len(labelled):
+            fix = "pass label=None if the images have no labels" if NO_ROW_LABEL in skipped else "pass other files"
             raise LoaderError("E-NODATA", f"no image with a label{': ' * bool(reasons)}{reasons}", fix=fix)
         if self._missing and not self._has_files:
             raise LoaderError("E-MISSING", "this file is named by a row, but is not here", path=self._missing[0])
         others = found.others_of(labelled)
-        table = RangeTable(
-            kind=kind if not self._has_files else "files",
-            containers=self.containers,
-            container_of=where[kept],
-            starts=starts[kept],
-            sizes=sizes[kept],
-            labels=found.numbers[labelled],
-            keys=[self._keys[row] for row in kept.tolist()],
-            classes=found.classes,
-            made_by=made_by,
-            skipped={reason: count for reason, count in skipped.items() if count},
-            examples={
-                reason: os.fsdecode(self._keys[rows[lost][0]])
-                for reason, lost in ((NO_ROW_IMAGE, ~has_image), (NO_ROW_LABEL, has_image & ~has_label))
-                if skipped[reason]
-            },
-            labels_digest=digest_labels(others) if others else "",
-            content_digest=self._probe(where[kept], starts[kept], sizes[kept]),
-        )
-        return table, others
+        writer.keep(rows[labelled])
+        writer.classes, writer.labels = list(found.classes), found.numbers[labelled].astype(np.int32)
+        writer.probe = self._probe()
+        about: dict[str, Any] = {"made_by": made_by, "skipped": skipped, "examples": examples}
+        about |= {"kind": "files" if self._has_files else kind, "labels": digest_labels(others) if others else ""}
+        return partial(writer.write, **about), others
 
-    def _probe(
-        self, where: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-    ) -> bytes:
+    def _probe(self) -> bytes:
         """Return a digest of some of the images' bytes: rows have no names by which another order would be known."""
 
         def read(name: bytes, start: int, count: int) -> bytes:
@@ -129,7 +102,9 @@ class ImageRows:
             except OSError:  # a file that is not there, which reading it will say
                 return b""
 
-        return probe_ranges([self.containers[number].name for number in where.tolist()], starts, sizes, read)
+        names, writer = list(self._numbers), self._writer
+        starts, sizes = np.asarray(writer.starts), np.asarray(writer.sizes)
+        return probe_ranges([names[number] for number in writer.container_of], starts, sizes, read)
 
     def _add_file(self, folder: bytes, path: bytes) -> tuple[int, int]:
         """Add a file that a row names; return its number and size. One that is not there fails when it is read."""
@@ -137,13 +112,13 @@ class ImageRows:
         number = self._numbers.get(path)
         if number is None:
             try:
-                status = os.stat(path)
+                container = Container.of_file(path, os.stat(path))
                 self._has_files = True
-                number = self.add_container(Container.of_file(path, status))
             except (OSError, ValueError):
+                container = Container(path, 0, MISSING)
                 self._missing.append(path)
-                number = self.add_container(Container(path, 0, MISSING))
-        return number, self.containers[number].size
+            number = self.add_container(container)
+        return number, self._writer.containers.sizes[number]
 
 
 def check_order(rows: npt.NDArray[np.int64], num_rows: int) -> None:

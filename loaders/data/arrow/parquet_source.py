@@ -26,7 +26,7 @@ from penstock.loaders.data.arrow.group_cache import GroupCache
 from penstock.loaders.data.arrow.image_rows import no_rows_error
 from penstock.loaders.data.files.content_probe import probe_ranges, read_file
 from penstock.loaders.data.files.folder_scan import skipped_text
-from penstock.loaders.data.files.image_files import MAX_FILE_BYTES, IndexedImages, oversize_error
+from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, describe_images, oversize_error
 from penstock.loaders.data.files.left_out import NO_ROW_LABEL, warn_of_left_out
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.label_rows import RAISE
@@ -46,7 +46,7 @@ _FEW_PER_GROUP = 4  # samples read per decoded group, below which the order coun
 _SEEN_GROUPS = 32  # decoded groups before that is judged
 
 
-class ParquetSource(IndexedImages):
+class ParquetSource:
     """Read images from row groups; samples are the rows, file by file, without those that have no label.
 
     Opening reads the footers and the column of labels. Reading a sample decodes its row group, unless that is one of
@@ -66,8 +66,6 @@ class ParquetSource(IndexedImages):
         retries: reads that were repeated because of transient failures.
         label_index: labels that are no class numbers, for serve_labels; None if there are none.
     """
-
-    one_class = "rows without labels count as one class"
 
     def __init__(
         self,
@@ -238,7 +236,8 @@ class ParquetSource(IndexedImages):
 
     def _find(self, index: int) -> tuple[int, int, int]:
         """Return file, group in the file, and row in the group."""
-        self._check_index(index)
+        if not 0 <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)}")
         row = index if self._rows is None else int(self._rows.array[index])
         group = int(np.searchsorted(self._group_starts, row, "right")) - 1
         file = int(np.searchsorted(self._file_groups, group, "right")) - 1
@@ -287,7 +286,10 @@ class ParquetSource(IndexedImages):
         """Return this source if its files are unchanged, otherwise one of their present content."""
         return self if all(each.is_unchanged() for each in self._containers) else self._reopen()
 
-    def describe(self, where: str = "") -> str:
+    def describe(self) -> str:
         """Return one line: images, classes, bytes, files, row groups, what was skipped."""
         groups = f"{len(self._group_starts) - 1:,} row groups of {len(self._containers):,} Parquet files"
-        return super().describe(f" in {groups}")
+        return describe_images(self, self.num_bytes, "rows without labels count as one class", groups)
+
+    def _count_retry(self) -> None:
+        self.retries += 1

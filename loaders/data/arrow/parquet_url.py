@@ -23,12 +23,12 @@ from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.remote.fetcher import MAX_REQUEST_BYTES, Range, forgetting
+from penstock.loaders.data.remote.object_stats import are_same_objects
 from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, warn_of_no_version
 from penstock.loaders.data.remote.remote_source import (
     REMOTE_OPTIONS,
     RemoteOptions,
     Request,
-    are_same_objects,
     check_remote,
 )
 from penstock.loaders.data.remote.whole_files import copy_whole

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.loaders.data.arrow.arrow_columns import AUTO, Label
 from penstock.loaders.data.arrow.arrow_files import ArrowFiles, open_described
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
+from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.remote.path_or_url import absolute, is_file, read_whole
 from penstock.loaders.data.remote.remote_source import check_remote

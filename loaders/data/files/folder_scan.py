@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import BinaryIO
 
-from penstock.loaders.data.files.folder_index_builder import UNSETTLED, FileTable, FolderIndexBuilder
 from penstock.loaders.data.files.left_out import (
     BESIDE_CLASSES,
     BROKEN_LINK,
@@ -25,6 +24,8 @@ from penstock.loaders.data.files.left_out import (
     explain_name,
     is_image_name,
 )
+from penstock.loaders.data.samples.samples_writer import FOLDER_RULES, ContainerTable, SamplesWriter
+from penstock.loaders.data.samples.version import MISSING, stamps_of
 from penstock.loaders.system.file_read import mtime_ns, read_error, with_retries
 from penstock.pipelines.errors import LoaderError, printable
 
@@ -39,6 +40,7 @@ KNOWN_FOLDER, KNOWN_CLASS = "folder seen before", "class folder seen before"
 # What ImageFolder accepts below class folders.
 LOST_TO_IMAGE_FOLDER = (HIDDEN_IMAGES, UNREAD_FORMAT, KNOWN_FOLDER, BROKEN_LINK)
 
+UNSETTLED = MISSING.number  # the time of a folder whose listing may change without it: never equal to a real one
 # Some file systems keep time this coarsely: a folder that changed just now may change again within the same stamp.
 _SETTLING_NS = 2_000_000_000
 _PROGRESS_INTERVAL = 1024
@@ -63,54 +65,55 @@ class FolderScan:
         self, root: bytes, *, follow_symlinks: bool = True, progress: Callable[[int], None] = lambda num_images: None
     ) -> None:
         self.root, self.follow_symlinks = root, follow_symlinks
-        self.builder = FolderIndexBuilder()
+        self.writer = SamplesWriter()
         self.left_out = LeftOut()
         self._progress = progress
         self._real_root = os.path.realpath(root)
         self._visited: set[tuple[int, int]] = set()
         self._num_images = 0
-        top = FileTable()
+        top = ContainerTable()
         folders = self._walk_folder(b"", False, 0, top) or []
         beside, self.left_out = self.left_out, LeftOut()
         for name, is_link in folders:
             self._walk_class(name, is_link)
-        self.flat = len(self.builder) == 0 and len(top) > 0
+        self.flat = len(self.writer.containers) == 0 and len(top) > 0
         if self.flat:
-            if self.builder.classes:
+            if self.writer.classes:
                 refuse_strays(root, len(top), self.left_out)
-            self.builder.classes, self.builder.class_counts = [FLAT_CLASS], [0]
-            self.builder.add_files(0, top)
+            self.writer.classes = [FLAT_CLASS]
+            self.writer.add_files(top)
         elif len(top):
-            self.left_out.add(BESIDE_CLASSES, min(map(top.name, range(len(top)))), len(top))
+            self.left_out.add(BESIDE_CLASSES, min(map(top.names.__getitem__, range(len(top)))), len(top))
         for reason, count in beside.counts.items():
-            is_beside = reason in LOST_TO_IMAGE_FOLDER and len(self.builder) and not self.flat
+            is_beside = reason in LOST_TO_IMAGE_FOLDER and len(self.writer.containers) and not self.flat
             self.left_out.add(BESIDE_CLASSES if is_beside else reason, beside.examples[reason], count)
-        progress(len(self.builder))
-        if len(self.builder) == 0:
+        progress(len(self.writer.containers))
+        if len(self.writer.containers) == 0:
             cause = f"no images in this folder{skipped_text(self.left_out.counts)}"
             raise LoaderError("E-NODATA", cause, path=root)
 
     def write(self, file: BinaryIO) -> None:
         """Write what was found as an index. Raises OSError."""
         skipped, examples = dict(self.left_out.counts), self.left_out.texts()
-        self.builder.write(file, root=self._real_root, flat=self.flat, skipped=skipped, examples=examples)
+        about = {"flat": self.flat, "skipped": skipped, "examples": examples}
+        self.writer.write(file, root=self._real_root, rules=FOLDER_RULES, **about)
 
     def _walk_class(self, name: bytes, is_link: bool) -> None:
-        label = len(self.builder.classes)
-        images = FileTable()
+        label = len(self.writer.classes)
+        images = ContainerTable()
         subfolders = self._walk_folder(name, is_link, label, images)
         if subfolders is None:
             return
-        self.builder.add_class(name)
+        self.writer.add_class(name)
         # Popped in bytewise order, so that the choice between two links to one folder does not depend on the listing.
         stack = [(name + b"/" + sub, link) for sub, link in reversed(subfolders)]
         while stack:
             folder, link = stack.pop()
             below = self._walk_folder(folder, link, label, images) or []
             stack += [(folder + b"/" + sub, link) for sub, link in reversed(below)]
-        self.builder.add_files(label, images)
+        self.writer.add_files(images)
 
-    def _walk_folder(self, folder: bytes, is_link: bool, label: int, images: FileTable) -> list[Subfolder] | None:
+    def _walk_folder(self, folder: bytes, is_link: bool, label: int, images: ContainerTable) -> list[Subfolder] | None:
         """Add the images in `folder` to `images`; return its folders, None if it was walked before."""
         path = self.root + b"/" + folder if folder else self.root
         known = KNOWN_FOLDER if b"/" in folder else KNOWN_CLASS
@@ -128,18 +131,17 @@ class FolderScan:
                 self.left_out.add(known, folder)
                 return None
             self._visited.add(identity)
-            stamps = mtime_ns(status), status.st_ino, status.st_ctime_ns
-            number = self.builder.add_folder(folder, label, *stamps)
+            number = self.writer.add_folder(folder, label, stamps_of(status))
             subfolders, settled = self._list(fd, folder, number, images)
         except OSError as error:
             raise read_error(error, path) from error
         finally:
             os.close(fd)
         if not settled or status.st_mtime_ns > time.time_ns() - _SETTLING_NS:
-            self.builder.folder_mtimes[number] = UNSETTLED
+            self.writer.folder_mtimes[number] = UNSETTLED
         return sorted(subfolders, key=lambda subfolder: os.fsdecode(subfolder[0]))
 
-    def _list(self, fd: int, folder: bytes, number: int, images: FileTable) -> tuple[list[Subfolder], bool]:
+    def _list(self, fd: int, folder: bytes, number: int, images: ContainerTable) -> tuple[list[Subfolder], bool]:
         """Return the folders in the open folder `fd`, and whether its mtime shows every change of this listing."""
         prefix = folder + b"/" if folder else b""
         follow, left_out = self.follow_symlinks, self.left_out
@@ -185,7 +187,7 @@ class FolderScan:
             self.left_out.add(VANISHED, folder)
         else:
             raise read_error(error, path) from error
-        self.builder.add_folder(folder, label, UNSETTLED, 0)
+        self.writer.add_folder(folder, label, (UNSETTLED, 0, 0))
         return []
 
     def _leads_back(self, link: bytes) -> bool:

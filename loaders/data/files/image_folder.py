@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from penstock.loaders.data.files.folder_index import FolderIndex
 from penstock.loaders.data.files.folder_scan import (
     KNOWN_FOLDER,
     FolderScan,
@@ -17,9 +17,11 @@ from penstock.loaders.data.files.folder_scan import (
     root_error,
     skipped_text,
 )
-from penstock.loaders.data.files.image_files import MAX_FILE_BYTES, ImageFiles
+from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import HIDDEN_IMAGES, LINK, warn_of_left_out, warn_of_parts
-from penstock.loaders.system.file_read import mtime_ns
+from penstock.loaders.data.files.reopen_source import Reopening
+from penstock.loaders.data.samples.file_stats import is_unchanged
+from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.system.saved_columns import load_saved, save_index
 from penstock.pipelines.errors import LoaderError, printable
@@ -28,14 +30,13 @@ from penstock.pipelines.messages.user_warnings import warn_user
 
 SHOW_SCAN_AFTER_S = 1.0  # what takes less is not shown on the terminal
 _SHOWN = 5  # names in a warning
-_NUM_SAMPLED_FILES = 256  # whose size and time are compared when a saved index is opened
 
 
-class ImageFolder(ImageFiles):
+class ImageFolder(IndexedSource):
     """Read the image files below a folder, one at a time; FolderScan defines which, in which order.
 
     The scan is saved as an index in the user's cache folder and reused while the tree is unchanged
-    (`is_still_valid`); `rescan=True` always scans. A file larger than `max_file_bytes` is refused before it is read.
+    (`is_unchanged`); `rescan=True` always scans. A file larger than `max_file_bytes` is refused before it is read.
     Pickles as the name and digest of its index, which each worker maps: a worker neither scans nor copies. A scan by
     another process does not affect this one and its workers.
 
@@ -45,8 +46,6 @@ class ImageFolder(ImageFiles):
     Raises LoaderError: E-NODATA for a folder that does not exist or holds no image, E-EMPTYCLASS for a class folder
     without images unless `allow_empty` (it then keeps its class number), E-ACCESS for a folder that cannot be read.
     """
-
-    one_class = "a flat folder counts as one class"
 
     def __init__(
         self,
@@ -58,42 +57,38 @@ class ImageFolder(ImageFiles):
         max_file_bytes: int = MAX_FILE_BYTES,
     ) -> None:
         path = os.path.abspath(os.fsencode(root))
-        options = {
+        options: dict[str, Any] = {
             "allow_empty": checked_bool("allow_empty", allow_empty),
             "follow_symlinks": checked_bool("follow_symlinks", follow_symlinks),
             "max_file_bytes": checked_int("max_file_bytes", max_file_bytes, 1),
         }
-        super().__init__(path, _open_index(path, follow_symlinks, checked_bool("rescan", rescan)), options)
-        self._warn_of_labels()
-        if not allow_empty and not self._index.header.flat:
+        super().__init__(
+            _open_index(path, follow_symlinks, checked_bool("rescan", rescan)),
+            options["max_file_bytes"],
+            Reopening(partial(ImageFolder, path, **options)),
+            root=path,
+            base=path,
+            one_class="a flat folder counts as one class",
+        )
+        self._warn_of_labels(follow_symlinks)
+        if not allow_empty and not self.samples.header.flat:
             self._refuse_empty_classes()
 
-    def refreshed(self) -> ImageFolder:
-        """Return this source if all its files and folders are unchanged since the scan, otherwise one of a new scan.
-
-        Opening a folder compares only a sample of the files, because each is compared again when it is read. A cache is
-        read instead of the files, so its check compares all.
-        """
-        if is_still_valid(self._index, self.root, every_file=True):
-            return self
-        return ImageFolder(self.root, rescan=True, **self._options)
-
-    def _warn_of_labels(self) -> None:
-        if not self._index.header.flat:
-            for text in (self._describe_left_out_classes(), self._describe_left_out_images()):
+    def _warn_of_labels(self, follow: bool) -> None:
+        if not self.samples.header.flat:
+            for text in (self._describe_left_out_classes(follow), self._describe_left_out_images()):
                 if text:
                     warn_user(f"{printable(self.root)}: {text}")
-        warn_of_left_out(self.skipped, self._index.header.examples, printable(self.root), unsaid=(LINK,))
+        warn_of_left_out(self.skipped, self.samples.header.examples, printable(self.root), unsaid=(LINK,))
         warn_of_parts(self.classes, printable(self.root))
-        if self._index.header.flat and self._index.num_folders > 1:
+        if self.samples.header.flat and self.samples.num_folders > 1:
             warn_user(
                 f"{printable(self.root)}: its folders hold no image, so the images next to them are all of the data, "
                 "as one class; torchvision.datasets.ImageFolder would refuse it",
             )
 
-    def _describe_left_out_classes(self) -> str:
+    def _describe_left_out_classes(self, follow: bool) -> str:
         """Describe the classes that only ImageFolder has, and how they change its class numbers."""
-        follow = self._options["follow_symlinks"]
         names = find_unnumbered_classes(self.root, set(self.classes), follow_symlinks=follow)
         if not names:
             return ""
@@ -113,16 +108,16 @@ class ImageFolder(ImageFiles):
         return f"left out of its class folders{skipped_text(lost)}; torchvision.datasets.ImageFolder would accept them"
 
     def _refuse_empty_classes(self) -> None:
-        empty = np.flatnonzero(self._index.class_counts == 0)
+        empty = np.flatnonzero(self.samples.class_counts == 0)
         if not len(empty):
             return
-        path = self._prefix + self.classes[empty[0]]
+        path = self.samples.prefix(self.root) + self.classes[empty[0]]
         if not os.access(path, os.R_OK | os.X_OK):
             raise LoaderError("E-ACCESS", "this class folder cannot be read", path=path)
         raise empty_classes_error(path, len(empty))
 
 
-def _open_index(root: bytes, follow_symlinks: bool, rescan: bool) -> FolderIndex:
+def _open_index(root: bytes, follow_symlinks: bool, rescan: bool) -> Samples:
     try:
         name = name_index(root, follow_symlinks=follow_symlinks)
     except OSError as error:
@@ -136,7 +131,7 @@ def _open_index(root: bytes, follow_symlinks: bool, rescan: bool) -> FolderIndex
             bar.show(num_images, what=f"scanning: {num_images:,} images in {printable(root)}")
 
         scan = FolderScan(root, follow_symlinks=follow_symlinks, progress=show)
-    return save_index(name, scan.write, FolderIndex)
+    return save_index(name, scan.write, Samples)
 
 
 def name_index(root: bytes, *, follow_symlinks: bool) -> bytes:
@@ -149,36 +144,9 @@ def name_index(root: bytes, *, follow_symlinks: bool) -> bytes:
     return digest.hexdigest().encode() + b".index"
 
 
-def load_index(root: bytes, name: bytes) -> FolderIndex | None:
+def load_index(root: bytes, name: bytes) -> Samples | None:
     """Open the saved index of `root`; None if there is none that is complete and still valid."""
-    index = load_saved(name, FolderIndex)
+    index = load_saved(name, Samples)
     if index is None or index.root != os.path.realpath(root):
         return None
-    return index if is_still_valid(index, root) else None
-
-
-def is_still_valid(index: FolderIndex, root: bytes, *, every_file: bool = False) -> bool:
-    """Return whether `root` is unchanged since the scan.
-
-    Compares inode and times of each folder, and size and time of `every_file` (6 us each if the kernel has them cached)
-    or of _NUM_SAMPLED_FILES.
-
-    A file that is added, removed or renamed changes its folder's times. The mtime can be set back (tar, cp -a), the
-    ctime cannot. A file that is overwritten in place changes neither; unless sampled, reading it raises E-CHANGED.
-    """
-    count = index.num_files
-    some = np.unique(np.linspace(0, count - 1, _NUM_SAMPLED_FILES).astype(int)).tolist()
-    prefix = root.rstrip(b"/") + b"/"
-    try:
-        for number in range(index.num_folders):
-            status = os.stat(prefix + index.folder(number))
-            known = index.folder_mtimes[number], index.folder_ctimes[number], index.folder_inodes[number]
-            if (status.st_mtime_ns, status.st_ctime_ns, status.st_ino) != known:
-                return False
-        for image in range(count) if every_file else some:
-            status = os.stat(prefix + index.relative_path(image))
-            if status.st_size != index.size(image) or mtime_ns(status) != index.mtime_ns(image):
-                return False
-    except OSError:
-        return False
-    return True
+    return index if is_unchanged(index, root, every=False) else None

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.folder_index import FolderIndex
-from penstock.loaders.data.files.range_index import RangeIndex
 from penstock.loaders.data.labels.class_numbers import ONE_CLASS
 from penstock.loaders.data.samples.columns import SavedColumns, StoredValues, save_columns
-from penstock.loaders.system.saved_columns import Open, Write, load_saved, save_in_memory, save_index
+from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.system.saved_columns import Write, save_in_memory, save_index
 
 ALONE = ""  # the name of labels that have none
 # The class of all images whose labels are of another kind: a cache, which holds class numbers, keeps this name.
@@ -55,25 +53,12 @@ def keep_labels(labels: Labels, name: bytes | None = None) -> SavedColumns:
     return save_columns(labels, digest_labels(labels), name)
 
 
-Index = TypeVar("Index", FolderIndex, RangeIndex)
+def save_with_labels(name: bytes | None, write: Write, labels: Labels) -> tuple[Samples, SavedColumns | None]:
+    """Save an index of samples, and the labels that are not class numbers; in memory without a `name`."""
+    kept = keep_labels(labels, name and next_to(name)) if labels else None
+    return (save_in_memory(write, Samples) if name is None else save_index(name, write, Samples)), kept
 
 
-def load_with_labels(name: bytes, open_index: Open[Index]) -> tuple[Index | None, SavedColumns | None]:
-    """Open the saved index `name`, with the labels that belong to it; None if either is not there or damaged."""
-    index = load_saved(name, open_index)
-    if index is None or not index.header.labels:
-        return index, None
-    labels = load_saved(_next_to(name), SavedColumns)
-    return (index, labels) if labels is not None and labels.identity == index.header.labels else (None, None)
-
-
-def save_with_labels(
-    name: bytes | None, write: Write, open_index: Open[Index], labels: Labels
-) -> tuple[Index, SavedColumns | None]:
-    """Save an index of images, and the labels that are no class numbers; in memory without a `name`."""
-    kept = keep_labels(labels, name and _next_to(name)) if labels else None
-    return (save_in_memory(write, open_index) if name is None else save_index(name, write, open_index)), kept
-
-
-def _next_to(name: bytes) -> bytes:
+def next_to(name: bytes) -> bytes:
+    """Return the name of the file of labels that belongs to the saved index `name`."""
     return name.removesuffix(b".index") + b"_labels.index"

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.cache.format import crc32
-from penstock.loaders.data.files.range_index import Ranges
+from penstock.loaders.data.samples.samples import Samples
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.user_warnings import warn_user
 
@@ -43,10 +43,10 @@ class LocalCopy:
         fd: descriptor of the file with the samples, open while this object lives.
     """
 
-    def __init__(self, folder: bytes, index: Ranges, limit: int) -> None:
+    def __init__(self, folder: bytes, samples: Samples, limit: int) -> None:
         self.folder, self._limit = folder, limit
-        self._bases = np.concatenate([np.zeros(1, np.int64), np.cumsum(index.container_sizes, dtype=np.int64)])
-        self._index = index
+        self._bases = np.concatenate([np.zeros(1, np.int64), np.cumsum(samples.container_sizes, dtype=np.int64)])
+        self._samples = samples
         self._is_full, self._reserved = False, 0
         self._passing = set[int]()  # samples of this process in what is reserved
         self._lock = threading.Lock()
@@ -88,8 +88,7 @@ class LocalCopy:
 
     def offsets(self, samples: Index) -> Index:
         """Return where `samples` (int64 [n]) begin in the file."""
-        containers = self._index.container_of[samples].astype(np.int64)
-        found: Index = self._bases[containers] + self._index.starts[samples].astype(np.int64)
+        found: Index = self._bases[self._samples.container_of(samples)] + self._samples.starts(samples)
         return found
 
     def crcs(self, samples: Index) -> npt.NDArray[np.uint32]:
@@ -106,7 +105,7 @@ class LocalCopy:
         if not self.has(one)[0]:
             return None
         try:
-            data = os.pread(self.fd, int(self._index.sizes[sample]), int(self.offsets(one)[0]))
+            data = os.pread(self.fd, int(self._samples.sizes[sample]), int(self.offsets(one)[0]))
         except OSError:
             data = b""
         is_sound = crc32(data, 0) == int(self.crcs(one)[0])
@@ -160,7 +159,7 @@ class LocalCopy:
                 self._reserved = num_bytes
                 self._passing.clear()
                 is_over = self.num_bytes > self._limit - num_bytes
-                for sample in np.flatnonzero(self.has(np.arange(len(self._index)))) if is_over else ():
+                for sample in np.flatnonzero(self.has(np.arange(len(self._samples)))) if is_over else ():
                     if self._is_full or self.num_bytes <= self._limit - num_bytes:
                         break
                     self._drop(int(sample))
@@ -172,7 +171,7 @@ class LocalCopy:
             self._record(sample, 0, 0)
         self._passing.discard(sample)
         begin = int(self.offsets(np.array([sample], np.int64))[0])
-        end = begin + int(self._index.sizes[sample])
+        end = begin + int(self._samples.sizes[sample])
         if _punch_hole(self.fd, begin, end - begin):
             self._is_full = True
             return

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.image_files import MAX_FILE_BYTES, IndexedImages, oversize_error
-from penstock.loaders.data.files.range_index import RangeIndex, Ranges
-from penstock.loaders.data.files.range_source import RangeSource
+from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource, oversize_error
 from penstock.loaders.data.remote.fetcher import Fetcher, Range, join_neighbours
 from penstock.loaders.data.remote.local_copy import LocalCopy
+from penstock.loaders.data.remote.object_stats import is_current
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url, warn_of_no_version
 from penstock.loaders.data.remote.path_or_url import without_key
 from penstock.loaders.data.remote.pinned_urls import without_commit
-from penstock.loaders.data.samples.version import Container
+from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.system.saved_columns import drop_index
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_int
@@ -67,7 +66,6 @@ class Request(NamedTuple):
 
 
 REMOTE_OPTIONS = ("requests", "bytes_ahead", "local_cache", "local_bytes")  # that create_loader hands on
-_NUM_CHECKED = 256  # containers that are compared when a saved index is opened; each is compared again when it is read
 
 
 def check_remote(
@@ -89,49 +87,22 @@ def check_remote(
     return None
 
 
-def are_unchanged(index: RangeIndex) -> bool:
-    """Return whether containers of an index, files or URLs, are unchanged; of many URLs a sample is looked at."""
-    count = index.num_containers
-    if not count or not is_url(index.container(0).name):
-        return index.has_same_files()
-    some = np.unique(np.linspace(0, count - 1, min(count, _NUM_CHECKED)).astype(int)).tolist()
-    return are_same_objects(map(index.container, some))
-
-
-def are_same_objects(containers: Iterable[Container]) -> bool:
-    """Return whether all of some objects have their size and version. Raises LoaderError as ObjectStore.stat does."""
-    store = ObjectStore()
-
-    def is_same(container: Container) -> bool:
-        now = store.stat(container.name.decode())
-        return now.size == container.size and container.version.is_same(now.version)
-
-    with ThreadPoolExecutor(RemoteOptions().requests) as pool:
-        return all(pool.map(is_same, containers))
-
-
-def _find_unknown(ranges: Ranges) -> bytes | None:
-    """Return the address of the first container of which the storage tells no version; None if there is none."""
-    versions = ranges.container_versions
-    unknown = np.flatnonzero((versions < 0) & (versions > np.iinfo(np.int64).min))  # not those that are missing
-    return ranges.container(int(unknown[0])).name if len(unknown) else None
-
-
-def _name_copy(content: str, ranges: Ranges) -> bytes:
+def _name_copy(samples: Samples) -> bytes:
     """Return the name of the folder that holds the local copy of samples.
 
     The content covers versions, which tell apart what lay at one address at two times, and not what lies at two
     addresses: the version of many web servers is the time of a file, with its size. Keys of addresses, and commits,
     change while the data does not.
     """
-    digest = hashlib.blake2b(content.encode("ascii"), digest_size=16)
-    for place in ranges.places():
+    digest = hashlib.blake2b(samples.header.content.encode("ascii"), digest_size=16)
+    places = [samples.root] if samples.has_folders else map(samples.container_name, range(samples.num_containers))
+    for place in places:
         digest.update(without_commit(without_key(place)) + b"\0")
     return digest.hexdigest().encode("ascii")
 
 
-class FetchedRanges(IndexedImages):
-    """Read the samples of an index whose containers are URLs: the base of sources by URL.
+class RemoteSource(IndexedSource):
+    """Read the samples of an index whose containers are URLs.
 
     `announce` begins to fetch samples; `locate` and `read` wait for them. A container that was replaced since it was
     indexed is refused (E-CHANGED).
@@ -142,15 +113,24 @@ class FetchedRanges(IndexedImages):
         local: the local copy, if there is one.
     """
 
-    def _begin_fetching(self, ranges: Ranges, options: RemoteOptions) -> None:
-        self._ranges, self.options, self.store = ranges, options, ObjectStore()
+    def __init__(
+        self,
+        samples: Samples,
+        options: RemoteOptions,
+        reopen: Callable[..., IndexedSource] | None = None,
+        **about: Any,
+    ) -> None:
+        super().__init__(samples, options.max_file_bytes, reopen, **about)
+        if samples.has_folders:
+            self.root = without_key(samples.root)
+        self.options, self.store = options, ObjectStore()
         self.local: LocalCopy | None = None
-        unknown = _find_unknown(ranges)
+        unknown = samples.find_unknown()
         if unknown is not None:
-            warn_of_no_version(unknown)
+            warn_of_no_version(samples.container(unknown).name)
         elif options.local_cache is not None:
-            folder = os.path.join(os.fsencode(options.local_cache), _name_copy(self.content, ranges))
-            self.local = LocalCopy(folder, ranges, options.local_bytes or 1 << 62)
+            folder = os.path.join(os.fsencode(options.local_cache), _name_copy(samples))
+            self.local = LocalCopy(folder, samples, options.local_bytes or 1 << 62)
         find = self.local.read if self.local is not None else lambda sample: None
         self._fetcher = Fetcher(self.store, options.requests, options.bytes_ahead, self._keep, find)
         self._failed: dict[int, LoaderError] = {}
@@ -202,7 +182,7 @@ class FetchedRanges(IndexedImages):
 
         One that cannot be had stays ELSEWHERE; read() raises why.
         """
-        rows["size"] = self._ranges.sizes[indices]
+        rows["size"] = self.samples.sizes[indices]
         there = np.zeros(len(indices), bool)
         coming = np.array(self._fetcher.are_coming(indices.tolist()), bool)  # held in memory until it is taken
         if self.local is not None:
@@ -228,7 +208,7 @@ class FetchedRanges(IndexedImages):
 
     def read(self, index: int) -> bytes:
         """Return the encoded image `index`. Raises LoaderError: E-MISSING, E-ACCESS, E-READ, E-CHANGED, E-BOMB."""
-        path, size = self.path(index), int(self._ranges.sizes[index])
+        path, size = self.path(index), int(self.samples.sizes[index])
         if size > self.options.max_file_bytes:
             raise oversize_error(size, self.options.max_file_bytes, index, path)
         failed = self._failed.pop(index, None)
@@ -241,46 +221,34 @@ class FetchedRanges(IndexedImages):
             return bytes(self._fetcher.take(self._range(index)))
         except LoaderError as error:
             if error.code == "E-CHANGED":
-                drop_index(self._index.file)
+                drop_index(self.samples.file)
             raise LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path) from None
 
     def _absent(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        sizes = self._ranges.sizes[indices]
+        sizes = self.samples.sizes[indices]
         wanted = indices[(sizes > 0) & (sizes <= self.options.max_file_bytes)]
         if self.local is not None:
             wanted = wanted[~self.local.has(wanted)]
         return wanted
 
     def _range(self, index: int) -> Range:
-        container = self._ranges.container(int(self._ranges.container_of[index]))
-        start, size = int(self._ranges.starts[index]), int(self._ranges.sizes[index])
+        number, start, size = self.samples.place(index)
+        container = self.samples.container(number)
         return Range(index, container.name.decode(), start, size, container.version)
 
     def _keep(self, fetched: Range, data: memoryview) -> bool:
         return self.local is not None and data.nbytes > 0 and self.local.keep(fetched.sample, data, fetched.is_early)
 
+    def _below_base(self, path: bytes) -> bytes:
+        return super()._below_base(without_key(path))
 
-class RemoteSource(FetchedRanges, RangeSource):
-    """Read the samples of a RangeIndex whose containers are URLs."""
-
-    def __init__(self, index: RangeIndex, reopen: Callable[[], RangeSource], options: RemoteOptions) -> None:
-        super().__init__(index, reopen, options.max_file_bytes)
-        self._begin_fetching(index, options)
+    def is_unchanged(self) -> bool:
+        """Return whether containers are as they were when they were indexed; large ones are sampled."""
+        return is_current(self.samples, every=not self.samples.has_ranges)
 
     def with_options(self, **changes: Any) -> RemoteSource:
         """Return a source of the same data that shares nothing with this one; `changes` are fields of RemoteOptions."""
-        return RemoteSource(self._index, self._reopen, replace(self.options, **changes))
-
-    def refreshed(self) -> RangeSource:
-        return self if self.is_unchanged() else self._reopen()
-
-    def containers(self) -> Iterator[Container]:
-        """Return the objects that hold the samples."""
-        return self._index.containers()
-
-    def is_unchanged(self) -> bool:
-        """Return whether its containers are those that were indexed."""
-        return are_unchanged(self._index)
+        return RemoteSource(self.samples, replace(self.options, **changes), self._reopen, **self._about)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteSource, (self._index, self._reopen, self.options)
+        return partial(RemoteSource, **self._about), (self.samples, self.options)

@@ -12,6 +12,11 @@ from penstock.loaders.system.file_read import mtime_ns
 _NOWHERE = -(1 << 63)
 
 
+def stamps_of(status: os.stat_result) -> tuple[int, int, int]:
+    """Return mtime, ctime (ns, up to the year 2262) and inode, which tell whether a file or folder has changed."""
+    return mtime_ns(status), min(status.st_ctime_ns, 2**63 - 1), status.st_ino
+
+
 class Version(NamedTuple):
     """Identify a state of the content of a file or an object, next to its name and size.
 
@@ -31,7 +36,7 @@ class Version(NamedTuple):
         """Return the version of a file; MISSING if it is not a regular file."""
         if not stat.S_ISREG(status.st_mode):
             return MISSING
-        return cls(mtime_ns(status), min(status.st_ctime_ns, 2**63 - 1), status.st_ino)
+        return cls(*stamps_of(status))
 
     @classmethod
     def of_object(cls, etag: str | None, modified: Any, size: int) -> Version:

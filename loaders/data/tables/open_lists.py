@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice, repeat
-from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.folder_index import FolderIndex
-from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
+from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES, warn_of_left_out, warn_of_parts
+from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.choose_columns import choose_columns
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import blame_rows
 from penstock.loaders.data.labels.stored_labels import save_with_labels
-from penstock.loaders.data.remote.object_store import RemoteObject
+from penstock.loaders.data.remote.object_stats import NONE_LISTED, Listed
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, without_query
-from penstock.loaders.data.remote.remote_source import check_remote
-from penstock.loaders.data.tables.image_list import open_index
-from penstock.loaders.data.tables.open_tables import SHOW_AFTER_S, as_root, index_rows
+from penstock.loaders.data.remote.remote_source import RemoteOptions, check_remote
+from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.tables.list_index import index_list
+from penstock.loaders.data.tables.open_tables import SHOW_AFTER_S, as_root, index_rows, serve_list
 from penstock.loaders.data.tables.row_packer import NO_LABEL, RowPacker
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.pipelines.errors import printable
@@ -159,7 +161,7 @@ def _open_rows(
     are_names: bool = False,
     packer: RowPacker | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
-    listed: Mapping[bytes, RemoteObject | None] = MappingProxyType({}),
+    listed: Listed = NONE_LISTED,
     **remote_options: Any,
 ) -> Source:
     base = None if root is None else as_root(root)
@@ -170,11 +172,25 @@ def _open_rows(
         packer.add(path, label, number)
     remote = check_remote(packer.folders, max_file_bytes, **remote_options)
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
-        writer = index_rows(packer, bar, "", listed)
-    index, labels = save_with_labels(None, writer.write, FolderIndex, writer.labels)
-    images = open_index(index, remote, max_file_bytes, None, base=base)
+        samples, labels = save_with_labels(None, *index_rows(packer, bar, "", listed))
+    images = _serve(samples, remote, max_file_bytes, base)
     warn_of_left_out(images.skipped, {}, "the list")
     return serve_labels(images, labels, has_list=classes is not None or are_names)
+
+
+def _serve(samples: Samples, remote: RemoteOptions | None, max_file_bytes: int, base: bytes | None) -> IndexedSource:
+    reopen = Reopening(lambda rescan: _serve(_looked_up_again(samples), remote, max_file_bytes, base))
+    return serve_list(samples, remote, max_file_bytes, reopen, base, is_listed=False)
+
+
+def _looked_up_again(samples: Samples) -> Samples:
+    """Return the index of the same rows with their files as they are now."""
+    packer = RowPacker(None if samples.header.flat else samples.classes)
+    if not samples.header.flat:
+        packer.labels.column().keeps_numbers = True
+    for row, label in enumerate(samples.labels_of(np.arange(len(samples))).tolist()):
+        packer.add(samples.container(row).name, NO_LABEL if samples.header.flat else label, row + 1)
+    return save_with_labels(None, *index_list(packer))[0]
 
 
 def _checked_row(row: Any, number: int) -> tuple[Any, Any]:

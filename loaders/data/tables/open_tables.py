@@ -6,31 +6,36 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.folder_index import FolderIndex
-from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
+from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
+from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import blame_rows
-from penstock.loaders.data.labels.stored_labels import load_with_labels, save_with_labels
-from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, is_url
-from penstock.loaders.data.remote.path_or_url import absolute, folder_of
-from penstock.loaders.data.remote.remote_source import check_remote
+from penstock.loaders.data.labels.stored_labels import Labels, save_with_labels
+from penstock.loaders.data.remote.object_stats import NONE_LISTED, Listed
+from penstock.loaders.data.remote.object_store import ObjectStore, is_url
+from penstock.loaders.data.remote.open_samples import load_or_make, serve_samples
+from penstock.loaders.data.remote.path_or_url import absolute, folder_of, without_key
+from penstock.loaders.data.remote.remote_source import RemoteOptions, check_remote
 from penstock.loaders.data.samples.columns import SavedColumns
-from penstock.loaders.data.tables.image_list import ImageList, are_unchanged, open_index
-from penstock.loaders.data.tables.list_index import ListIndexWriter
+from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.samples.version import MISSING
+from penstock.loaders.data.tables.list_index import index_list
 from penstock.loaders.data.tables.row_packer import RowPacker
 from penstock.loaders.data.tables.table_rows import Row, choose_reader, read_parquet
 from penstock.loaders.system.file_read import read_error
 from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.loaders.system.saved_columns import Write
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.checked import checked_bool
+from penstock.pipelines.messages.user_warnings import warn_user
 
 SHOW_AFTER_S = 1.0  # what takes less is not shown on the terminal
 _SHOW_INTERVAL = 1 << 14
@@ -92,27 +97,47 @@ def _open_images(
     missing_labels: str,
     max_file_bytes: int,
     **remote_options: Any,
-) -> tuple[ImageList, SavedColumns | None]:
+) -> tuple[IndexedSource, SavedColumns | None]:
     """Open the images of tables, and the labels that are no class numbers."""
     options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
     options |= {"max_file_bytes": max_file_bytes, **remote_options}
     made_by, settled = _describe_tables(paths)
     name = _name_index(paths, base, [image, label, classes, missing_labels])
-    index, labels = (None, None) if rescan else load_with_labels(name, FolderIndex)
-    if index is None or index.header.made_by != made_by or not are_unchanged(index, every_file=False):
+
+    def make() -> tuple[Write, Labels]:
         packer = RowPacker(classes, missing_labels=missing_labels)
         with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
             for path in paths:
                 _pack_table(packer, path, base, choose_reader(path)(path, image, label, packer.labels), bar)
-            writer = index_rows(packer, bar, made_by)
-        index, labels = save_with_labels(name if settled else None, writer.write, FolderIndex, writer.labels)
-    remote = check_remote([index.root], max_file_bytes, **remote_options)
-    reopen = partial(_reopen_images, paths, base, **options)
-    return open_index(index, remote, max_file_bytes, reopen, base=base or folder_of(paths[0])), labels
+            return index_rows(packer, bar, made_by)
+
+    samples, labels = load_or_make(name, made_by, make, rescan=rescan) if settled else save_with_labels(None, *make())
+    remote = check_remote([samples.root], max_file_bytes, **remote_options)
+    reopen = Reopening(lambda rescan: _open_images(paths, base, rescan, **options)[0])
+    return serve_list(samples, remote, max_file_bytes, reopen, base or folder_of(paths[0])), labels
 
 
-def _reopen_images(paths: list[bytes], base: bytes | None, rescan: bool = False, **options: Any) -> ImageList:
-    return _open_images(paths, base, rescan, **options)[0]
+def serve_list(
+    samples: Samples,
+    remote: RemoteOptions | None,
+    max_file_bytes: int,
+    reopen: Callable[..., IndexedSource],
+    base: bytes | None,
+    *,
+    is_listed: bool = True,
+) -> IndexedSource:
+    """Serve the images of rows, files or URLs: image i is that of row i. Warns (UserWarning) of missing files.
+
+    A file may be in several rows. A missing file stays in the list, and reading it raises E-MISSING.
+    """
+    about: dict[str, Any] = {"base": base and without_key(base), "one_class": "rows without labels count as one class"}
+    source = serve_samples(samples, remote, max_file_bytes, reopen, is_listed=is_listed, **about)
+    missing = np.flatnonzero(samples.versions == MISSING.number)
+    if len(missing):
+        first = printable(source.path(int(missing[0])))
+        text = f"{len(missing):,} of {len(source):,} files are not there, the first is {first}"
+        warn_user(f"{text}; reading them raises E-MISSING, or as on_bad_sample says")
+    return source
 
 
 def as_root(root: str | bytes | os.PathLike[Any]) -> bytes:
@@ -121,14 +146,11 @@ def as_root(root: str | bytes | os.PathLike[Any]) -> bytes:
 
 
 def index_rows(
-    packer: RowPacker,
-    bar: ProgressBar,
-    made_by: str = "",
-    listed: Mapping[bytes, RemoteObject | None] = MappingProxyType({}),
-) -> ListIndexWriter:
-    """Look up the files of all rows, and show how far that is."""
+    packer: RowPacker, bar: ProgressBar, made_by: str = "", listed: Listed = NONE_LISTED
+) -> tuple[Write, Labels]:
+    """Look up the files of all rows as index_list does, and show how far that is."""
     total, what = len(packer), f"looking up {len(packer):,} files"
-    return ListIndexWriter(packer, made_by, lambda done: bar.show(done, total, what), listed)
+    return index_list(packer, made_by, lambda done: bar.show(done, total, what), listed)
 
 
 def _pack_table(packer: RowPacker, path: bytes, base: bytes | None, rows: Iterator[Row], bar: ProgressBar) -> None:

@@ -6,7 +6,6 @@ import os
 import posixpath
 from array import array
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -17,6 +16,7 @@ from penstock.loaders.data.labels.label_rows import RAISE, LabelRows
 from penstock.loaders.data.labels.row_errors import Fail, blame_rows
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import absolute, join
+from penstock.loaders.data.samples.samples_writer import PackedNames
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 
@@ -30,14 +30,14 @@ class RowPacker:
 
     Attributes:
         labels: those of the rows, none where these have none.
-        names, offsets: file names one after another, and where each begins.
+        names: file names.
         folder_of: of each row the number of its folder in `folders`.
         folders: absolute path or URL of each folder, with a slash at its end -> its number.
     """
 
     def __init__(self, classes: Any = None, *, are_names: bool = False, missing_labels: str = RAISE) -> None:
         self.labels = LabelRows(classes, are_names=are_names, missing_labels=missing_labels)
-        self.names, self.offsets = bytearray(), array("Q", [0])
+        self.names = PackedNames()
         self.folder_of = array("I")
         self.folders: dict[bytes, int] = {}
         self._begin = b""  # of all folders: a slash, or a protocol
@@ -68,16 +68,13 @@ class RowPacker:
         self.folder_of.append(self._add_folder(text[:cut], row) if folder is None else folder)
         if label is not NO_LABEL:
             self.labels.add(label, self._fail, row)
-        self.names += text[cut:]
-        self.offsets.append(len(self.names))
+        self.names.append(text[cut:])
 
     def leave_out(self, rows: npt.NDArray[np.bool_]) -> None:
         """Drop the paths of some of the rows (bool [rows])."""
         kept = np.flatnonzero(~rows)
-        folder_of = np.frombuffer(self.folder_of, np.uint32)[kept]
-        names = [bytes(self.names[self.offsets[row] : self.offsets[row + 1]]) for row in kept.tolist()]
-        self.names, self.offsets = bytearray(b"".join(names)), array("Q", accumulate(map(len, names), initial=0))
-        used, numbers = np.unique(folder_of, return_inverse=True)
+        self.names = self.names.take(kept)
+        used, numbers = np.unique(np.frombuffer(self.folder_of, np.uint32)[kept], return_inverse=True)
         self.folder_of = array("I", numbers.tolist())
         folders = list(self.folders)
         self.folders = {folders[number]: new for new, number in enumerate(used.tolist())}
@@ -85,11 +82,8 @@ class RowPacker:
     def chunks(self) -> Iterator[tuple[list[int], list[bytes]]]:
         """Yield folder numbers and names of the rows, some at a time."""
         for first in range(0, len(self), _CHUNK):
-            ends = self.offsets[first : first + _CHUNK + 1]
-            yield (
-                self.folder_of[first : first + _CHUNK].tolist(),
-                [bytes(self.names[begin:end]) for begin, end in pairwise(ends)],
-            )
+            rows = range(first, min(first + _CHUNK, len(self)))
+            yield self.folder_of[first : first + _CHUNK].tolist(), [self.names[row] for row in rows]
 
     def _encode(self, path: Any, row: int) -> bytes:
         if isinstance(path, (str, bytes, os.PathLike)):

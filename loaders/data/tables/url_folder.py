@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, BinaryIO
 
-from penstock.loaders.data.files.folder_index import FolderIndex
-from penstock.loaders.data.files.folder_index_builder import FileTable, FolderIndexBuilder
 from penstock.loaders.data.files.folder_scan import (
     FLAT_CLASS,
     empty_classes_error,
@@ -15,7 +12,7 @@ from penstock.loaders.data.files.folder_scan import (
     refuse_strays,
     skipped_text,
 )
-from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
+from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import (
     BESIDE_CLASSES,
     HIDDEN,
@@ -27,35 +24,30 @@ from penstock.loaders.data.files.left_out import (
     warn_of_parts,
 )
 from penstock.loaders.data.files.reopen_source import Reopening
+from penstock.loaders.data.remote.object_stats import REMOTE_THREADS
 from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject
 from penstock.loaders.data.remote.remote_source import check_remote
-from penstock.loaders.data.tables.file_stats import REMOTE_THREADS
-from penstock.loaders.data.tables.image_list import RemoteImageList
+from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.samples.samples_writer import FOLDER_RULES, ContainerTable, SamplesWriter
+from penstock.loaders.data.tables.open_tables import serve_list
 from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.pipelines.errors import LoaderError, printable
 
 
-class UrlFolder(RemoteImageList):
-    """Read the images below a URL, classes and order as of ImageFolder; a copy on a disk has the same fingerprint."""
-
-    def refreshed(self) -> RemoteImageList:
-        """Return this source if its listing is the same, otherwise one of the images that there are now."""
-        again: RemoteImageList = self._options["reopen"]()
-        return self if again.content == self.content else again
-
-
-def open_url_folder(url: bytes, *, max_file_bytes: int = MAX_FILE_BYTES, **remote_options: Any) -> UrlFolder:
+def open_url_folder(url: bytes, *, max_file_bytes: int = MAX_FILE_BYTES, **remote_options: Any) -> IndexedSource:
     """Open the class folders, or the images, below a URL; the storage must be able to list them.
 
     remote_options: REMOTE_OPTIONS, as RemoteOptions holds them. Raises LoaderError E-NODATA, E-EMPTYCLASS.
     """
     remote = check_remote([url], max_file_bytes, **remote_options)
-    reopen = Reopening(partial(open_url_folder, url, max_file_bytes=max_file_bytes, **remote_options))
+    reopen = Reopening(lambda rescan: open_url_folder(url, max_file_bytes=max_file_bytes, **remote_options))
     root = url.rstrip(b"/")
-    index = save_in_memory(UrlFolderScan(root).write, FolderIndex)
-    warn_of_left_out(index.header.skipped, index.header.examples, printable(root))
-    warn_of_parts(index.classes, printable(root))
-    return UrlFolder(index, max_file_bytes, reopen, root, remote=remote)
+    samples = save_in_memory(UrlFolderScan(root).write, Samples)
+    warn_of_left_out(samples.header.skipped, samples.header.examples, printable(root))
+    warn_of_parts(samples.classes, printable(root))
+    if not samples.header.flat:
+        _refuse_empty_classes(samples)
+    return serve_list(samples, remote, max_file_bytes, reopen, root)
 
 
 class UrlFolderScan:
@@ -63,7 +55,7 @@ class UrlFolderScan:
 
     def __init__(self, root: bytes) -> None:
         self._root, self._prefix = root, root.decode() + "/"
-        self._builder, self._left_out = FolderIndexBuilder(), LeftOut()
+        self._writer, self._left_out = SamplesWriter(), LeftOut()
         store = ObjectStore()
         folders, objects = store.list_folder(self._prefix)
         names = [folder[len(self._prefix) : -1] for folder in folders]
@@ -75,34 +67,33 @@ class UrlFolderScan:
         with ThreadPoolExecutor(REMOTE_THREADS) as pool:
             listings = pool.map(store.list, [f"{self._prefix}{name}/" for name in classes])
             for name, listed in zip(classes, listings, strict=True):
-                label = self._builder.add_class(name.encode())
-                self._builder.add_files(label, self._take(listed))
-        self._flat = len(self._builder) == 0 and len(top) > 0
+                self._writer.add_class(name.encode())
+                self._writer.add_files(self._take(listed))
+        self._flat = len(self._writer.containers) == 0 and len(top) > 0
         if self._flat:
-            if self._builder.classes:
+            if self._writer.classes:
                 refuse_strays(root, len(top), self._left_out)
-            self._builder.classes, self._builder.class_counts = [FLAT_CLASS], [0]
-            self._builder.add_files(0, top)
+            self._writer.classes = [FLAT_CLASS]
+            self._writer.add_files(top)
         elif len(top):
-            self._left_out.add(BESIDE_CLASSES, min(map(top.name, range(len(top)))), len(top))
+            self._left_out.add(BESIDE_CLASSES, min(map(top.names.__getitem__, range(len(top)))), len(top))
         for reason, count in beside.counts.items():
-            is_beside = reason == UNREAD_FORMAT and len(self._builder) and not self._flat
+            is_beside = reason == UNREAD_FORMAT and len(self._writer.containers) and not self._flat
             self._left_out.add(BESIDE_CLASSES if is_beside else reason, beside.examples[reason], count)
-        if len(self._builder) == 0:
+        if len(self._writer.containers) == 0:
             cause = f"no images in this folder{skipped_text(self._left_out.counts)}"
             raise LoaderError("E-NODATA", cause, path=root)
-        if not self._flat:
-            self._refuse_empty_classes()
 
     def write(self, file: BinaryIO) -> None:
         """Write what was found as an index. Raises OSError."""
         skipped, examples = dict(self._left_out.counts), self._left_out.texts()
-        self._builder.write(file, root=self._root, flat=self._flat, skipped=skipped, examples=examples)
+        about = {"flat": self._flat, "skipped": skipped, "examples": examples}
+        self._writer.write(file, root=self._root, rules=FOLDER_RULES, **about)
 
-    def _take(self, objects: dict[str, RemoteObject]) -> FileTable:
+    def _take(self, objects: dict[str, RemoteObject]) -> ContainerTable:
         """Return the images among `objects`, which are of the latest class."""
-        images, numbers = FileTable(), dict[str, int]()
-        label = max(0, len(self._builder.classes) - 1)
+        images, numbers = ContainerTable(), dict[str, int]()
+        label = max(0, len(self._writer.classes) - 1)
         for url, found in objects.items():
             path = url[len(self._prefix) :]
             name = path[path.rfind("/") + 1 :]
@@ -113,12 +104,13 @@ class UrlFolderScan:
             else:
                 below = path.rpartition("/")[0]
                 if below not in numbers:
-                    numbers[below] = self._builder.add_folder(below.encode(), label, 0, 0)
+                    numbers[below] = self._writer.add_folder(below.encode(), label)
                 images.add(path.encode(), numbers[below], found.size, found.version.number)
         return images
 
-    def _refuse_empty_classes(self) -> None:
-        empty = [name for name, n in zip(self._builder.classes, self._builder.class_counts, strict=True) if not n]
-        if empty:
-            fix = "remove the class folder that holds no image"
-            raise empty_classes_error(self._root + b"/" + empty[0], len(empty), fix)
+
+def _refuse_empty_classes(samples: Samples) -> None:
+    empty = [name for name, count in zip(samples.classes, samples.class_counts, strict=True) if not count]
+    if empty:
+        fix = "remove the class folder that holds no image"
+        raise empty_classes_error(samples.prefix() + empty[0], len(empty), fix)

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, compress
 from os.path import basename, splitext
 from typing import Any, NamedTuple
@@ -15,10 +16,10 @@ import numpy as np
 
 from penstock.loaders.data.files.folder_scan import FLAT_CLASS, skipped_text
 from penstock.loaders.data.files.left_out import BESIDE_CLASSES, NO_LABEL, NO_SAMPLES, PARTS, LeftOut
-from penstock.loaders.data.files.range_index import RangeTable
 from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE, LabelRows
 from penstock.loaders.data.labels.row_errors import Fail
 from penstock.loaders.data.labels.stored_labels import Labels, digest_labels, split_classes
+from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.tars.tar_join import TarSamples
 from penstock.loaders.data.tars.tar_labels import (
     FOLDER,
@@ -32,6 +33,7 @@ from penstock.loaders.data.tars.tar_labels import (
 from penstock.loaders.data.tars.tar_samples import EVERY, sample_key
 from penstock.loaders.data.tars.tar_scan import TarScan
 from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.loaders.system.saved_columns import Write
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 
 KIND = "tar files"
@@ -75,16 +77,21 @@ class IndexSettings:
         return digest.hexdigest()
 
 
-def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTable, Labels]:
-    """Return the samples of the tars, in the order of these and of their keys, and labels that are no class numbers.
+def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[Write, Labels]:
+    """Scan tars; return what writes their index, and labels that are not class numbers.
+
+    The samples are in the order of the tars and of their keys.
 
     Raises LoaderError.
     """
     places = label_places(settings.label) if settings.table is None else LabelPlaces(())
     tars, whole_names = _scan(paths, settings, places)
     left_out = _count_left_out(tars)
-    names = list(chain.from_iterable(tar.names for tar in tars))
-    container_of = np.repeat(np.arange(len(tars)), [len(tar.names) for tar in tars])
+    writer = SamplesWriter()
+    for tar in tars:
+        number = writer.add_container(tar.container)
+        writer.add_samples(np.full(len(tar.names), number), tar.starts, tar.sizes, tar.names)
+    names = writer.keys
     if not names:
         fix = "pass tars that contain JPEG, PNG, WebP, BMP, GIF or TIFF files"
         if settings.image:
@@ -92,7 +99,7 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
         raise LoaderError("E-NODATA", f"no sample in {_describe(paths)}{skipped_text(left_out.counts)}", fix=fix)
 
     def place(index: int) -> bytes:
-        return paths[int(container_of[index])] + b":" + names[index]
+        return paths[writer.container_of[index]] + b":" + names[index]
 
     def fail(sample: int, cause: str, fix: str | None = None) -> LoaderError:
         return LoaderError("E-FORMAT", cause, fix=fix, path=place(sample))
@@ -114,24 +121,11 @@ def make_table(paths: Sequence[bytes], settings: IndexSettings) -> tuple[RangeTa
         reason = BESIDE_CLASSES if labels.are_names else NO_LABEL
         lost = list(compress(names, rows.left_out.tolist()))
         left_out.add(reason, min(lost), len(lost))
-    kept = ~rows.left_out
-    starts = np.concatenate([np.asarray(tar.starts, np.int64) for tar in tars])
-    sizes = np.concatenate([np.asarray(tar.sizes, np.int64) for tar in tars])
-    table = RangeTable(
-        kind=KIND,
-        containers=[tar.container for tar in tars],
-        container_of=container_of[kept],
-        starts=starts[kept],
-        sizes=sizes[kept],
-        labels=numbers.astype(np.int64),
-        keys=list(compress(names, kept.tolist())),
-        classes=classes,
-        made_by=settings.digest(),
-        skipped=dict(left_out.counts),
-        examples=left_out.texts(),
-        labels_digest=digest_labels(others) if others else "",
-    )
-    return table, others
+        writer.keep(np.flatnonzero(~rows.left_out))
+    writer.classes, writer.labels = list(classes), numbers
+    about: dict[str, Any] = {"skipped": dict(left_out.counts), "examples": left_out.texts()}
+    about["made_by"], about["labels"] = settings.digest(), digest_labels(others) if others else ""
+    return partial(writer.write, kind=KIND, **about), others
 
 
 def _count_left_out(tars: Sequence[TarSamples]) -> LeftOut:

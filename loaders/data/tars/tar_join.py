@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.left_out import HIDDEN, NO_IMAGE, OTHER_IMAGE, SIDECAR, LeftOut, explain_name
+from penstock.loaders.data.samples.samples_writer import PackedNames
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.data.tars.tar_headers import Member, TarReader
 from penstock.loaders.data.tars.tar_labels import LabelPlaces, parse_json
@@ -54,7 +55,7 @@ class TarSamples:
     """
 
     container: Container
-    names: list[bytes] = field(default_factory=list)
+    names: PackedNames = field(default_factory=PackedNames)
     starts: array[int] = field(default_factory=lambda: array("q"))
     sizes: array[int] = field(default_factory=lambda: array("q"))
     texts: list[list[bytes | None]] = field(default_factory=list)
@@ -93,6 +94,7 @@ class MemberJoin:
         self._samples, self._places, self._whole, self._report = samples, places, whole, report
         self._wanted = [suffix.removeprefix(EVERY) for suffix in wanted]
         self._every = any(suffix.startswith(EVERY) for suffix in wanted)
+        self._names = list[bytes]()  # of the samples
         self._left_out = samples.left_out
         self._numbers: dict[bytes, int] = {}  # of the samples by key
         self._ranks = array("l")  # of their images
@@ -126,7 +128,7 @@ class MemberJoin:
                 last, count = key, len(ranks)
                 number = numbers.setdefault(key[2:] if key[:2] == b"./" else key, count)
                 if number == count:
-                    samples.names.append(name)
+                    self._names.append(name)
                     samples.starts.append(start)
                     samples.sizes.append(size)
                     ranks.append(NO_RANK)
@@ -134,7 +136,7 @@ class MemberJoin:
                         self._report()
             if rank != NO_RANK:
                 if ranks[number] == NO_RANK:
-                    ranks[number], samples.names[number] = rank, name
+                    ranks[number], self._names[number] = rank, name
                     samples.starts[number], samples.sizes[number] = start, size
                 else:
                     self._add_another_image(number, rank, member)
@@ -154,7 +156,7 @@ class MemberJoin:
         self._left_out.add(HIDDEN if hidden else explain_name(os.fsdecode(name[slash:])), name)
 
     def _add_another_image(self, number: int, rank: int, member: Member) -> None:
-        names, best, name = self._samples.names, self._ranks[number], member.name
+        names, best, name = self._names, self._ranks[number], member.name
         if not self._wanted:
             self._left_out.add(OTHER_IMAGE, names[number] if rank < best else name)
         if rank < best:
@@ -220,7 +222,7 @@ class MemberJoin:
                 suffixes = [name[len(self._key_of(name)) + 1 :].lower() for name in (one, other)]
                 raise self._twice(one, other) if suffixes[0] == suffixes[1] else self._shared(one, other)
         for (number, form), names in self._series.items():
-            if self._wanted or (ranks[number] < UNREAD and split_series(samples.names[number])[1] == form):
+            if self._wanted or (ranks[number] < UNREAD and split_series(self._names[number])[1] == form):
                 samples.series = samples.series or names
         served = ranks < UNREAD
         for texts in samples.texts:
@@ -228,15 +230,16 @@ class MemberJoin:
                 texts.extend([None] * (len(ranks) - len(texts)))
         if not served.all():
             self._leave_out(served)
+        samples.names.extend(self._names)
         samples.is_empty = not len(ranks) and not self._left_out.counts
         self._left_out.add_all(self._reader.left_out)
 
     def _leave_out(self, served: npt.NDArray[np.bool_]) -> None:
         """Count samples without an image, and keep the others."""
         samples = self._samples
-        last_names = {os.path.basename(self._key_of(name)) for name in compress(samples.names, served)}
+        last_names = {os.path.basename(self._key_of(name)) for name in compress(self._names, served)}
         for number in np.flatnonzero(~served).tolist():
-            name = samples.names[number]
+            name = self._names[number]
             has_text = any(texts and texts[number] is not None for texts in samples.texts)
             matters = has_text or number in self._matters or self._ranks[number] != NO_RANK
             is_apart = os.path.basename(self._key_of(name)) in last_names  # images/0.jpg and labels/0.txt
@@ -246,7 +249,7 @@ class MemberJoin:
                     samples.stray_labels.setdefault(place, name)
         new_numbers = np.cumsum(served) - 1
         samples.faults = [(place, int(new_numbers[n]), why) for place, n, why in samples.faults if served[n]]
-        samples.names = list(compress(samples.names, served))
+        self._names = list(compress(self._names, served))
         samples.texts = [list(compress(texts, served)) for texts in samples.texts]
         samples.starts = array("q", np.array(samples.starts)[served].tobytes())
         samples.sizes = array("q", np.array(samples.sizes)[served].tobytes())

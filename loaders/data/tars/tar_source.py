@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.data import images_of
 from penstock.loaders.data.files.folder_scan import root_error
-from penstock.loaders.data.files.image_files import MAX_FILE_BYTES
+from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, LeftOut, explain_name, warn_of_left_out, warn_of_parts
-from penstock.loaders.data.files.range_index import RangeIndex
-from penstock.loaders.data.files.range_source import RangeSource
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.choose_columns import split_floats
 from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
 from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
-from penstock.loaders.data.labels.stored_labels import load_with_labels, save_with_labels
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
+from penstock.loaders.data.remote.open_samples import load_or_make, serve_samples
 from penstock.loaders.data.remote.remote_source import (
     REMOTE_OPTIONS,
-    RemoteSource,
-    are_unchanged,
     check_remote,
 )
 from penstock.loaders.data.remote.url_patterns import refuse_http
+from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.tars.tar_headers import AFTER_END, LONG_END, NO_END
-from penstock.loaders.data.tars.tar_index import IndexSettings, make_table
+from penstock.loaders.data.tars.tar_index import IndexSettings, index_tars
 from penstock.loaders.data.tars.tar_labels import JSON, open_table
 from penstock.loaders.data.tars.tar_samples import EVERY
 from penstock.pipelines.errors import printable
@@ -96,17 +94,15 @@ def open_tars(
     remote = check_remote(paths, max_file_bytes, **remote_options)
     paths = [path if remote else os.path.abspath(path) for path in paths]
     name = settings.digest(paths if remote else map(os.path.realpath, paths)).encode() + b".index"
-    index, labels = (None, None) if checked_bool("rescan", rescan) else load_with_labels(name, RangeIndex)
-    if index is None or index.header.made_by != settings.digest() or not are_unchanged(index):
-        table_of_samples, others = make_table(paths, settings)
-        index, labels = save_with_labels(name, table_of_samples.write, RangeIndex, others)
+    make = partial(index_tars, paths, settings)
+    samples, labels = load_or_make(name, settings.digest(), make, rescan=checked_bool("rescan", rescan))
     if settings.table is not None and isinstance(label, (str, os.PathLike)):
         label = os.path.abspath(label)
     options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
     options |= {"max_file_bytes": max_file_bytes, **remote_options}
-    reopen = Reopening(lambda: images_of(open_tars(paths, **options)))
-    _warn_of_content(index, paths, may_be_parts=label is None and classes is None)
-    images = RangeSource(index, reopen, max_file_bytes) if remote is None else RemoteSource(index, reopen, remote)
+    reopen = Reopening(lambda rescan: images_of(open_tars(paths, rescan=rescan, **options)))
+    _warn_of_content(samples, paths, may_be_parts=label is None and classes is None)
+    images = serve_samples(samples, remote, max_file_bytes, reopen)
     return serve_labels(images, labels, has_list=classes is not None)
 
 
@@ -124,7 +120,7 @@ def _read_settings(image: Any, label: Any, classes: Any, missing_labels: str) ->
     )
 
 
-def _warn_of_content(index: RangeIndex, paths: Sequence[bytes], may_be_parts: bool) -> None:
+def _warn_of_content(index: Samples, paths: Sequence[bytes], may_be_parts: bool) -> None:
     """Warn of what is left out of tars, and of folders that may be parts of the data and not classes."""
     _warn_of_ends(index.header.skipped, index.header.examples, paths)
     tars = printable(paths[0]) + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")

@@ -25,8 +25,8 @@ from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.files.contract import is_located
-from penstock.loaders.data.files.folder_index import FolderIndex
 from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.front.open_source import open_source
 from penstock.loaders.make import native_rows
 from penstock.loaders.make.producer import Aborted, Producer
@@ -175,19 +175,19 @@ def test_an_index_that_lies_leads_nowhere(tmp_path: Path, monkeypatch: pytest.Mo
     """The digest of a saved index says that it is whole, not that its maker meant well."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     source = ImageFolder(write_folder(tmp_path / "photos", 30))
-    index = source._index
+    index = source.samples
     for name, at, values in (  # the sizes are too many bytes for a batch
-        ("file_offsets", 5, [1 << 40, (1 << 40) + 9]),
-        ("file_offsets", 5, [2**64 - 2**32, 2**64 - 2**32 + 9]),
-        ("file_offsets", 30, [1 << 33]),
+        ("container_offsets", 5, [1 << 40, (1 << 40) + 9]),
+        ("container_offsets", 5, [2**64 - 2**32, 2**64 - 2**32 + 9]),
+        ("container_offsets", 30, [1 << 33]),
         ("folder_offsets", 1, [1 << 41]),
-        ("file_sizes", 0, [1 << 29] * 30),
+        ("container_sizes", 0, [1 << 29] * 30),
     ):
         column = index._columns[name].astype("<u8")
         column[at : at + len(values)] = values
         with (tmp_path / "lies.index").open("wb") as file:
-            FolderIndex.write(file, index.header, {**index._columns, name: column})
-        source._index = FolderIndex(os.fsencode(tmp_path / "lies.index"))
+            Samples.write(file, index.header, {**index._columns, name: column})
+        source.samples = Samples(os.fsencode(tmp_path / "lies.index"))
         check_both(source, 2, at_least=0)
 
 

@@ -32,12 +32,12 @@ def random_tables(rng: np.random.Generator) -> dict[str, np.ndarray]:
     ends = {what: np.cumsum([0, *rng.integers(0, 40, count)]) for what, count in (("f", folders), ("n", files))}
     return {
         "folder_offsets": unsigned(ends["f"]),
-        "file_offsets": unsigned(ends["n"]),
-        "file_folders": unsigned(rng.integers(0, folders, files)),
-        "file_sizes": unsigned(rng.integers(0, 2 * _MAX_BYTES, files)),
-        "file_mtimes": rng.integers(0, 1 << 62, files).astype("<u8"),
+        "container_offsets": unsigned(ends["n"]),
+        "container_folders": unsigned(rng.integers(0, folders, files)),
+        "container_sizes": unsigned(rng.integers(0, 2 * _MAX_BYTES, files)),
+        "container_versions": rng.integers(0, 1 << 62, files).astype("<u8"),
         "folder_names": rng.integers(97, 123, ends["f"][-1]).astype(np.uint8),
-        "file_names": rng.integers(97, 123, ends["n"][-1]).astype(np.uint8),
+        "container_names": rng.integers(97, 123, ends["n"][-1]).astype(np.uint8),
     }
 
 
@@ -53,10 +53,13 @@ def check(tables: dict[str, np.ndarray], samples: list[int]) -> int:
     rows, broken = np.zeros(len(samples), ROW), 0
     assert FileTables(tables).locate(np.array(samples), rows, _MAX_BYTES)
     for row, sample in zip(rows, samples, strict=True):
-        folder, name = name_of(tables, "folder", int(tables["file_folders"][sample])), name_of(tables, "file", sample)
-        size = int(tables["file_sizes"][sample])
+        folder, name = (
+            name_of(tables, "folder", int(tables["container_folders"][sample])),
+            name_of(tables, "container", sample),
+        )
+        size = int(tables["container_sizes"][sample])
         assert row["size"] == row["file_size"] == size
-        assert row["mtime_ns"] == tables["file_mtimes"][sample]
+        assert row["mtime_ns"] == tables["container_versions"][sample]
         assert row["kind"] == (FILE if size <= _MAX_BYTES else ELSEWHERE)
         if folder is None or name is None:
             broken += 1
@@ -70,9 +73,12 @@ def test_random_tables() -> None:
     rng, broken = np.random.default_rng(0), 0
     for _ in range(300):
         tables = random_tables(rng)
-        files = len(tables["file_folders"])
+        files = len(tables["container_folders"])
         assert check(tables, rng.integers(0, files, 8).tolist()) == 0
-        for what in ("file", "folder"):  # an offset that lies: before the one before it, behind the names, negative
+        for what in (
+            "container",
+            "folder",
+        ):  # an offset that lies: too small, behind the names, negative
             lying = {name: column.copy() for name, column in tables.items()}
             offsets = lying[f"{what}_offsets"] = lying[f"{what}_offsets"].astype("<u8")
             at, length = int(rng.integers(0, len(offsets))), len(lying[f"{what}_names"])
@@ -84,8 +90,11 @@ def test_random_tables() -> None:
 @pytest.mark.parametrize("length", [_NAME_BYTES - 1, _NAME_BYTES])
 def test_a_name_longer_than_any_system_opens(length: int) -> None:
     tables = random_tables(np.random.default_rng(1))
-    tables |= {"file_names": np.full(length, 97, np.uint8), "file_offsets": np.array([0, length, length], "<u4")}
-    tables |= {name: tables[name][:2] for name in ("file_folders", "file_sizes", "file_mtimes")}
+    tables |= {
+        "container_names": np.full(length, 97, np.uint8),
+        "container_offsets": np.array([0, length, length], "<u4"),
+    }
+    tables |= {name: tables[name][:2] for name in ("container_folders", "container_sizes", "container_versions")}
     assert check(tables, [0, 1]) == (length == _NAME_BYTES)
 
 
@@ -93,18 +102,18 @@ def test_a_file_of_just_so_many_bytes_is_read() -> None:
     tables = random_tables(np.random.default_rng(3))
     for size, kind in ((_MAX_BYTES - 1, FILE), (_MAX_BYTES, FILE), (_MAX_BYTES + 1, ELSEWHERE)):
         rows = np.zeros(1, ROW)
-        sized = tables | {"file_sizes": np.full(len(tables["file_sizes"]), size, "<u4")}
+        sized = tables | {"container_sizes": np.full(len(tables["container_sizes"]), size, "<u4")}
         assert FileTables(sized).locate(np.array([0]), rows, _MAX_BYTES)
         assert rows["kind"].tolist() == [kind]
 
 
 def test_samples_and_folders_that_are_not_in_the_tables() -> None:
     tables = random_tables(np.random.default_rng(2))
-    files, folders = len(tables["file_folders"]), len(tables["folder_offsets"]) - 1
+    files, folders = len(tables["container_folders"]), len(tables["folder_offsets"]) - 1
     for sample in (-1, files, 1 << 40):
         assert not FileTables(tables).locate(np.array([0, sample]), np.zeros(2, ROW), _MAX_BYTES)
     for folder in (folders, folders + 1, (1 << 64) - 1):
-        lying = tables | {"file_folders": np.full(files, folder, "<u8")}
+        lying = tables | {"container_folders": np.full(files, folder, "<u8")}
         assert not FileTables(lying).locate(np.array([0]), np.zeros(1, ROW), _MAX_BYTES)
 
 

@@ -16,9 +16,11 @@ from range_server import RangeServer, serve_ranges
 
 from penstock.loaders import create_loader
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.files.range_index import RangeIndex, RangeTable
+from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.remote_source import RemoteOptions, RemoteSource
+from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.system.saved_columns import save_in_memory
@@ -57,22 +59,16 @@ def open_at(url: str, photos: ImageFolder, options: dict[str, Any]) -> RemoteSou
     """Open the containers as a source whose samples are in the folder's order."""
     store = ObjectStore()
     urls = [f"{url}/{part}.bin" for part in range(PARTS)]
-    containers = [Container(url.encode(), *store.stat(url)) for url in urls]
+    writer = SamplesWriter()
+    for name in urls:
+        writer.add_container(Container(name.encode(), *store.stat(name)))
     everything = np.arange(len(photos))
     sizes = np.array([len(photos.read(index)) for index in everything])
     starts = np.array([sizes[index % PARTS : index : PARTS].sum() for index in everything])
-    table = RangeTable(
-        kind="remote files",
-        containers=containers,
-        container_of=everything % PARTS,
-        starts=starts,
-        sizes=sizes,
-        labels=photos.labels(everything),
-        keys=[b"%d.jpg" % index for index in everything],
-        classes=photos.classes,
-    )
-    index = save_in_memory(table.write, RangeIndex)
-    return RemoteSource(index, partial(open_at, url, photos, options), RemoteOptions(**options))
+    writer.add_samples(everything % PARTS, starts, sizes, [b"%d.jpg" % index for index in everything])
+    writer.classes, writer.labels = list(photos.classes), photos.labels(everything).astype(np.int32)
+    samples = save_in_memory(partial(writer.write, kind="remote files"), Samples)
+    return RemoteSource(samples, RemoteOptions(**options), Reopening(lambda rescan: open_at(url, photos, options)))
 
 
 def open_loader(source: Any, **settings: Any) -> Loader:

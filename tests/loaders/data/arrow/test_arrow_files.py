@@ -13,7 +13,7 @@ from forked_commands import Commands
 from photo_tables import IMAGE, assert_same_samples, photo_table, write_arrow, write_parquet
 
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.files.range_source import RangeSource
+from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.front.open_source import open_source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import ELSEWHERE, FILE, ROW
@@ -23,7 +23,7 @@ from penstock.pipelines.native.rows import ELSEWHERE, FILE, ROW
 @pytest.mark.parametrize("kind", [IMAGE, pa.binary(), pa.large_binary()])
 def test_streams_and_files_of_each_type(tmp_path: Path, folder: ImageFolder, stream: bool, kind: pa.DataType) -> None:
     source = open_source(write_arrow(tmp_path / "photos.arrow", photo_table(folder, kind=kind), stream=stream))
-    assert isinstance(source, RangeSource)
+    assert isinstance(source, IndexedSource)
     assert_same_samples(source, folder)
     assert source.num_bytes == folder.num_bytes
     name = " (0030.jpg)" if kind == IMAGE else ""
@@ -35,7 +35,7 @@ def test_streams_and_files_of_each_type(tmp_path: Path, folder: ImageFolder, str
 def test_rows_are_located_for_the_native_library(tmp_path: Path, folder: ImageFolder) -> None:
     path = write_arrow(tmp_path / "photos.arrow", photo_table(folder))
     source = open_source(path, max_file_bytes=1500)
-    assert isinstance(source, RangeSource)
+    assert isinstance(source, IndexedSource)
     rows = np.zeros(len(source), ROW)
     names = source.locate(np.arange(len(source)), rows)
     stored = path.read_bytes()
@@ -123,10 +123,10 @@ def test_rows_that_name_files(tmp_path: Path, folder: ImageFolder) -> None:
 def test_the_index_is_saved_and_noticed_when_the_file_changes(tmp_path: Path, folder: ImageFolder) -> None:
     path = write_arrow(tmp_path / "photos.arrow", photo_table(folder))
     first = open_source(path)
-    assert isinstance(first, RangeSource)
+    assert isinstance(first, IndexedSource)
     again = open_source(path)
-    assert isinstance(again, RangeSource)
-    assert os.path.samestat(os.fstat(first._index.file.fd), os.fstat(again._index.file.fd))
+    assert isinstance(again, IndexedSource)
+    assert os.path.samestat(os.fstat(first.samples.file.fd), os.fstat(again.samples.file.fd))
     assert open_source(path, label=None).classes == (b".",)
     assert first.refreshed() is first
     os.replace(write_arrow(tmp_path / "other", photo_table(folder).slice(1)), path)

@@ -13,7 +13,7 @@ from photo_tables import assert_same_samples
 from penstock.loaders import Column, with_fields
 from penstock.loaders.data.arrow.dataset_object import is_dataset
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.files.range_source import RangeSource
+from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.front.open_source import open_source
 from penstock.pipelines.errors import LoaderError
 
@@ -30,13 +30,13 @@ def placed(request: pytest.FixtureRequest, dataset: Any, tmp_path: Path) -> Any:
 
 
 def containers(source: Any) -> list[bytes]:
-    return [source._index.container(number).name for number in range(source._index.num_containers)]
+    return [source.samples.container(number).name for number in range(source.samples.num_containers)]
 
 
 def test_rows_in_memory_and_in_files(placed: Any, folder: ImageFolder) -> None:
     assert is_dataset(placed)
     source = open_source(placed)
-    assert isinstance(source, RangeSource)
+    assert isinstance(source, IndexedSource)
     assert_same_samples(source, folder)
     mapped = [os.fsencode(file["filename"]) for file in placed.cache_files]
     assert containers(source) == mapped if mapped else containers(source)[0].startswith(b"/proc/")

@@ -157,15 +157,15 @@ def test_a_scan_that_finds_other_files_does_not_touch_who_has_begun(source: Imag
     plant(tmp_path / "tree", ["a/0.jpg"])
     assert len(ImageFolder(tmp_path / "tree")) == len(source) + 1
     assert pickle.loads(data).read(0) == b"a/1.jpg"
-    os.unlink(source._index.file.path)
+    os.unlink(source.samples.file.path)
     assert pickle.loads(data).path(0) == source.path(0)
     assert source.read(0) == b"a/1.jpg"
 
 
 def test_a_pickle_that_outlives_its_process_and_its_index_is_stale(source: ImageFolder, tmp_path: Path) -> None:
     data = pickle.dumps(source)
-    name = source._index.file.path
-    del source._index
+    name = source.samples.file.path
+    del source.samples
     for spoil in (lambda: ImageFolder(plant(tmp_path / "tree", ["a/0.jpg"])), lambda: os.unlink(name)):
         spoil()
         with pytest.raises(LoaderError, match="made another one of changed files") as caught:

@@ -28,10 +28,11 @@ from served_rows import Row, serve
 
 from penstock.loaders import Blocks, LoaderError, open_source
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.files.range_index import RangeIndex, RangeTable
 from penstock.loaders.data.remote import fetcher, local_copy
 from penstock.loaders.data.remote.local_copy import LocalCopy
 from penstock.loaders.data.remote.remote_source import RemoteSource
+from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import Container, Version
 from penstock.loaders.order.order import Shuffled
 from penstock.loaders.system.saved_columns import save_in_memory
@@ -43,32 +44,26 @@ NUM_PHOTOS = 96
 # ---- the copy alone, of samples made of numbers ----
 
 
-def index_of(num_samples: int, least: int, most: int) -> RangeIndex:
+def index_of(num_samples: int, least: int, most: int) -> Samples:
     """An index of one container whose samples lie end to end, with a gap of a tar header between them."""
     sizes = np.random.default_rng(num_samples).integers(least, most, num_samples)
     ends = np.cumsum(sizes + 512)
-    table = RangeTable(
-        kind="remote files",
-        containers=[Container(b"http://host/a.bin", int(ends[-1]), Version(1))],
-        container_of=np.zeros(num_samples, np.int64),
-        starts=ends - sizes,
-        sizes=sizes,
-        labels=np.zeros(num_samples, np.int64),
-        keys=[b"%d" % number for number in range(num_samples)],
-        classes=[b"one"],
-    )
-    return save_in_memory(table.write, RangeIndex)
+    writer = SamplesWriter()
+    writer.add_container(Container(b"http://host/a.bin", int(ends[-1]), Version(1)))
+    writer.add_samples(np.zeros(num_samples), ends - sizes, sizes, [b"%d" % number for number in range(num_samples)])
+    writer.classes, writer.labels = [b"one"], np.zeros(num_samples, np.int32)
+    return save_in_memory(writer.write, Samples)
 
 
-def content(index: RangeIndex, sample: int) -> bytes:
+def content(index: Samples, sample: int) -> bytes:
     return np.random.default_rng(sample).bytes(int(index.sizes[sample]))
 
 
-def hold(tmp_path: Path, index: RangeIndex, limit: int) -> LocalCopy:
+def hold(tmp_path: Path, index: Samples, limit: int) -> LocalCopy:
     return LocalCopy(os.fsencode(tmp_path / "copy"), index, limit)
 
 
-def run_epochs(copy: LocalCopy, index: RangeIndex, epochs: int) -> float:
+def run_epochs(copy: LocalCopy, index: Samples, epochs: int) -> float:
     """Serve shuffled epochs; return the share that the copy served after the first, checking bytes and limit."""
     order, n, hits = Shuffled(len(index), 3), len(index), 0
     for epoch in range(epochs):
@@ -325,7 +320,7 @@ def kill_writers(count: int, source: RemoteSource, photos: ImageFolder, check: C
     """
     contents = [memoryview(photos.read(index)) for index in range(len(photos))]
     assert source.local is not None
-    folder, limit, index = source.local.folder, photos.num_bytes // 2, source._index
+    folder, limit, index = source.local.folder, photos.num_bytes // 2, source.samples
     there = []
 
     def write(wait: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""ImageList: rows are read in their order, missing files stay and are named, refreshing sees every change."""
+"""IndexedSource: rows are read in their order, missing files stay and are named, refreshing sees every change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from photo_folder import write_folder
 
 from penstock.loaders import create_loader
 from penstock.loaders.data.files.contract import LocatedSource, is_located
-from penstock.loaders.data.tables.image_list import ImageList
+from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.front.open_source import open_source
 from penstock.pipelines.errors import LoaderError
 
@@ -27,7 +27,7 @@ def tree(tmp_path: Path) -> Path:
 
 def test_rows_are_read_with_their_labels(tree: Path) -> None:
     source = open_source(ROWS, root=tree)
-    assert isinstance(source, ImageList)
+    assert isinstance(source, IndexedSource)
     assert isinstance(source, LocatedSource)
     assert is_located(source)
     for again in (source, pickle.loads(pickle.dumps(source))):
@@ -82,7 +82,7 @@ def test_a_file_that_is_too_large_is_refused(tree: Path) -> None:
 @pytest.mark.parametrize("labelled", [True, False])
 def test_a_list_is_refreshed(tree: Path, labelled: bool) -> None:
     source = open_source(ROWS if labelled else [name for name, _ in ROWS], root=tree)
-    assert isinstance(source, ImageList)
+    assert isinstance(source, IndexedSource)
     assert source.refreshed() is source
     os.utime(tree / "a/1.jpg", (7, 7))
     again = source.refreshed()

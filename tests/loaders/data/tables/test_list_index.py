@@ -11,25 +11,24 @@ import numpy as np
 import pytest
 from folder_trees import plant, settle
 
-from penstock.loaders.data.files.folder_index import FolderIndex
-from penstock.loaders.data.tables import list_index
-from penstock.loaders.data.tables.list_index import ListIndexWriter
+from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.tables.list_index import index_list
 from penstock.loaders.data.tables.row_packer import RowPacker
 from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import ROW
 
 
-def index_of(root: Path, rows: list[tuple[str, int]]) -> FolderIndex:
+def index_of(root: Path, rows: list[tuple[str, int]]) -> Samples:
     packer = RowPacker()
     for row, (name, label) in enumerate(rows, start=1):
         packer.add(root / name, label, row)
-    return save_in_memory(ListIndexWriter(packer).write, FolderIndex)
+    return save_in_memory(index_list(packer)[0], Samples)
 
 
-def rows_of(index: FolderIndex) -> list[tuple[str, int]]:
-    labels = index.labels_of(np.arange(index.num_files)).tolist()
-    return [(os.fsdecode(index.relative_path(n)), label) for n, label in enumerate(labels)]
+def rows_of(index: Samples) -> list[tuple[str, int]]:
+    labels = index.labels_of(np.arange(len(index))).tolist()
+    return [(os.fsdecode(index.container_name(n)), label) for n, label in enumerate(labels)]
 
 
 # Few labels in long folders, as many labels as files, images in the root: each is stored in another way.
@@ -51,9 +50,10 @@ def test_rows_keep_their_order_names_labels_sizes_and_times(tmp_path: Path) -> N
     assert index.class_counts.tolist() == np.bincount([label for _, label in ROWS]).tolist()
     for n, (name, _) in enumerate(ROWS):
         status = os.stat(tmp_path / name)
-        assert (index.size(n), index.mtime_ns(n)) == (status.st_size, status.st_mtime_ns)
+        assert (index.sizes[n], index.versions[n]) == (status.st_size, status.st_mtime_ns)
     rows = np.zeros(len(ROWS), ROW)
-    folders, names = index.locate(np.arange(len(ROWS)), rows)
+    index.locate(np.arange(len(ROWS)), rows)
+    _, folders, names, _ = index.names()
     for row, (name, _) in zip(rows, ROWS, strict=True):
         folder, own = (
             blob[row[f] : row[f] + row[f"{f}_bytes"]].tobytes() for blob, f in ((folders, "folder"), (names, "name"))
@@ -116,6 +116,6 @@ def test_the_common_folder_may_be_the_root_of_the_file_system(tmp_path: Path) ->
     packer = RowPacker()
     for row, path in enumerate([tmp_path / "a.jpg", "/none/b.jpg"], start=1):
         packer.add(path, 0, row)
-    index = save_in_memory(list_index.ListIndexWriter(packer).write, FolderIndex)
+    index = save_in_memory(index_list(packer)[0], Samples)
     assert index.root == b"/"
-    assert b"/" + index.relative_path(0) == os.fsencode(tmp_path / "a.jpg")
+    assert b"/" + index.container_name(0) == os.fsencode(tmp_path / "a.jpg")

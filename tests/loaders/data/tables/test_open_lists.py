@@ -13,7 +13,7 @@ from folder_trees import plant
 
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.tables.image_list import ImageList
+from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.front.open_source import open_source
 from penstock.pipelines.errors import LoaderError
 
@@ -52,7 +52,7 @@ class TorchvisionFolder:
 
 
 def shown(source: Any) -> tuple[list[str], list[int], list[str]]:
-    assert isinstance(source, ImageList)
+    assert isinstance(source, IndexedSource)
     names = [source.read(n).decode() for n in range(len(source))]
     return names, source.labels(np.arange(len(source))).tolist(), list(map(os.fsdecode, source.classes))
 

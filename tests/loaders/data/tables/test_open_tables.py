@@ -13,8 +13,8 @@ import pyarrow.parquet as parquet
 import pytest
 from folder_trees import plant, settle
 
+from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.tables import open_tables as module
-from penstock.loaders.data.tables.image_list import ImageList
 from penstock.loaders.front.open_source import open_source
 from penstock.pipelines.errors import LoaderError
 
@@ -63,7 +63,7 @@ def test_every_suffix(tree: Path) -> None:
     fingerprints = set()
     for suffix in ("csv", "tsv", "jsonl", "NDJSON", "parquet"):
         source = open_source(tree / f"t.{suffix}")
-        assert isinstance(source, ImageList)
+        assert isinstance(source, IndexedSource)
         assert rows_of(source) == ROWS, suffix
         assert source.classes == (b"0", b"1", b"2")
         fingerprints.add(source.fingerprint)
@@ -162,7 +162,7 @@ def test_a_changed_file_beyond_the_sample_is_seen_by_refreshed(tmp_path: Path) -
     write_csv(tmp_path / "many" / "t.csv", rows)
     settle(tmp_path / "many")
     source = open_source(tmp_path / "many" / "t.csv")
-    assert isinstance(source, ImageList)
+    assert isinstance(source, IndexedSource)
     assert source.refreshed() is source
     os.utime(tmp_path / "many" / "2.jpg", (7, 7))  # 0, 4, 8, ... are the sample
     assert open_source(tmp_path / "many" / "t.csv").content == source.content

@@ -22,8 +22,8 @@ from tar_files import BLOCK, END, entry, header, pack_folder, write_tar
 
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.left_out import NO_IMAGE, NO_SAMPLES, OTHER_IMAGE
-from penstock.loaders.data.files.range_source import RangeSource
 from penstock.loaders.data.tars import tar_index, tar_join, tar_scan, tar_source
 from penstock.loaders.data.tars.tar_headers import AFTER_END, TarReader
 from penstock.loaders.data.tars.tar_source import is_tar_folder
@@ -55,8 +55,8 @@ def shards(tmp_path: Path) -> Path:
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of tars that were scanned, one per scan."""
     found: list[int] = []
-    plain = tar_source.make_table
-    monkeypatch.setattr(tar_source, "make_table", lambda paths, s: (found.append(len(paths)), plain(paths, s))[1])
+    plain = tar_source.index_tars
+    monkeypatch.setattr(tar_source, "index_tars", lambda paths, s: (found.append(len(paths)), plain(paths, s))[1])
     return found
 
 
@@ -86,7 +86,7 @@ def test_a_path_a_pattern_braces_and_a_folder(shards: Path) -> None:
         os.fsencode(shards / "train-000?.tar"),
     ):
         source = open_source(path)
-        assert isinstance(source, RangeSource)
+        assert isinstance(source, IndexedSource)
         assert all_labels(source) == everything
         assert source.describe() == f"12 images, 12 classes, {source.num_bytes / 1e6:,.1f} MB in 3 tar files"
         assert [source.read(i) for i in (11, 0, 5)] == [photo(i) for i in (11, 0, 5)]
@@ -117,7 +117,7 @@ def test_folders_of_tars_hold_neither_images_nor_folders(shards: Path, others: l
         (shards / name).mkdir() if name.endswith("/") else (shards / name).write_bytes(photo(0))
     assert is_tar_folder(os.fsencode(shards)) == is_tars
     if is_tars:
-        assert isinstance(open_source(shards), RangeSource)
+        assert isinstance(open_source(shards), IndexedSource)
 
 
 def test_a_tar_whose_second_half_is_zeros_is_warned_of(shards: Path) -> None:
@@ -368,7 +368,7 @@ def test_options_have_indexes_of_their_own(shards: Path, scans: list[int], tmp_p
 def test_a_source_is_refreshed_if_a_tar_has_changed(shards: Path, scans: list[int]) -> None:
     table = {f"{i:04d}": i % 2 for i in range(13)}
     source = open_source(shards, label=table)
-    assert isinstance(source, RangeSource)
+    assert isinstance(source, IndexedSource)
     assert source.refreshed() is source
     shard(shards / "train-0002.tar", 8, 5)
     again = source.refreshed()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from folder_trees import plant
 
+from penstock.loaders.data.samples import file_stats
+from penstock.loaders.data.samples.file_stats import stat_files
 from penstock.loaders.data.samples.version import MISSING
-from penstock.loaders.data.tables import file_stats
-from penstock.loaders.data.tables.file_stats import stat_files
 from penstock.loaders.system import file_read
 from penstock.pipelines.errors import LoaderError
 

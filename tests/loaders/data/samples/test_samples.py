@@ -1,4 +1,4 @@
-"""The folder index: what goes in comes out, a damaged file is refused, many images are small."""
+"""The index of samples: what goes in comes out, a damaged file is refused, many images are small."""
 
 from __future__ import annotations
 
@@ -11,57 +11,55 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.loaders.data.files.folder_index import FolderIndex
-from penstock.loaders.data.files.folder_index_builder import FileTable, FolderIndexBuilder
+from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.samples.samples_writer import FOLDER_RULES, ContainerTable, SamplesWriter
 from penstock.loaders.system import saved_columns
 from penstock.loaders.system.column_file import DIGEST_BYTES, DamagedIndexError
 
 ROOT = b"/data/\xff odd\nroot"
 
 
-def table(*files: tuple[bytes, int, int, int]) -> FileTable:
-    found = FileTable()
+def table(*files: tuple[bytes, int, int, int]) -> ContainerTable:
+    found = ContainerTable()
     for file in files:
         found.add(*file)
     return found
 
 
-def example_builder(**changes: int) -> FolderIndexBuilder:
-    builder = FolderIndexBuilder()
+def example_builder(**changes: int) -> SamplesWriter:
+    builder = SamplesWriter()
     for name in (b"ant", b"", b"b\xe9"):  # the middle class is empty
         builder.add_class(name)
-    builder.add_folder(b"", 0, 10, 1, 11)
-    builder.add_folder(b"ant", 0, -20, 2)
-    builder.add_folder(b"ant/deep", 0, 30, 2**64 - 1)
-    builder.add_folder(b"b\xe9", 2, 40, 4)
-    builder.add_files(0, table((b"ant/deep/\n.jpg", 2, changes.get("size", 200), -6), (b"ant/a.jpg", 1, 100, 5)))
-    builder.add_files(2, table((b"b\xe9/\xff.png", 3, 0, changes.get("mtime_ns", 7))))
+    builder.add_folder(b"", 0, (10, 11, 1))
+    builder.add_folder(b"ant", 0, (-20, 0, 2))
+    builder.add_folder(b"ant/deep", 0, (30, 0, 2**64 - 1))
+    builder.add_folder(b"b\xe9", 2, (40, 0, 4))
+    builder.add_files(table((b"ant/deep/\n.jpg", 2, changes.get("size", 200), -6), (b"ant/a.jpg", 1, 100, 5)))
+    builder.add_files(table((b"b\xe9/\xff.png", 3, 0, changes.get("mtime_ns", 7))))
     return builder
 
 
-def write(builder: FolderIndexBuilder, path: Path) -> FolderIndex:
+def write(builder: SamplesWriter, path: Path) -> Samples:
     with path.open("wb") as file:
-        builder.write(file, root=ROOT, flat=False, skipped={"hidden": 3})
-    return FolderIndex(os.fsencode(path))
+        builder.write(file, root=ROOT, rules=FOLDER_RULES, flat=False, skipped={"hidden": 3})
+    return Samples(os.fsencode(path))
 
 
 def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     index = write(example_builder(), tmp_path / "index")
-    assert [index.relative_path(i) for i in range(index.num_files)] == [
+    assert [index.container_name(i) for i in range(len(index))] == [
         b"ant/a.jpg",
         b"ant/deep/\n.jpg",
         b"b\xe9/\xff.png",
     ]
     assert [index.folder(i) for i in range(index.num_folders)] == [b"", b"ant", b"ant/deep", b"b\xe9"]
-    assert [index.size(i) for i in range(3)] == [100, 200, 0]
-    assert [index.mtime_ns(i) for i in range(3)] == [5, -6, 7]
+    assert index.sizes.tolist() == [100, 200, 0]
+    assert index.versions.tolist() == [5, -6, 7]
     assert index.labels_of(np.array([2, 0, 1, 2])).tolist() == [2, 0, 0, 2]
     assert index.labels_of(np.array([0])).dtype == np.int64
     assert index.classes == (b"ant", b"", b"b\xe9")
     assert index.class_counts.tolist() == [2, 0, 1]
-    assert index.folder_mtimes.tolist() == [10, -20, 30, 40]
-    assert index.folder_ctimes.tolist() == [11, 0, 0, 0]
-    assert index.folder_inodes.tolist() == [1, 2, 2**64 - 1, 4]
+    assert [stamps for _, stamps in index.folder_stamps()] == [(10, 11, 1), (-20, 0, 2), (30, 0, 2**64 - 1), (40, 0, 4)]
     assert (index.root, index.header.num_bytes, index.header.skipped, index.header.flat) == (
         ROOT,
         300,
@@ -71,14 +69,14 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
 
 
 def test_large_files_and_many_folders_widen_their_columns(tmp_path: Path) -> None:
-    builder = FolderIndexBuilder()
+    builder = SamplesWriter()
     builder.add_class(b"c")
     for number in range(70_000):
-        builder.add_folder(b"c/%d" % number, 0, 0, 0)
-    builder.add_files(0, table((b"c/69999/a.jpg", 69_999, 2**40, 0)))
+        builder.add_folder(b"c/%d" % number, 0)
+    builder.add_files(table((b"c/69999/a.jpg", 69_999, 2**40, 0)))
     index = write(builder, tmp_path / "index")
-    assert index.relative_path(0) == b"c/69999/a.jpg"
-    assert index.size(0) == 2**40
+    assert index.container_name(0) == b"c/69999/a.jpg"
+    assert index.sizes[0] == 2**40
 
 
 def test_the_index_cannot_be_written_to(tmp_path: Path) -> None:
@@ -105,10 +103,10 @@ def test_fingerprint_is_of_names_sizes_and_classes_and_content_also_of_times(tmp
 def test_fingerprint_keeps_names_apart_that_join_to_the_same_text(tmp_path: Path) -> None:
     prints = set()
     for number, names in enumerate([(b"ab", b"c"), (b"a", b"bc")]):
-        builder = FolderIndexBuilder()
+        builder = SamplesWriter()
         builder.add_class(b".")
-        builder.add_folder(b"", 0, 0, 0)
-        builder.add_files(0, table(*((name, 0, 1, 1) for name in names)))
+        builder.add_folder(b"", 0)
+        builder.add_files(table(*((name, 0, 1, 1) for name in names)))
         prints.add(write(builder, tmp_path / str(number)).header.fingerprint)
     assert len(prints) == 2
 
@@ -120,7 +118,7 @@ def test_a_flipped_byte_anywhere_is_found(tmp_path: Path) -> None:
     for position in (*range(0, len(whole) - DIGEST_BYTES, 29), *range(len(whole) - DIGEST_BYTES, len(whole), 5)):
         damaged.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
         with pytest.raises(DamagedIndexError):
-            FolderIndex(os.fsencode(damaged))
+            Samples(os.fsencode(damaged))
 
 
 @pytest.mark.parametrize("verify", [True, False])
@@ -132,17 +130,17 @@ def test_another_length_is_found(tmp_path: Path, verify: bool) -> None:
     for length in {*range(0, len(whole), 8), *range(0, len(whole), 61), *range(len(whole) - 3, len(whole))}:
         damaged.write_bytes(whole[:length])
         with pytest.raises(DamagedIndexError):
-            FolderIndex(os.fsencode(damaged), verify=verify)
+            Samples(os.fsencode(damaged), verify=verify)
     damaged.write_bytes(whole + b"\0")
     with pytest.raises(DamagedIndexError):
-        FolderIndex(os.fsencode(damaged), verify=verify)
+        Samples(os.fsencode(damaged), verify=verify)
 
 
-def forge(index: FolderIndex, path: Path, header: object = None, **columns: np.ndarray) -> bytes:
+def forge(index: Samples, path: Path, header: object = None, **columns: np.ndarray) -> bytes:
     """Write an index of other arrays, with its digest; return its path."""
     document = {**vars(index.header), **header} if isinstance(header, dict) else header or vars(index.header)
     with path.open("wb") as file:
-        FolderIndex.write(file, document, {**index._columns, **columns})
+        Samples.write(file, document, {**index._columns, **columns})
     return os.fsencode(path)
 
 
@@ -152,9 +150,9 @@ def forge(index: FolderIndex, path: Path, header: object = None, **columns: np.n
         (["a list"], {}, "Expected `object`"),
         ({"num_bytes": "300"}, {}, "Expected `int`"),
         ({"format": 2}, {}, "not an index of this version"),
-        ({}, {"file_mtimes": np.zeros(3)}, "array of <f8"),
-        ({}, {"file_mtimes": np.zeros((3, 1), np.int64)}, "array of <i8"),
-        ({}, {"file_mtimes": np.zeros(2, np.int64)}, "differ in length"),
+        ({}, {"container_versions": np.zeros(3)}, "array of <f8"),
+        ({}, {"container_versions": np.zeros((3, 1), np.int64)}, "array of <i8"),
+        ({}, {"container_versions": np.zeros(2, np.int64)}, "differ in length"),
         ({}, {"folder_labels": np.zeros(5, np.int32)}, "differ in length"),
     ],
 )
@@ -164,7 +162,7 @@ def test_an_index_of_another_making_is_refused_even_with_its_digest(
     index = write(example_builder(), tmp_path / "index")
     monkeypatch.setattr(saved_columns, "asdict", lambda document: document)
     with pytest.raises(DamagedIndexError, match=message):
-        FolderIndex(forge(index, tmp_path / "forged", header, **columns))
+        Samples(forge(index, tmp_path / "forged", header, **columns))
 
 
 @pytest.mark.parametrize("length", [b"30", b"1" + b"0" * 17])
@@ -177,24 +175,24 @@ def test_an_array_that_is_longer_than_the_file_is_refused(tmp_path: Path, length
     assert forged != whole
     (tmp_path / "forged").write_bytes(forged + hashlib.blake2b(forged, digest_size=DIGEST_BYTES).digest())
     with pytest.raises(DamagedIndexError, match="not an index of this version"):
-        FolderIndex(os.fsencode(tmp_path / "forged"))
+        Samples(os.fsencode(tmp_path / "forged"))
 
 
 def test_no_file_and_another_format_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DamagedIndexError, match="No such file"):
-        FolderIndex(os.fsencode(tmp_path / "absent"))
+        Samples(os.fsencode(tmp_path / "absent"))
     before = b"penstock index 2" + bytes(1000)  # how the format before numpy's began
     (tmp_path / "index").write_bytes(before + hashlib.blake2b(before, digest_size=DIGEST_BYTES).digest())
     with pytest.raises(DamagedIndexError, match="not an index of this version"):
-        FolderIndex(os.fsencode(tmp_path / "index"))
+        Samples(os.fsencode(tmp_path / "index"))
 
 
 MANY_IMAGES = """
 import os, sys
 import numpy as np
 import psutil
-from penstock.loaders.data.files.folder_index import FolderIndex
-from penstock.loaders.data.files.folder_index_builder import FileTable, FolderIndexBuilder
+from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.samples.samples_writer import FOLDER_RULES, ContainerTable, SamplesWriter
 
 def resident():
     return psutil.Process().memory_info().rss
@@ -203,29 +201,29 @@ def own():  # pages of the mapped file are the machine's, held once for all proc
     return int(open("/proc/self/status").read().partition("RssAnon:")[2].split()[0]) * 1024
 
 path, NUM_IMAGES = sys.argv[1], 250_000
-FolderIndexBuilder(), FolderIndex  # imported, and numpy warm
+SamplesWriter(), Samples  # imported, and numpy warm
 np.unique(np.linspace(0, 1, 5))
 before = resident()
-builder = FolderIndexBuilder()
-root = builder.add_folder(b"", 0, 0, 0)
+builder = SamplesWriter()
+root = builder.add_folder(b"", 0)
 builder.add_class(b".")
-files = FileTable()
+files = ContainerTable()
 for k in range(NUM_IMAGES):
     name = b"ILSVRC2012_%08d.JPEG" % (k * 7_654_321 % 100_000_000)
     files.add(name, root, 110_000 + k, 1_700_000_000_000_000_000 + k)
-builder.add_files(0, files)
+builder.add_files(files)
 del files
 with open(path, "wb") as file:
-    builder.write(file, root=b"/data", flat=True, skipped={})
+    builder.write(file, root=b"/data", rules=FOLDER_RULES, flat=True)
 del builder
-index = FolderIndex(os.fsencode(path))
-assert index.num_files == NUM_IMAGES
-index.labels_of(np.arange(256)), index.relative_path(0)
+index = Samples(os.fsencode(path))
+assert len(index) == NUM_IMAGES
+index.labels_of(np.arange(256)), index.container_name(0)
 opened = own()
-for step in range(0, index.num_files, 256):  # touches every page
-    index.labels_of(np.arange(step, min(step + 256, index.num_files)))
-    for i in range(step, min(step + 256, index.num_files), 8):
-        index.relative_path(i), index.size(i), index.mtime_ns(i)
+for step in range(0, len(index), 256):  # touches every page
+    index.labels_of(np.arange(step, min(step + 256, len(index))))
+    for i in range(step, min(step + 256, len(index)), 8):
+        index.container_name(i), index.container(i)
 print((resident() - before) / 2**20, (own() - opened) / 2**20, os.path.getsize(path) / 2**20)
 """
 # glibc's limits as they are before a large block is freed; after that it keeps up to 64 MiB for the next allocations.

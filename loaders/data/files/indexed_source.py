@@ -1,0 +1,184 @@
+"""Serves the samples of an index as a source: reads them one at a time, from files that must be unchanged."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.folder_scan import FLAT_CLASS, skipped_text
+from penstock.loaders.data.files.reopen_source import Reopening
+from penstock.loaders.data.samples.file_stats import is_unchanged
+from penstock.loaders.data.samples.samples import Samples, as_prefix
+from penstock.loaders.data.samples.version import MISSING
+from penstock.loaders.system.column_file import ColumnFile
+from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
+from penstock.loaders.system.saved_columns import drop_index
+from penstock.pipelines.errors import LoaderError, count_text, size_text
+from penstock.pipelines.native.rows import Names, Rows
+
+# An image of 100 megapixels, which is pipelines' limit, takes up to 400 MB uncompressed.
+MAX_FILE_BYTES = 512 << 20
+
+
+class IndexedSource:
+    """Read samples from where an index says that they are; a file that has changed since is refused.
+
+    Pickles as the name and digest of its index, which each worker maps.
+
+    Args:
+        samples: where they lie.
+        max_file_bytes: a larger sample is refused before it is read.
+        reopen: makes this source again from the data as it is now, from its files too if `rescan`.
+        is_listed: whether a table or listing says which samples there are, so that only reopening shows a change.
+        root: stands in for the folder that was indexed.
+        base: folder to which names of samples are relative; None for names that are whole paths.
+        one_class: why all samples are of one class, in words.
+
+    Attributes:
+        classes: class names, by class number.
+        fingerprint: hex digest that identifies samples and labels.
+        content: hex digest that also covers the versions of containers.
+        skipped: reason -> number of entries that were found but skipped.
+        num_bytes: bytes of all samples.
+        retries: reads that were repeated because of transient failures.
+        root: the folder of the containers; there is no such attribute if they lie in none.
+    """
+
+    root: bytes
+
+    def __init__(
+        self,
+        samples: Samples,
+        max_file_bytes: int = MAX_FILE_BYTES,
+        reopen: Callable[..., IndexedSource] | None = None,
+        *,
+        is_listed: bool = False,
+        root: bytes | None = None,
+        base: bytes | None = None,
+        one_class: str = "samples without labels count as one class",
+    ) -> None:
+        header = samples.header
+        self.samples, self._max_file_bytes = samples, max_file_bytes
+        self._reopen: Callable[..., IndexedSource] = reopen or Reopening()
+        self._about: dict[str, Any] = {"is_listed": is_listed, "root": root, "base": base, "one_class": one_class}
+        self.classes, self.fingerprint, self.skipped = samples.classes, header.fingerprint, header.skipped
+        self.content, self.num_bytes, self.retries = header.content, header.num_bytes, 0
+        if samples.has_folders:
+            self.root = samples.root if root is None else root
+        self._root = root
+        self._names = samples.names(root)  # the same object each time: the native library looks at it once
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def read(self, index: int) -> bytes:
+        """Read the encoded image `index`; b"" for an empty file. Transient failures are retried, counted in `retries`.
+
+        Raises LoaderError: E-MISSING, E-CHANGED (size or time of the file differ from the index), E-ACCESS, E-READ,
+        E-BOMB for more than max_file_bytes; IndexError.
+        """
+        path = self.path(index)
+        number, start, size = self.samples.place(index)
+        name, file_size, version = self.samples.container(number, self._root)
+        if size > self._max_file_bytes:
+            raise oversize_error(size, self._max_file_bytes, index, path)
+        with located_errors(index, path, self.samples.file):
+            return with_retries(lambda: read_unchanged(name, file_size, version.number, start, size), self._count_retry)
+
+    def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
+        """Fill `rows` with the places of images `indices`; one larger than max_file_bytes stays ELSEWHERE."""
+        self.samples.locate(indices, rows, self._max_file_bytes)
+        return self._names
+
+    def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return self.samples.labels_of(indices)
+
+    def path(self, index: int) -> bytes:
+        """Return what error texts call image `index`: the path of its container, and behind a colon its key."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)}")
+        samples = self.samples
+        path = samples.prefix(self._root) + samples.container_name(samples.place(index)[0])
+        return path + b":" + samples.key(index) if samples.has_ranges else path
+
+    def name(self, index: int) -> bytes:
+        """Return the name of image `index` wherever its data set lies: its key, or its path relative to the base."""
+        path = self.path(index)
+        return self.samples.key(index) if self.samples.has_ranges else self._below_base(path)
+
+    def _below_base(self, path: bytes) -> bytes:
+        base: bytes | None = self._about["base"]
+        return path if base is None else path.removeprefix(as_prefix(base))
+
+    def ranges(self, indices: Iterable[int]) -> Iterator[tuple[bytes, int, int]]:
+        """Yield where images `indices` lie: path of the container, offset, bytes."""
+        for number, start, size in map(self.samples.place, indices):
+            yield self.samples.container(number, self._root).name, start, size
+
+    def count_missing(self, indices: npt.NDArray[np.int64]) -> int:
+        """Count the images `indices` (int64 [n]) whose files were not there when they were indexed."""
+        return int(np.count_nonzero(self.samples.versions[self.samples.container_of(indices)] == MISSING.number))
+
+    def is_unchanged(self) -> bool:
+        """Return whether every container is as it was when it was indexed.
+
+        Opening compares only a sample of many files, because each is compared again when it is read. A cache is read
+        instead of the files, so its check compares all.
+        """
+        return is_unchanged(self.samples, self._root)
+
+    def refreshed(self) -> IndexedSource:
+        """Return this source if the data is unchanged, otherwise one of the data as it is now."""
+        is_same = self.is_unchanged()
+        if is_same and not self._about["is_listed"]:
+            return self
+        again = self._reopen(rescan=not is_same)
+        return self if again.content == self.content else again
+
+    def describe(self) -> str:
+        """Return one line: images, classes, bytes, containers, what was skipped."""
+        kind, count = self.samples.header.kind, self.samples.num_containers
+        where = f"{count:,} {kind if count != 1 else kind.removesuffix('s')}" if kind else ""
+        return describe_images(self, self.num_bytes, self._about["one_class"], where)
+
+    def _count_retry(self) -> None:
+        self.retries += 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(IndexedSource, **self._about), (self.samples, self._max_file_bytes)
+
+
+def describe_images(source: Source, num_bytes: int, one_class: str, where: str = "") -> str:
+    """Return one line: images, classes, bytes, `where` they are, what was skipped.
+
+    one_class: why all images are of one class, in words.
+    """
+    images, classes = count_text(len(source), "image"), count_text(len(source.classes), "class")
+    if source.classes == (FLAT_CLASS,):
+        classes += f" ({one_class})"
+    return f"{images}, {classes}, {size_text(num_bytes)}{where and f' in {where}'}{skipped_text(source.skipped)}"
+
+
+@contextlib.contextmanager
+def located_errors(sample: int, path: bytes, index: ColumnFile) -> Iterator[None]:
+    """Turn what a read of an indexed sample raises into LoaderErrors with its place; drop an index that is outdated."""
+    try:
+        yield
+    except OSError as error:
+        raise read_error(error, path).locate(sample=sample) from error
+    except LoaderError as error:
+        drop_index(index)
+        raise error.locate(sample=sample) from None
+
+
+def oversize_error(size: int, limit: int, sample: int, path: bytes) -> LoaderError:
+    """Return the error of an encoded image that is too large to be one."""
+    cause = f"the file has {size:,} bytes, more than max_file_bytes={limit:,}"
+    fix = f"open_source(folder, max_file_bytes={size}) if it is an image, or remove the file"
+    return LoaderError("E-BOMB", cause, fix=fix, sample=sample, path=path)

@@ -1,0 +1,59 @@
+"""Looks up sizes and versions of many files or objects."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import MappingProxyType
+
+from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, is_url
+from penstock.loaders.data.remote.path_or_url import find_object
+from penstock.loaders.data.samples.file_stats import Show, Stats, is_unchanged, stat_files
+from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.samples.version import MISSING, Container
+
+REMOTE_THREADS = 64
+Listed = Mapping[bytes, RemoteObject | None]  # what is known already of objects, by URL
+NONE_LISTED: Listed = MappingProxyType({})
+
+
+def stat_places(
+    prefix: bytes, chunks: Iterable[list[bytes]], show: Show = lambda done: None, listed: Listed = NONE_LISTED
+) -> Stats:
+    """Return sizes and versions of prefix + name, files or objects, as stat_files does.
+
+    Raises LoaderError for storage that fails.
+    """
+    return stat_objects(prefix, chunks, show, listed) if is_url(prefix) else stat_files(prefix, chunks, show)
+
+
+def stat_objects(
+    prefix: bytes, chunks: Iterable[list[bytes]], show: Show = lambda done: None, listed: Listed = NONE_LISTED
+) -> Stats:
+    """Return sizes and versions of the objects prefix + name, as stat_files does of files."""
+    sizes, versions, store = array("Q"), array("q"), ObjectStore()
+    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+        for names in chunks:
+            known = {prefix + name: listed.get(prefix + name) for name in names}
+            unknown = [url for url, found in known.items() if found is None]
+            known |= zip(unknown, pool.map(partial(find_object, store), unknown), strict=True)
+            for name in names:
+                found = known[prefix + name] or RemoteObject(0, MISSING)
+                sizes.append(found.size)
+                versions.append(found.version.number)
+            show(len(sizes))
+    return sizes, versions
+
+
+def is_current(samples: Samples, *, every: bool = True) -> bool:
+    """Return whether indexed files or objects are as they were then, see is_unchanged."""
+    return is_unchanged(samples, every=every, stat=stat_objects if samples.are_objects else stat_files)
+
+
+def are_same_objects(containers: Sequence[Container]) -> bool:
+    """Return whether objects have their sizes and versions still. Raises LoaderError for storage that fails."""
+    found = zip(*stat_objects(b"", [[container.name for container in containers]]), strict=True)
+    known = [(container.size, container.version.number) for container in containers]
+    return all(container.version.is_known for container in containers) and list(found) == known

@@ -1,0 +1,43 @@
+"""Opens saved indexes of samples, and serves samples in files or by URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.loaders.data.files.indexed_source import IndexedSource
+from penstock.loaders.data.labels.stored_labels import Labels, next_to, save_with_labels
+from penstock.loaders.data.remote.object_stats import is_current
+from penstock.loaders.data.remote.remote_source import RemoteOptions, RemoteSource
+from penstock.loaders.data.samples.columns import SavedColumns
+from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.system.saved_columns import Write, load_saved
+
+
+def load_or_make(
+    name: bytes, made_by: str, make: Callable[[], tuple[Write, Labels]], *, rescan: bool = False
+) -> tuple[Samples, SavedColumns | None]:
+    """Return the saved index `name`, and its labels that are not class numbers; made and saved if it has changed.
+
+    Of many containers a sample is compared: each is compared again when it is read.
+    """
+    samples = None if rescan else load_saved(name, Samples)
+    if samples is not None and samples.header.made_by == made_by and is_current(samples, every=False):
+        digest = samples.header.labels
+        labels = load_saved(next_to(name), SavedColumns) if digest else None
+        if not digest or (labels is not None and labels.identity == digest):
+            return samples, labels
+    return save_with_labels(name, *make())
+
+
+def serve_samples(
+    samples: Samples,
+    remote: RemoteOptions | None,
+    max_file_bytes: int,
+    reopen: Callable[..., IndexedSource] | None = None,
+    **about: Any,
+) -> IndexedSource:
+    """Serve samples in files, or by URL with the options `remote`; `about` as of IndexedSource."""
+    if remote is None:
+        return IndexedSource(samples, max_file_bytes, reopen, **about)
+    return RemoteSource(samples, remote, reopen, **about)

@@ -1,0 +1,102 @@
+"""Looks up sizes and versions of many files, in threads, and finds out whether indexed data has changed."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.samples.version import MISSING, Version, stamps_of
+from penstock.loaders.system.file_read import TRANSIENT, read_error, with_retries
+
+THREADS = 32  # for network storage; on a local disk they take no more processor time than one
+NUM_SAMPLED = 256
+_CHUNK = 1024
+Stats = tuple["array[int]", "array[int]"]  # sizes, and numbers of versions
+Show = Callable[[int], None]
+
+
+def stat_files(prefix: bytes, chunks: Iterable[list[bytes]], show: Show = lambda done: None) -> Stats:
+    """Return sizes and versions of the files prefix + name, chunk by chunk; MISSING for a missing one.
+
+    show: called with the number of files done. Raises LoaderError for storage that fails.
+    """
+    sizes, versions = array("Q"), array("q")
+    waiting: deque[Future[Stats]] = deque()
+
+    def keep(stats: Stats) -> None:
+        sizes.extend(stats[0])
+        versions.extend(stats[1])
+        show(len(sizes))
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for names in chunks:
+            waiting.append(pool.submit(_stat_chunk, prefix, names))
+            if len(waiting) > 2 * THREADS:
+                keep(waiting.popleft().result())
+        for future in waiting:
+            keep(future.result())
+    return sizes, versions
+
+
+def _stat_chunk(prefix: bytes, names: list[bytes]) -> Stats:
+    sizes, versions = array("Q"), array("q")
+    for name in names:
+        size, version = _stat(prefix + name)
+        sizes.append(size)
+        versions.append(version)
+    return sizes, versions
+
+
+def _stat(path: bytes) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        if error.errno not in TRANSIENT:
+            return 0, MISSING.number
+        try:
+            status = with_retries(lambda: os.stat(path))
+        except OSError as again:
+            raise read_error(again, path) from again
+    version = Version.of_file(status)
+    return (0 if version is MISSING else status.st_size), version.number
+
+
+def is_unchanged(
+    samples: Samples,
+    root: bytes | None = None,
+    *,
+    every: bool = True,
+    stat: Callable[[bytes, Iterable[list[bytes]]], Stats] = stat_files,
+) -> bool:
+    """Return whether the data is as it was when it was indexed.
+
+    A file that is added, removed or renamed changes the stamps of its folder, which are compared if it was listed. The
+    mtime can be set back (tar, cp -a), the ctime cannot. A file that is overwritten in place changes neither: `every`
+    container is compared (6 us for a file that the kernel knows), or NUM_SAMPLED of them and of those that were
+    missing. Reading a container compares it again.
+
+    root: stands in for the folder that was indexed. stat: looks up containers.
+    """
+    if samples.find_unknown() is not None:
+        return False
+    prefix = samples.prefix(root)
+    try:
+        if any(stamps_of(os.stat(prefix + path)) != stamps for path, stamps in samples.folder_stamps()):
+            return False
+    except OSError:
+        return False
+    if samples.has_stamps:
+        return all(container.is_unchanged() for container in samples.containers())
+    some = np.arange(samples.num_containers)
+    if not every:
+        missing = np.flatnonzero(samples.versions == MISSING.number)[:NUM_SAMPLED]
+        some = np.union1d(np.linspace(0, len(some) - 1, NUM_SAMPLED).astype(int), missing)
+    parts = (some[first : first + _CHUNK].tolist() for first in range(0, len(some), _CHUNK))
+    sizes, versions = stat(prefix, ([samples.container_name(number) for number in numbers] for numbers in parts))
+    return np.array_equal(sizes, samples.container_sizes[some]) and np.array_equal(versions, samples.versions[some])

@@ -1,0 +1,223 @@
+"""Looks up samples in a mapped index: the containers that hold them, and where they lie in these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.samples.version import MISSING, Container, Version
+from penstock.loaders.system.column_file import split_names
+from penstock.loaders.system.json_file import ByteText
+from penstock.loaders.system.saved_columns import SavedIndex
+from penstock.pipelines.native.locate import FileTables
+from penstock.pipelines.native.rows import FILE, NO_NAMES, Names, Rows
+
+FORMAT = 5  # the version of the file, and of the rules by which samples are ordered and counted
+# Name -> types it may have; the file holds the header and these, in this order, as numpy.save writes them.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "root": ("|u1",),
+    "class_names": ("|u1",),
+    "class_offsets": ("<u8",),
+    "class_counts": ("<i8",),
+    "folder_names": ("|u1",),
+    "folder_offsets": ("<u8",),
+    "folder_labels": ("<i4",),
+    "folder_mtimes": ("<i8",),
+    "folder_ctimes": ("<i8",),
+    "folder_inodes": ("<u8",),
+    "container_names": ("|u1",),
+    "container_offsets": ("<u4", "<u8"),
+    "container_folders": ("<u2", "<u4"),
+    "container_sizes": ("<u4", "<u8"),
+    "container_versions": ("<i8",),
+    "container_ctimes": ("<i8",),
+    "container_inodes": ("<u8",),
+    "sample_names": ("|u1",),
+    "sample_offsets": ("<u4", "<u8"),
+    "sample_containers": ("|u1", "<u2", "<u4"),
+    "sample_starts": ("<u4", "<u8"),
+    "sample_sizes": ("<u4", "<u8"),
+    "sample_labels": ("<i4",),
+}
+_STAMPS = ("folder_mtimes", "folder_ctimes", "folder_inodes", "container_ctimes", "container_inodes")
+_MAX_NAME_BYTES = 1 << 16  # no system opens a file whose name is longer
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplesHeader:
+    """Describe an index of samples; stored in the file as JSON.
+
+    Attributes:
+        fingerprint: hex digest that identifies names, sizes and labels of the samples.
+        content: hex digest that also covers where they lie, and the versions of their containers.
+        num_bytes: total size of all samples.
+        skipped: reason -> number of entries that were skipped.
+        examples: reason -> name of one of them.
+        made_by: what else decides the content, such as a table or options; compared before a saved index is used.
+        labels: hex digest of the labels next to this index, if they are not class numbers.
+        kind: what the containers are, in words: "tar files"; "" if each is a sample.
+        flat: whether the samples have no labels, and are of one class.
+    """
+
+    fingerprint: str
+    content: str
+    num_bytes: int
+    skipped: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, ByteText] = field(default_factory=dict)
+    made_by: str = ""
+    labels: str = ""
+    kind: str = ""
+    flat: bool = False
+    format: int = FORMAT
+
+
+class Samples(SavedIndex):
+    """Look up samples: no Python object for each, and no column that says what others say.
+
+    A container is a file or object. Containers of many lie in folders, whose labels are theirs; their names are
+    relative to these, those of folders to the root. Where each container is one sample there is no table of samples.
+
+    Attributes:
+        root: folder or URL of the folders.
+        classes, class_counts: names of the classes, and how many samples each has.
+        has_ranges: whether samples are parts of containers.
+        has_folders, has_stamps: whether containers lie in folders, and have ctime and inode.
+        are_objects: whether containers are objects, by URL.
+        sizes: bytes of each sample.
+        container_sizes, versions: bytes of each container, and the number of its Version.
+    """
+
+    kinds, header_class, optional = COLUMNS, SamplesHeader, ("container_folders", *_STAMPS)
+    header: SamplesHeader
+
+    def __init__(self, path: bytes, verify: bool = True) -> None:
+        super().__init__(path, verify)
+        self._columns = columns = self.file.columns
+        self.root = columns["root"].tobytes()
+        self.classes = split_names(columns["class_names"], columns["class_offsets"])
+        self.class_counts = columns["class_counts"]
+        self.num_folders, self.num_containers = len(columns["folder_labels"]), len(columns["container_sizes"])
+        self.has_ranges, self.has_folders = len(columns["sample_containers"]) > 0, self.num_folders > 0
+        self.has_stamps = len(columns["container_inodes"]) > 0
+        self.container_sizes, self.versions = columns["container_sizes"], columns["container_versions"]
+        self.sizes = columns["sample_sizes"] if self.has_ranges else self.container_sizes
+        self._tables = None if self.has_ranges else FileTables(columns)
+        # A memoryview gives Python integers in a third of the time that numpy takes for a scalar.
+        self._scalars = {name: column.data for name, column in columns.items()}
+        place = self.root if self.has_folders or not self.num_containers else self._name("container", 0)
+        self.are_objects = not place.startswith(b"/")
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def labels_of(self, indices: Indices) -> Indices:
+        """Return the class numbers (int64) of samples."""
+        columns = self._columns
+        if self.has_ranges:
+            return columns["sample_labels"][indices].astype(np.int64)
+        return columns["folder_labels"][columns["container_folders"][indices]].astype(np.int64)
+
+    def key(self, index: int) -> bytes:
+        """Return the name of a sample within its container; b"" if it is the whole container."""
+        return self._name("sample", index) if self.has_ranges else b""
+
+    def place(self, index: int) -> tuple[int, int, int]:
+        """Return the number of the container of a sample, where in it the sample begins, and its bytes."""
+        table = self._scalars
+        if not self.has_ranges:
+            return index, 0, table["container_sizes"][index]
+        return table["sample_containers"][index], table["sample_starts"][index], table["sample_sizes"][index]
+
+    def container_of(self, indices: Indices) -> Indices:
+        """Return the numbers (int64) of the containers of samples."""
+        return self._columns["sample_containers"][indices].astype(np.int64) if self.has_ranges else indices
+
+    def starts(self, indices: Indices) -> Indices:
+        """Return where (int64) samples begin in their containers."""
+        return self._columns["sample_starts"][indices].astype(np.int64) if self.has_ranges else np.zeros_like(indices)
+
+    def prefix(self, root: bytes | None = None) -> bytes:
+        """Return what the names of containers are appended to; `root` stands in for the folder that was indexed."""
+        return as_prefix(self.root if root is None else root) if self.has_folders else b""
+
+    def folder(self, number: int) -> bytes:
+        """Return the path of a folder relative to the root; b"" is the root."""
+        return self._name("folder", number)
+
+    def container_name(self, number: int) -> bytes:
+        """Return the name of a container relative to the root; without folders, its whole path or URL."""
+        name = self._name("container", number)
+        folder = self.folder(self._scalars["container_folders"][number]) if self.has_folders else b""
+        return folder + b"/" + name if folder else name
+
+    def container(self, number: int, root: bytes | None = None) -> Container:
+        """Return a container; `root` stands in for the folder that was indexed."""
+        table = self._scalars
+        stored = table["container_versions"][number]
+        if self.are_objects:
+            version = Version.of_stored_object(stored)
+        elif self.has_stamps:
+            version = Version(stored, table["container_ctimes"][number], table["container_inodes"][number])
+        else:
+            version = Version(stored)
+        return Container(self.prefix(root) + self.container_name(number), table["container_sizes"][number], version)
+
+    def containers(self) -> Iterator[Container]:
+        """Return all containers."""
+        return map(self.container, range(self.num_containers))
+
+    def folder_stamps(self) -> Iterator[tuple[bytes, tuple[int, int, int]]]:
+        """Yield path, mtime, ctime and inode of each folder that was listed; of a list there are none."""
+        mtimes, ctimes, inodes = (self._columns[f"folder_{name}"].tolist() for name in ("mtimes", "ctimes", "inodes"))
+        stamps: Iterator[tuple[int, int, int]] = zip(mtimes, ctimes, inodes, strict=True)
+        return ((self.folder(number), own) for number, own in enumerate(stamps))
+
+    def find_unknown(self) -> int | None:
+        """Return the first container whose version is not known; None if there is none."""
+        unknown = np.flatnonzero((self.versions < 0) & (self.versions != MISSING.number))
+        return int(unknown[0]) if self.are_objects and len(unknown) else None
+
+    def names(self, root: bytes | None = None) -> Names:
+        """Return the names that located rows point into."""
+        names = self._columns["container_names"]
+        if not self.has_folders:
+            return NO_NAMES._replace(names=names)
+        return Names(self.prefix(root), self._columns["folder_names"], names)
+
+    def locate(self, indices: Indices, rows: Rows, max_file_bytes: int = 1 << 62) -> None:
+        """Fill `rows` (ROW [n], zeroed) with where samples `indices` lie in names().
+
+        One larger than `max_file_bytes` stays ELSEWHERE.
+        """
+        if self._tables is not None and self._tables.locate(indices, rows, max_file_bytes):
+            return
+        columns, containers = self._columns, self.container_of(indices)
+        sound = self._find_names("container", containers, rows, "name")
+        if self.has_folders:
+            sound &= self._find_names("folder", columns["container_folders"][containers], rows, "folder")
+        rows["name_bytes"] = np.where(sound, rows["name_bytes"], 0)  # for Python to read
+        rows["offset"], rows["size"] = self.starts(indices), self.sizes[indices]
+        rows["file_size"], rows["mtime_ns"] = self.container_sizes[containers], self.versions[containers]
+        rows["kind"] = np.where(rows["size"] <= max_file_bytes, FILE, rows["kind"])
+
+    def _find_names(self, table: str, numbers: npt.NDArray[np.integer], rows: Rows, to: str) -> npt.NDArray[np.bool_]:
+        """Set where names lie; return which are sound: a digest does not prove that an index was made in good faith."""
+        offsets, total = self._columns[f"{table}_offsets"], len(self._columns[f"{table}_names"])
+        begin, end = offsets[numbers].astype(np.int64), offsets[numbers.astype(np.int64) + 1].astype(np.int64)
+        rows[to], rows[f"{to}_bytes"] = begin, end - begin
+        sound: npt.NDArray[np.bool_] = (begin >= 0) & (begin <= end) & (end <= total)
+        sound &= end - begin < _MAX_NAME_BYTES
+        return sound
+
+    def _name(self, table: str, number: int) -> bytes:
+        offsets = self._scalars[f"{table}_offsets"]
+        return bytes(self._scalars[f"{table}_names"][offsets[number] : offsets[number + 1]])
+
+
+def as_prefix(root: bytes) -> bytes:
+    """Return what the names of an index are appended to: the root and a slash, if it does not end with one."""
+    return root if root.endswith(b"/") else root + b"/"

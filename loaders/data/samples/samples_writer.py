@@ -1,0 +1,227 @@
+"""Collects classes, folders, containers and samples in packed columns, and writes them as an index of samples."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, islice
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.samples.samples import Samples, SamplesHeader
+from penstock.loaders.data.samples.version import Container
+from penstock.loaders.system.column_file import DIGEST_BYTES, Columns, join_names, narrowest
+
+# The rules of fingerprints, with their versions.
+FOLDER_RULES, LIST_RULES = b"penstock image folder 1", b"penstock image list 1"
+_RANGE_RULES = b"penstock ranges 1"
+CHUNK = 4096  # names that are Python objects at a time
+
+
+class PackedNames(Sequence[bytes]):
+    """Hold names one after another, without an object for each."""
+
+    def __init__(self) -> None:
+        self.text, self.ends = bytearray(), array("Q", [0])
+
+    def append(self, name: bytes) -> None:
+        """Add a name."""
+        self.text += name
+        self.ends.append(len(self.text))
+
+    def extend(self, names: Sequence[bytes]) -> None:
+        """Add several names."""
+        self.ends.extend(islice(accumulate(map(len, names), initial=len(self.text)), 1, None))
+        self.text += b"".join(names)
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __getitem__(self, number: int) -> bytes:  # type: ignore[override]
+        return bytes(self.text[self.ends[number] : self.ends[number + 1]])
+
+    def take(self, numbers: npt.NDArray[np.int64]) -> PackedNames:
+        """Return some of the names, in this order."""
+        taken = PackedNames()
+        for first in range(0, len(numbers), CHUNK):
+            taken.extend([self[number] for number in numbers[first : first + CHUNK].tolist()])
+        return taken
+
+    def columns(self, table: str) -> Columns:
+        """Return the columns of the names of a table."""
+        offsets = np.frombuffer(self.ends, np.uint64)
+        return {f"{table}_names": np.frombuffer(self.text, np.uint8), f"{table}_offsets": offsets}
+
+
+class ContainerTable:
+    """Collect containers in their order: 28 bytes each and the name.
+
+    Attributes:
+        names, sizes, versions: of each its name, its bytes, and the number of its Version.
+        folders: of each the number of its folder.
+    """
+
+    def __init__(self) -> None:
+        self.names, self.folders = PackedNames(), array("I")
+        self.sizes, self.versions = array("Q"), array("q")
+
+    def add(self, name: bytes, folder: int, size: int, version: int) -> None:
+        """Add a container."""
+        self.names.append(name)
+        self.folders.append(folder)
+        self.sizes.append(size)
+        self.versions.append(version)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class SamplesWriter:
+    """Collect what Samples looks up, then write it.
+
+    Images in folders, or of a list, are containers in folders with labels; others are samples in containers.
+
+    Attributes:
+        classes: names of the classes.
+        containers: the containers.
+        paths: digest of the paths of containers in folders.
+        keys, container_of, starts, sizes: of the samples in containers; starts and sizes in bytes.
+        labels: class numbers (int32) of these.
+        probe: digest of some of the samples' bytes, where keys and sizes do not tell the samples apart.
+    """
+
+    def __init__(self) -> None:
+        self.classes: list[bytes] = []
+        self.folders, self.folder_labels, self.folder_mtimes = PackedNames(), array("i"), array("q")
+        self._folder_ctimes, self._folder_inodes = array("q"), array("Q")
+        self.containers, self._ctimes, self._inodes = ContainerTable(), array("q"), array("Q")
+        self.paths = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self.keys, self.labels = PackedNames(), np.zeros(0, np.int32)
+        self.container_of, self.starts, self.sizes = array("q"), array("q"), array("q")
+        self.probe = b""
+
+    def add_class(self, name: bytes) -> int:
+        """Add a class and return its number."""
+        self.classes.append(name)
+        return len(self.classes) - 1
+
+    def add_folder(self, path: bytes, label: int, stamps: tuple[int, int, int] | None = None) -> int:
+        """Add a folder, `path` relative to the root, whose images are of class `label`; return its number.
+
+        stamps: mtime, ctime and inode, of a folder that was listed; of all folders or none.
+        """
+        self.folders.append(path)
+        self.folder_labels.append(label)
+        columns = (self.folder_mtimes, self._folder_ctimes, self._folder_inodes)
+        for column, stamp in zip(columns, stamps or (), strict=False):
+            column.append(stamp)
+        return len(self.folders) - 1
+
+    def add_files(self, files: ContainerTable) -> None:
+        """Append the images of a class, sorted by name (bytes); the names are paths relative to the root."""
+        names, table = files.names, self.containers
+        order = np.array(sorted(range(len(files)), key=names.__getitem__), np.int64)
+        for first in range(0, len(order), CHUNK):
+            paths = [names[number] for number in order[first : first + CHUNK].tolist()]
+            self.paths.update(b"\0".join(paths) + b"\0")
+            table.names.extend([path[path.rfind(b"/") + 1 :] for path in paths])
+        for column in ("folders", "sizes", "versions"):
+            getattr(table, column).frombytes(np.asarray(getattr(files, column))[order].tobytes())
+
+    def add_container(self, container: Container) -> int:
+        """Add a container that lies in no folder; return its number."""
+        name, size, version = container
+        self.containers.names.append(name)
+        self.containers.sizes.append(size)
+        self.containers.versions.append(version.number)
+        self._ctimes.append(version.ctime_ns)
+        self._inodes.append(version.inode)
+        return len(self.containers) - 1
+
+    def add_samples(self, container_of: Any, starts: Any, sizes: Any, keys: Sequence[bytes]) -> None:
+        """Add samples: numbers of their containers, where they begin there, their bytes (int64 [n]), their keys."""
+        columns = ((self.container_of, container_of), (self.starts, starts), (self.sizes, sizes))
+        for column, values in columns:
+            column.frombytes(np.ascontiguousarray(values, np.int64).tobytes())
+        self.keys.extend(keys)
+
+    def keep(self, samples: npt.NDArray[np.int64]) -> None:
+        """Keep only these samples, in this order."""
+        self.keys = self.keys.take(samples)
+        for name in ("container_of", "starts", "sizes"):
+            setattr(self, name, array("q", np.asarray(getattr(self, name))[samples].tobytes()))
+
+    def write(self, file: BinaryIO, *, root: bytes = b"", rules: bytes = b"", **about: Any) -> None:
+        """Write the index. Raises OSError.
+
+        rules: FOLDER_RULES or LIST_RULES of containers in folders. about: other fields of SamplesHeader.
+        """
+        table, has_ranges = self.containers, len(self.keys) > 0
+        folders = np.frombuffer(table.folders, np.uint32)
+        labels = self.labels if has_ranges else np.frombuffer(self.folder_labels, np.int32)[folders]
+        counts = np.bincount(labels, minlength=len(self.classes)).astype(np.int64)
+        starts, sizes = np.asarray(self.starts), np.asarray(self.sizes)
+        if has_ranges:
+            fingerprint, content = self._identify_ranges()
+        else:
+            fingerprint, content = self._identify_files(rules, counts if rules == FOLDER_RULES else labels)
+        class_names, class_offsets = join_names(self.classes)
+        header = SamplesHeader(
+            fingerprint=fingerprint,
+            content=content,
+            num_bytes=int(np.sum(sizes if has_ranges else table.sizes)),
+            **about,
+        )
+        has_stamps = any(self._inodes)
+        columns: Columns = {
+            "root": np.frombuffer(root, np.uint8),
+            "class_names": class_names,
+            "class_offsets": class_offsets,
+            "class_counts": counts,
+            **self.folders.columns("folder"),
+            "folder_labels": np.frombuffer(self.folder_labels, np.int32),
+            "folder_mtimes": np.frombuffer(self.folder_mtimes, np.int64),
+            "folder_ctimes": np.frombuffer(self._folder_ctimes, np.int64),
+            "folder_inodes": np.frombuffer(self._folder_inodes, np.uint64),
+            **table.names.columns("container"),
+            "container_folders": narrowest(folders, np.uint16, np.uint32),
+            "container_sizes": narrowest(np.frombuffer(table.sizes, np.uint64), np.uint32, np.uint64),
+            "container_versions": np.frombuffer(table.versions, np.int64),
+            "container_ctimes": np.array(self._ctimes if has_stamps else (), np.int64),
+            "container_inodes": np.array(self._inodes if has_stamps else (), np.uint64),
+            **self.keys.columns("sample"),
+            "sample_containers": narrowest(np.asarray(self.container_of), np.uint8, np.uint16, np.uint32),
+            "sample_starts": narrowest(starts, np.uint32, np.uint64),
+            "sample_sizes": narrowest(sizes, np.uint32, np.uint64),
+            "sample_labels": self.labels.astype(np.int32),
+        }
+        for name in ("container_offsets", "sample_offsets"):
+            columns[name] = narrowest(columns[name], np.uint32, np.uint64)
+        Samples.write(file, header, columns)
+
+    def _identify_files(self, rules: bytes, labels: npt.NDArray[Any]) -> tuple[str, str]:
+        """Return digests of the number of images, paths, sizes and classes; the second of versions, too."""
+        table = self.containers
+        digest = hashlib.blake2b(rules, digest_size=DIGEST_BYTES)
+        digest.update(len(table).to_bytes(8, "little"))
+        for part in (self.paths.digest(), table.sizes, np.ascontiguousarray(labels).data, b"\0".join(self.classes)):
+            digest.update(part)
+        fingerprint = digest.hexdigest()
+        content = hashlib.blake2b(fingerprint.encode(), digest_size=DIGEST_BYTES)
+        content.update(table.versions)
+        return fingerprint, content.hexdigest()
+
+    def _identify_ranges(self) -> tuple[str, str]:
+        """Return digests of keys, sizes, labels and classes; the second of containers, not their names, too."""
+        digest, table = hashlib.blake2b(_RANGE_RULES, digest_size=DIGEST_BYTES), self.containers
+        lengths, sizes = np.diff(np.asarray(self.keys.ends)), np.asarray(self.sizes)
+        for part in (self.keys.text, lengths, sizes, self.labels.astype(np.int32), *join_names(self.classes)):
+            digest.update(np.ascontiguousarray(part).data if isinstance(part, np.ndarray) else part)
+        digest.update(self.probe)
+        fingerprint = digest.hexdigest()
+        for column in (table.sizes, table.versions, self.container_of, self.starts):
+            digest.update(column)
+        return fingerprint, digest.hexdigest()
