@@ -70,8 +70,8 @@ class HostBatch:
     extras: Mapping[str, tuple[npt.NDArray[Any], ...]] = field(default_factory=dict)
     augments: tuple[AugmentPlan | None, ...] = (None,)
     moved: tuple[Mapping[str, Any] | None, ...] = ()
-    sizes: npt.NDArray[np.int32] | None = None
-    exif: npt.NDArray[np.uint8] | None = None
+    sizes: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), np.int32))
+    exif: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
     output_sizes: tuple[tuple[int, int], ...] = ()
     fields: dict[str, Any] = field(default_factory=dict)
     is_placed: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,6 @@ from penstock.pipelines.fields.placement import (
 )
 from penstock.pipelines.fields.ragged import Ragged, take_rows
 from penstock.pipelines.messages.user_warnings import warn_user
-from penstock.pipelines.plan.augmentations import AugmentPlan
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.plan.moves import forward_matrices
 
@@ -48,23 +47,20 @@ class ServedFields:
 
     def __call__(self, batch: HostBatch) -> HostBatch:
         """Return a batch with its fields; with several views, what moves with the image is a tuple of one for each."""
-        plans = batch.augments
-        fields = self._look_up(batch, plans) if has_fields(self._source) else batch.fields
+        fields = self._look_up(batch) if has_fields(self._source) else batch.fields
         if self._with_geometry:
-            views = [self._find_geometry(batch, view, moves) for view, moves in enumerate(plans)]
+            views = [self._find_geometry(batch, view) for view in range(len(batch.augments))]
             fields = fields | {"geometry": views[0] if len(views) == 1 else tuple(views)}
         return replace(batch, fields=fields, is_placed=self._is_placed)
 
-    def _find_geometry(self, batch: HostBatch, view: int, moves: AugmentPlan | None) -> Geometry:
-        """Return the geometry of the images of a view; moves: what the batch stage does to them."""
-        plan, size, matrices = _placing(batch, view, moves)
-        assert batch.sizes is not None
-        assert batch.exif is not None
+    def _find_geometry(self, batch: HostBatch, view: int) -> Geometry:
+        """Return the geometry of the images of a view."""
+        plan, size, matrices = _placing(batch, view)
         orientations = batch.exif if self._is_upright else np.where(batch.index >= 0, 1, 0).astype(np.uint8)
         placed = plan.windows, plan.places, plan.turns, plan.flips
         return Geometry(batch.sizes, orientations, *placed, find_matrices(plan, size, matrices))
 
-    def _look_up(self, batch: HostBatch, plans: Sequence[AugmentPlan | None]) -> dict[str, Any]:
+    def _look_up(self, batch: HostBatch) -> dict[str, Any]:
         """Return what the batch has already and the fields of the source."""
         assert has_fields(self._source)
         kinds = self._source.field_kinds
@@ -78,7 +74,7 @@ class ServedFields:
                 for name, kind in kinds.items()
                 if not kind.rules.moves
             }
-            moved = [_move(batch, rows, kinds, values, *view) for view in enumerate(plans)]
+            moved = [_move(batch, rows, kinds, values, view) for view in range(len(batch.augments))]
         if not self._has_warned:
             self._warn_of_turned(batch, rows, kinds, values)
         for name in moved[0]:
@@ -93,8 +89,6 @@ class ServedFields:
 
         That is known of fields that come with a size, if turning the image would give it another one.
         """
-        assert batch.exif is not None
-        assert batch.sizes is not None
         orientations, sizes = batch.exif[rows], batch.sizes[rows]
         turned = np.flatnonzero(orientations > 1)
         if not len(turned):
@@ -119,30 +113,25 @@ class ServedFields:
                 return
 
 
-def _placing(batch: HostBatch, view: int, moves: AugmentPlan | None) -> tuple[BatchPlan, Size, Floats]:
-    """Return how the images of a view were made, as place_boxes takes it; moves: what the batch stage does to them."""
+def _placing(batch: HostBatch, view: int) -> tuple[BatchPlan, Size, Floats]:
+    """Return how the images of a view were made, as place_boxes takes it, with what the batch stage does to them."""
     plan = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)
     if batch.flips.ndim > 1:
         plan = BatchPlan._make(part[:, view] for part in plan)
     size = None if "patch_valid" in batch.fields else batch.output_sizes[view]  # patches have one for each image
+    moves = batch.augments[view]
     return plan, size, STILL if moves is None or size is None else forward_matrices(moves, size)
 
 
 def _move(
-    batch: HostBatch,
-    rows: npt.NDArray[np.intp],
-    kinds: dict[str, FieldKind],
-    values: dict[str, Any],
-    view: int,
-    moves: AugmentPlan | None,
+    batch: HostBatch, rows: npt.NDArray[np.intp], kinds: dict[str, FieldKind], values: dict[str, Any], view: int
 ) -> dict[str, Any]:
     """Return the fields that move with the images of a view."""
     valid = batch.fields.get("patch_valid")
     outside = batch.index < 0 if valid is None else ~valid
     moved = batch.moved[view] if batch.moved else None
     if moved is None:
-        assert batch.sizes is not None
-        moved = place_fields(kinds, values, rows, batch.sizes, _placing(batch, view, moves))
+        moved = place_fields(kinds, values, rows, batch.sizes, _placing(batch, view))
     served: dict[str, Any] = {}
     for name, kind in of_kind(kinds, "mask").items():
         served[name] = batch.extras[name][view]
