@@ -1,4 +1,4 @@
-"""Reads whole files: detects changes, retries transient failures, names what failed, decodes text."""
+"""Reads whole files: detects changes, names what failed, decodes text."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ import codecs
 import errno
 import os
 import stat
-import time
-from collections.abc import Callable
-from typing import TypeVar
 
 from penstock.pipelines.errors import LoaderError
-
-T = TypeVar("T")
-# Failures of network storage that often pass; a missing file or permission does not.
-TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR})
-RETRY_DELAYS_S = (0.1, 0.5, 2.0)
 
 # O_NONBLOCK: opening a FIFO in a file's place would wait for a writer forever. No effect on regular files.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -79,30 +71,6 @@ def _describe_change(status: os.stat_result, size: int) -> str:
     if status.st_size != size:
         return f"{status.st_size:,} bytes now, {size:,} when it was indexed"
     return "modified since it was indexed"
-
-
-def is_transient(error: BaseException) -> bool:
-    """Say whether `error` is an OSError of TRANSIENT."""
-    return isinstance(error, OSError) and error.errno in TRANSIENT
-
-
-def with_retries(
-    call: Callable[[], T],
-    on_retry: Callable[[], None] | None = None,
-    *,
-    can_heal: Callable[[Exception], bool] = is_transient,
-) -> T:
-    """Return what `call` returns; retry it after each of RETRY_DELAYS_S while its error `can_heal`."""
-    for delay_s in RETRY_DELAYS_S:
-        try:
-            return call()
-        except Exception as error:
-            if not can_heal(error):
-                raise
-        if on_retry is not None:
-            on_retry()
-        time.sleep(delay_s)
-    return call()
 
 
 def read_error(error: OSError, path: bytes) -> LoaderError:

@@ -33,7 +33,8 @@ from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.stored_labels import keep_labels
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, join, read_whole
-from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged, with_retries
+from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged
+from penstock.loaders.system.retries import with_retries
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.checked import checked_int

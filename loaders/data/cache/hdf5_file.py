@@ -28,7 +28,8 @@ from penstock.loaders.data.cache.format import (
 )
 from penstock.loaders.data.cache.hdf5_layout import Extent, read_layout
 from penstock.loaders.data.fields.packed_fields import unpack_fields
-from penstock.loaders.system.file_read import read_error, with_retries
+from penstock.loaders.system.file_read import read_error
+from penstock.loaders.system.retries import with_retries
 from penstock.pipelines.errors import LoaderError
 
 _CHUNK_BYTES = 1 << 20

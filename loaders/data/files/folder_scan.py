@@ -26,7 +26,8 @@ from penstock.loaders.data.files.left_out import (
 )
 from penstock.loaders.data.samples.samples_writer import FOLDER_RULES, ContainerTable, SamplesWriter
 from penstock.loaders.data.samples.version import MISSING, stamps_of
-from penstock.loaders.system.file_read import mtime_ns, read_error, with_retries
+from penstock.loaders.system.file_read import mtime_ns, read_error
+from penstock.loaders.system.retries import with_retries
 from penstock.pipelines.errors import LoaderError, printable
 
 # Folders that file systems and archivers leave next to the data; names that begin with a dot are also skipped.

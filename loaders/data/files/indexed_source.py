@@ -17,7 +17,8 @@ from penstock.loaders.data.samples.file_stats import is_unchanged
 from penstock.loaders.data.samples.samples import Samples, as_prefix
 from penstock.loaders.data.samples.version import MISSING
 from penstock.loaders.system.column_file import ColumnFile
-from penstock.loaders.system.file_read import read_error, read_unchanged, with_retries
+from penstock.loaders.system.file_read import read_error, read_unchanged
+from penstock.loaders.system.retries import with_retries
 from penstock.loaders.system.saved_columns import drop_index
 from penstock.pipelines.errors import LoaderError, count_text, size_text
 from penstock.pipelines.native.rows import Names, Rows

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import socket
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -14,24 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.contract import Source, has_targets, sample_name
-from penstock.loaders.system import file_read
-from penstock.loaders.system.file_read import is_transient, read_error, with_retries
+from penstock.loaders.system import retries
+from penstock.loaders.system.file_read import read_error
+from penstock.loaders.system.retries import can_heal, find_status, with_retries
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 from penstock.pipelines.messages.checked import shown
 
 Result = TypeVar("Result")
 
-HEALING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP: a time limit, a quota, a server that restarts
 _STATUS_CODES = {401: "E-ACCESS", 403: "E-ACCESS", 404: "E-MISSING", 410: "E-MISSING"}
-# Of urllib, which leaves the error number of a refused or broken connection in the exception that it wraps, and of
-# resolvers.
-_HEALING_ERRNO = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, socket.EAI_AGAIN})
-# Classes, or their bases, by name: the packages that define them need not be here. In this order: Python; http.client;
-# requests; urllib3; httpx; aiohttp; botocore.
-_HEALING_CLASSES = frozenset(
-    {"ConnectionError", "TimeoutError", "HTTPException", "Timeout", "ChunkedEncodingError", "ProtocolError"}
-    | {"TransportError", "ClientConnectionError", "ClientPayloadError", "HTTPClientError"}
-)
 _FIXES = {
     "E-MISSING": "restore it, or pass on_bad_sample='replace'",
     "E-ACCESS": "check the rights and the credentials of the source",
@@ -56,7 +45,7 @@ def call_source(method: Callable[..., Result], *arguments: Any) -> Result:
             raise
 
     try:
-        return with_retries(attempt, can_heal=can_heal)
+        return with_retries(attempt)
     except (LoaderError, MemoryError):
         raise
     except Exception as error:
@@ -114,31 +103,6 @@ def check_source(source: Source) -> None:
         raise LoaderError("E-DATASET", cause, fix="number the classes from 0, and name each in classes")
 
 
-def can_heal(error: BaseException) -> bool:
-    """Say whether a read that raised `error` may succeed a moment later."""
-    status = find_status(error)
-    if status is not None:
-        return status in HEALING_STATUS
-    return any(_is_of_network(cause) for cause in _chain(error))
-
-
-def find_status(error: BaseException) -> int | None:
-    """Return the HTTP status that `error`, its response or what it was raised from carries; None without one."""
-    for cause in _chain(error):
-        response = getattr(cause, "response", None)
-        if isinstance(response, dict):  # botocore
-            response = response.get("ResponseMetadata")
-            found = response.get("HTTPStatusCode") if isinstance(response, dict) else None
-            if isinstance(found, int):
-                return found
-        for holder in (cause, response):
-            for name in ("status", "status_code", "code"):
-                found = getattr(holder, name, None)
-                if isinstance(found, int) and 400 <= found < 600:
-                    return found
-    return None
-
-
 def name_sample(source: Source, sample: int) -> bytes:
     """Return what `source` calls a sample, without passwords and tokens of an address; b"" if it cannot say."""
     try:
@@ -148,29 +112,12 @@ def name_sample(source: Source, sample: int) -> bytes:
         return b""
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error` and what it was raised from; urllib and urllib3 call that `reason`."""
-    found: object = error
-    for _ in range(8):
-        if not isinstance(found, BaseException):
-            return
-        yield found
-        reason = getattr(found, "reason", None)
-        found = reason if isinstance(reason, BaseException) else found.__cause__
-
-
 def _release_answer(error: Exception) -> None:
     """Close the connection that an HTTPError of urllib keeps open, for otherwise each attempt would leave one."""
     close = getattr(error, "close", None)
     if callable(close):
         with contextlib.suppress(Exception):
             close()
-
-
-def _is_of_network(error: BaseException) -> bool:
-    if is_transient(error) or (isinstance(error, OSError) and error.errno in _HEALING_ERRNO):
-        return True
-    return any(kind.__name__ in _HEALING_CLASSES for kind in type(error).__mro__)
 
 
 def _translate(error: Exception) -> LoaderError:
@@ -192,7 +139,7 @@ def _place(error: Exception) -> str:
     lines = [
         (frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if frame.f_code.co_filename not in (__file__, file_read.__file__)
+        if frame.f_code.co_filename not in (__file__, retries.__file__)
     ]
     own = [line for file, line in lines if file == lines[0][0]]
     return f" ({lines[0][0]}:{own[-1]})" if own else ""

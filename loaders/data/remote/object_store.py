@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 from penstock.loaders.data.remote.storage_errors import ENDPOINTS, as_loader_error, is_busy, refuses_head
 from penstock.loaders.data.remote.store_profile import profile_paths, profile_settings
 from penstock.loaders.data.samples.version import Version
+from penstock.loaders.system.retries import with_retries
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.user_warnings import warn_user
 
@@ -153,23 +154,32 @@ class ObjectStore:
 
     def _try(self, url: str, request: Callable[[float], Result], deadline: Deadline | None = None) -> Result:
         """Return what `request` returns, which takes the seconds that it may last; repeat it while that may help."""
-        deadline = deadline or Deadline()
-        for number in itertools.count():
+        deadline, numbers = deadline or Deadline(), itertools.count()
+
+        def attempt() -> Result:
             try:
-                return request(deadline.attempt_s(number))
+                return request(deadline.attempt_s(next(numbers)))
             except LoaderError as error:
                 raise error.locate(path=url.encode()) from None
             except Exception as error:
-                found, may_heal = as_loader_error(error, url), is_busy(error)
-            delays_s = _RETRY_DELAYS_S[number : number + 1] or _RETRY_DELAYS_S[-1:] * may_heal
+                raise as_loader_error(error, url) from error
+
+        def pause(number: int, error: Exception) -> float | None:
+            if not isinstance(error.__cause__, Exception) or getattr(error, "code", None) != "E-READ":
+                return None
+            # A busy server is asked as long as there is time.
+            delays_s = _RETRY_DELAYS_S[number : number + 1] or _RETRY_DELAYS_S[-1:] * is_busy(error.__cause__)
             pause_s = sum(delays_s) * random.uniform(0.5, 1.5)  # noqa: S311
-            is_last = not delays_s  # a busy server is asked as long as there is time
-            if is_last or found.code != "E-READ" or not deadline.allows_attempt(pause_s):
-                raise found from None  # the original may hold signed URLs
+            if not delays_s or not deadline.allows_attempt(pause_s):
+                return None
             with self._lock:
                 self.retries += 1
-            time.sleep(pause_s)
-        raise AssertionError("unreachable")
+            return pause_s
+
+        try:
+            return with_retries(attempt, pause=pause)
+        except LoaderError as error:
+            raise error from None  # the original may hold signed URLs
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ObjectStore, ()

@@ -7,7 +7,7 @@ import os
 import re
 from urllib.parse import urlsplit
 
-from penstock.loaders.data.files.source_faults import find_status
+from penstock.loaders.system.retries import HEALING_STATUS, find_status
 from penstock.pipelines.errors import LoaderError, hide_secrets
 
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -66,7 +66,6 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NAMED_REGION = re.compile(r"<Region>([\w-]+)</Region>")
 _ODD_KEY = re.compile(r'[Pp]ath "([^"]*)"')
 _OF_STATUS = {401: "UnauthenticatedError", 403: "PermissionError", 404: "FileNotFoundError", 416: "416"}
-_MAY_HEAL = (408, 425, 429)  # and all from 500 on
 
 
 def as_loader_error(error: Exception, url: str) -> LoaderError:
@@ -78,8 +77,7 @@ def as_loader_error(error: Exception, url: str) -> LoaderError:
 
 def is_busy(error: Exception) -> bool:
     """Return whether a server answered that it cannot serve now: then it may later."""
-    status = _status_of(error, str(error))
-    return status in _MAY_HEAL or status >= 500
+    return _status_of(error, str(error)) in HEALING_STATUS
 
 
 def refuses_head(error: Exception) -> bool:

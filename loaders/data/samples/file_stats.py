@@ -12,7 +12,8 @@ import numpy as np
 
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.version import MISSING, Version, stamps_of
-from penstock.loaders.system.file_read import TRANSIENT, read_error, with_retries
+from penstock.loaders.system.file_read import read_error
+from penstock.loaders.system.retries import can_heal, with_retries
 
 THREADS = 32  # for network storage; on a local disk they take no more processor time than one
 NUM_SAMPLED = 256
@@ -57,7 +58,7 @@ def _stat(path: bytes) -> tuple[int, int]:
     try:
         status = os.stat(path)
     except OSError as error:
-        if error.errno not in TRANSIENT:
+        if not can_heal(error):
             return 0, MISSING.number
         try:
             status = with_retries(lambda: os.stat(path))

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from penstock.loaders.data.files.left_out import BROKEN_LINK, LINK, NOT_REGULAR, LeftOut
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.samples.version import Container
-from penstock.loaders.system.file_read import open_regular, read_error, with_retries
+from penstock.loaders.system.file_read import open_regular, read_error
+from penstock.loaders.system.retries import with_retries
 from penstock.pipelines.errors import LoaderError
 
 BLOCK = 512  # bytes: headers and contents begin at multiples of it

@@ -26,7 +26,7 @@ from penstock.loaders.data.cache.format import PIXELS, Encoding
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.run.workers import failures as worker_failures
 from penstock.loaders.run.workers import pool, watch
-from penstock.loaders.system import file_read
+from penstock.loaders.system import retries
 from penstock.pipelines.errors import LoaderError
 
 
@@ -169,7 +169,7 @@ class Flaky:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_reads_that_can_heal_are_repeated_as_while_serving(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
-    monkeypatch.setattr(file_read, "RETRY_DELAYS_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(retries, "RETRY_DELAYS_S", (0.01, 0.01, 0.01))
     faults = {5: Flaky(2, ConnectionResetError("reset")), 30: Flaky(1, OSError(errno.EIO, "broken"))}
     chunks = encode_in_order(FaultySource(50, faults), Encoding(), 0, 50, workers)
     assert b"".join(chunk.payload for chunk in chunks) == b"".join(

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.loaders.system import file_read
-from penstock.loaders.system.file_read import open_regular, read_error, read_unchanged, with_retries
+from penstock.loaders.system import file_read, retries
+from penstock.loaders.system.file_read import open_regular, read_error, read_unchanged
+from penstock.loaders.system.retries import with_retries
 from penstock.pipelines.errors import LoaderError
 
 
@@ -28,7 +29,7 @@ def read(path: Path, size: int | None = None, mtime_ns: int | None = None) -> by
 @pytest.fixture
 def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     slept: list[float] = []
-    monkeypatch.setattr(file_read.time, "sleep", slept.append)
+    monkeypatch.setattr(retries.time, "sleep", slept.append)
     return slept
 
 
@@ -121,13 +122,13 @@ def test_a_file_that_is_written_to_while_it_is_read_is_changed(
     assert caught.value.code == "E-CHANGED"
 
 
-@pytest.mark.parametrize("number", [*sorted(file_read.TRANSIENT), errno.ENOENT, errno.EACCES, errno.ENOSPC])
+@pytest.mark.parametrize("number", [*sorted(retries.TRANSIENT), errno.ENOENT, errno.EACCES, errno.ENOSPC])
 @pytest.mark.parametrize("failures", [0, 1, 3, 4])
 def test_transient_errors_are_retried_three_times_and_others_never(
     number: int, failures: int, delays: list[float]
 ) -> None:
     outcomes: list[OSError | int] = [*(OSError(number, "flaky") for _ in range(failures)), 42]
-    retries: list[None] = []
+    repeated: list[None] = []
 
     def call() -> int:
         outcome = outcomes.pop(0)
@@ -135,11 +136,11 @@ def test_transient_errors_are_retried_three_times_and_others_never(
             raise outcome
         return outcome
 
-    allowed = 3 if number in file_read.TRANSIENT else 0
+    allowed = 3 if number in retries.TRANSIENT else 0
     with pytest.raises(OSError, match="flaky") if failures > allowed else nullcontext():
-        assert with_retries(call, lambda: retries.append(None)) == 42
+        assert with_retries(call, lambda: repeated.append(None)) == 42
     assert delays == [0.1, 0.5, 2.0][: min(failures, allowed)]
-    assert len(retries) == min(failures, allowed)
+    assert len(repeated) == min(failures, allowed)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from folder_trees import plant, settle
 from penstock.loaders.data.files import folder_scan, image_folder
 from penstock.loaders.data.files.folder_scan import FolderScan
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.system.file_read import RETRY_DELAYS_S
+from penstock.loaders.system import retries
+from penstock.loaders.system.retries import RETRY_DELAYS_S
 from penstock.pipelines.errors import LoaderError
 
 ROOT = "the root itself"
@@ -401,7 +402,7 @@ def test_folders_that_cannot_be_read_are_reported(tmp_path: Path, monkeypatch: p
 def test_a_scan_retries_what_storage_may_heal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, ["a/1.jpg"])
     slept: list[float] = []
-    monkeypatch.setattr(folder_scan.time, "sleep", slept.append)
+    monkeypatch.setattr(retries.time, "sleep", slept.append)
     denied(monkeypatch, tmp_path / "a", number=errno.ESTALE, times=3)
     assert images_of(tmp_path) == [(b"a", b"a/1.jpg")]
     assert slept == list(RETRY_DELAYS_S)

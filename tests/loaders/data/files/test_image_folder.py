@@ -13,7 +13,7 @@ from folder_trees import plant, settle
 
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.front.open_source import open_source
-from penstock.loaders.system import file_read
+from penstock.loaders.system import file_read, retries
 from penstock.pipelines.errors import LoaderError
 
 NAMES = ["a/1.jpg", "a/2.jpg", "b/3.jpg"]
@@ -109,11 +109,11 @@ def flaky(monkeypatch: pytest.MonkeyPatch, number: int, failures: int) -> list[f
         return open_file(path, flags)
 
     monkeypatch.setattr(file_read.os, "open", opener)
-    monkeypatch.setattr(file_read.time, "sleep", slept.append)
+    monkeypatch.setattr(retries.time, "sleep", slept.append)
     return slept
 
 
-@pytest.mark.parametrize("number", sorted(file_read.TRANSIENT))
+@pytest.mark.parametrize("number", sorted(retries.TRANSIENT))
 def test_transient_failures_are_retried_and_counted(
     source: ImageFolder, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:

@@ -27,7 +27,7 @@ from range_server import CUT, USUAL, RangeServer, serve_ranges
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.data.files.source_faults import name_sample
 from penstock.loaders.front.loader import Loader
-from penstock.loaders.system import file_read
+from penstock.loaders.system import retries
 from penstock.pipelines import imagenet_eval
 
 GUIDE = Path(__file__).resolve().parents[4] / "docs" / "guides" / "own-source.md"
@@ -52,7 +52,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 
 @pytest.fixture
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_read, "RETRY_DELAYS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retries, "RETRY_DELAYS_S", (0.0, 0.0, 0.0))
 
 
 def open_loader(source: Any, **settings: Any) -> Loader:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from faulty_source import FaultySource, divide_by_zero
 
-from penstock.loaders.data.files.source_faults import call_source, find_status, name_sample
-from penstock.loaders.system import file_read
+from penstock.loaders.data.files.source_faults import call_source, name_sample
+from penstock.loaders.system import retries
+from penstock.loaders.system.retries import find_status
 from penstock.pipelines.errors import LoaderError
 
 SIGNED = "https://me:secret@store.example/photos/1.jpg?X-Amz-Signature=deadbeef#part"
@@ -52,7 +53,7 @@ def raised_from(cause: Exception) -> Exception:
 @pytest.fixture
 def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     slept: list[float] = []
-    monkeypatch.setattr(file_read.time, "sleep", slept.append)
+    monkeypatch.setattr(retries.time, "sleep", slept.append)
     return slept
 
 

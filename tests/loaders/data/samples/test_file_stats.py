@@ -12,7 +12,7 @@ from folder_trees import plant
 from penstock.loaders.data.samples import file_stats
 from penstock.loaders.data.samples.file_stats import stat_files
 from penstock.loaders.data.samples.version import MISSING
-from penstock.loaders.system import file_read
+from penstock.loaders.system import retries
 from penstock.pipelines.errors import LoaderError
 
 
@@ -50,7 +50,7 @@ def test_storage_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.M
         return real(path)
 
     monkeypatch.setattr(os, "stat", failing)
-    monkeypatch.setattr(file_read, "RETRY_DELAYS_S", (0, 0))
+    monkeypatch.setattr(retries, "RETRY_DELAYS_S", (0, 0))
     prefix = os.fsencode(tmp_path) + b"/"
     if failures == 1:
         assert stat_files(prefix, [[b"a"]])[0].tolist() == [1]

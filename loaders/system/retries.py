@@ -1,0 +1,94 @@
+"""Repeats what failed and may succeed a moment later: one table of errors for files, servers and users' sources."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+RETRY_DELAYS_S = (0.1, 0.5, 2.0)
+# Of network storage and resolvers. A missing file or permission does not heal.
+TRANSIENT = frozenset(
+    {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.ENETDOWN, errno.ENETUNREACH}
+    | {errno.EHOSTDOWN, errno.EHOSTUNREACH, socket.EAI_AGAIN}
+)
+# HTTP: a time limit, a quota, a server that restarts; not what a server is unable to do.
+HEALING_STATUS = frozenset({408, 425, 429, *range(500, 600)}) - {501, 505}
+# Classes, or their bases, by name: the packages that define them need not be here. In this order: Python; http.client;
+# requests; urllib3; httpx; aiohttp; botocore.
+_HEALING_CLASSES = frozenset(
+    {"ConnectionError", "TimeoutError", "HTTPException", "Timeout", "ChunkedEncodingError", "ProtocolError"}
+    | {"TransportError", "ClientConnectionError", "ClientPayloadError", "HTTPClientError"}
+)
+
+
+def can_heal(error: BaseException) -> bool:
+    """Say whether what raised `error` may succeed a moment later."""
+    status = find_status(error)
+    if status is not None:
+        return status in HEALING_STATUS
+    return any(
+        (isinstance(cause, OSError) and cause.errno in TRANSIENT)
+        or any(kind.__name__ in _HEALING_CLASSES for kind in type(cause).__mro__)
+        for cause in _chain(error)
+    )
+
+
+def find_status(error: BaseException) -> int | None:
+    """Return the HTTP status that `error`, its response or what it was raised from carries; None without one."""
+    for cause in _chain(error):
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):  # botocore
+            response = response.get("ResponseMetadata")
+            found = response.get("HTTPStatusCode") if isinstance(response, dict) else None
+            if isinstance(found, int):
+                return found
+        for holder in (cause, response):
+            for name in ("status", "status_code", "code"):
+                found = getattr(holder, name, None)
+                if isinstance(found, int) and 400 <= found < 600:
+                    return found
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield `error` and what it was raised from; urllib and urllib3 call that `reason`."""
+    found: object = error
+    for _ in range(8):
+        if not isinstance(found, BaseException):
+            return
+        yield found
+        reason = getattr(found, "reason", None)
+        found = reason if isinstance(reason, BaseException) else found.__cause__
+
+
+def short_pause(number: int, error: Exception) -> float | None:
+    """Return one of RETRY_DELAYS_S after an error that can heal."""
+    return RETRY_DELAYS_S[number] if number < len(RETRY_DELAYS_S) and can_heal(error) else None
+
+
+def with_retries(
+    call: Callable[[], T],
+    on_retry: Callable[[], None] | None = None,
+    pause: Callable[[int, Exception], float | None] = short_pause,
+) -> T:
+    """Return what `call` returns; repeat it while `pause` returns seconds to wait.
+
+    pause: takes the number of attempts before the one that failed, and its error.
+    """
+    for number in itertools.count():
+        try:
+            return call()
+        except Exception as error:
+            pause_s = pause(number, error)
+            if pause_s is None:
+                raise
+        if on_retry is not None:
+            on_retry()
+        time.sleep(pause_s)
+    raise AssertionError("unreachable")
