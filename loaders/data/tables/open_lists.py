@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
 from typing import Any
 
@@ -29,7 +29,7 @@ from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
-from penstock.pipelines.targets import parts_of
+from penstock.pipelines.targets import map_targets
 
 Path = str | bytes | os.PathLike[Any]
 Classes = Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]]
@@ -70,12 +70,8 @@ def open_list(
     for column in labels.values() if isinstance(labels, Mapping) else [labels]:
         if len(paths) != len(column):
             raise ValueError(f"paths and labels must be of equal length, got {len(paths):,} and {len(column):,}")
-    packer.labels.declare_categories(labels if isinstance(labels, Mapping) else {"": labels})
-    if isinstance(labels, Mapping):
-        numbers: Iterable[Any] = (dict(zip(labels, row, strict=True)) for row in zip(*labels.values(), strict=True))
-    else:
-        numbers = labels.tolist() if hasattr(labels, "tolist") else labels
-    return _open_rows(zip(paths, numbers, strict=True), root, classes, packer=packer, **options)
+    values = labels.tolist() if hasattr(labels, "tolist") else labels
+    return _open_rows(_pair(packer, paths, labels, values), root, classes, packer=packer, **options)
 
 
 def is_frame(spec: Any) -> bool:
@@ -96,14 +92,16 @@ def open_frame(
     """Open a data frame, with columns as those of open_tables, and paths and options as those of open_list."""
     packer = RowPacker(classes, missing_labels=missing_labels)
     image, label = choose_columns(list(frame.columns), image, label, "the data frame", packer.labels)
-    if isinstance(label, dict):
-        columns = zip(*(frame[column] for column in label.values()), strict=True)
-        labels: Iterable[Any] = (dict(zip(label, row, strict=True)) for row in columns)
-    else:
-        labels = repeat(NO_LABEL) if label is None else frame[label]
-    chosen = {} if label is None else parts_of(label)
-    packer.labels.declare_categories({name: frame[column] for name, column in chosen.items()})
-    return _open_rows(zip(frame[image], labels, strict=False), root, classes, packer=packer, **options)
+    labels = repeat(NO_LABEL, len(frame[image])) if label is None else map_targets(frame.__getitem__, label)
+    return _open_rows(_pair(packer, frame[image], labels, labels), root, classes, packer=packer, **options)
+
+
+def _pair(packer: RowPacker, paths: Iterable[Any], labels: Any, values: Any) -> Iterator[tuple[Any, Any]]:
+    """Return rows of a column of paths and one of labels, whose `values` are read, or of several columns by name."""
+    if isinstance(labels, Mapping):
+        values = (dict(zip(labels, row, strict=True)) for row in zip(*labels.values(), strict=True))
+    packer.labels.declare_categories(labels if isinstance(labels, Mapping) else {"": labels})
+    return zip(paths, values, strict=True)
 
 
 def is_samples(spec: Any) -> bool:

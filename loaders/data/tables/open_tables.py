@@ -78,31 +78,20 @@ def open_tables(
     Raises LoaderError: E-NODATA without rows or files, E-FORMAT for rows that cannot be used, E-DEPENDENCY; ValueError
     for columns that do not exist.
     """
-    options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
-    options |= {"max_file_bytes": max_file_bytes, **remote_options}
+    chosen, options = (image, label, classes, missing_labels), {"max_file_bytes": max_file_bytes, **remote_options}
     base = None if root is None else as_root(root)
-    images, labels = _open_images(list(map(absolute, paths)), base, checked_bool("rescan", rescan), **options)
+    images, labels = _open_images(list(map(absolute, paths)), base, chosen, options, checked_bool("rescan", rescan))
     warn_of_left_out(images.skipped, {}, printable(paths[0]))
     return serve_labels(images, labels, has_list=classes is not None)
 
 
 def _open_images(
-    paths: list[bytes],
-    base: bytes | None,
-    rescan: bool,
-    *,
-    image: Any,
-    label: Any,
-    classes: Any,
-    missing_labels: str,
-    max_file_bytes: int,
-    **remote_options: Any,
+    paths: list[bytes], base: bytes | None, chosen: tuple[Any, Any, Any, str], options: dict[str, Any], rescan: bool
 ) -> tuple[IndexedSource, SavedColumns | None]:
-    """Open the images of tables, and the labels that are no class numbers."""
-    options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
-    options |= {"max_file_bytes": max_file_bytes, **remote_options}
+    """Open the images of tables, and the labels that are not class numbers; options: of images by URL, and a limit."""
     made_by, settled = _describe_tables(paths)
-    name = _name_index(paths, base, [image, label, classes, missing_labels])
+    name = _name_index(paths, base, chosen)
+    image, label, classes, missing_labels = chosen
 
     def make() -> tuple[Write, Labels]:
         packer = RowPacker(classes, missing_labels=missing_labels)
@@ -112,9 +101,9 @@ def _open_images(
             return index_rows(packer, bar, made_by)
 
     samples, labels = load_or_make(name, made_by, make, rescan=rescan) if settled else save_with_labels(None, *make())
-    remote = check_remote([samples.root], max_file_bytes, **remote_options)
-    reopen = Reopening(lambda rescan: _open_images(paths, base, rescan, **options)[0])
-    return serve_list(samples, remote, max_file_bytes, reopen, base or folder_of(paths[0])), labels
+    remote = check_remote([samples.root], **options)
+    reopen = Reopening(lambda rescan: _open_images(paths, base, chosen, options, rescan)[0])
+    return serve_list(samples, remote, options["max_file_bytes"], reopen, base or folder_of(paths[0])), labels
 
 
 def serve_list(
@@ -182,7 +171,7 @@ def _describe_tables(paths: list[bytes]) -> tuple[str, bool]:
     return json.dumps(stamps), all(status.st_mtime_ns < time.time_ns() - _SETTLING_NS for status in found)
 
 
-def _name_index(paths: list[bytes], base: bytes | None, options: list[Any]) -> bytes:
+def _name_index(paths: list[bytes], base: bytes | None, options: Sequence[Any]) -> bytes:
     """Return the file name of the index: a digest of the tables' paths, the folder of their images, and options."""
     digest = hashlib.blake2b(b"penstock table 5", digest_size=16)
     for path in paths:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -160,10 +159,10 @@ def _choose_labels(
     return _find_labels(tars, names, places, settings, fail)
 
 
-def _as_label(text: bytes | None, places: LabelPlaces) -> Any:
+def _as_label(text: Any, places: LabelPlaces) -> Any:
     """Return a label, or several by name, as LabelRows takes them."""
     if places.names:
-        return json.loads(text or b"")
+        return {name: os.fsdecode(part) if part else None for name, part in zip(places.names, text, strict=True)}
     return None if text is None else os.fsdecode(text)
 
 
@@ -171,12 +170,12 @@ class _Labels(NamedTuple):
     """Hold the labels of all samples as text; None for one that has none.
 
     Attributes:
-        texts: the labels.
+        texts: the labels, tuples of several.
         are_names: whether numbers among them are names too.
         classes: class names, if these are known.
     """
 
-    texts: Sequence[bytes | None]
+    texts: Sequence[Any]
     are_names: bool = False
     classes: tuple[bytes, ...] | None = None
 
@@ -187,8 +186,7 @@ def _find_labels(
     """Return the labels in members, or else those of the folders."""
     if places.names:
         columns = [_collect(tars, places, number, settings, fail) for number in range(len(places.places))]
-        rows = ([os.fsdecode(text) if text else None for text in row] for row in zip(*columns, strict=True))
-        return _Labels([json.dumps(dict(zip(places.names, row, strict=True))).encode() for row in rows])
+        return _Labels(list(zip(*columns, strict=True)))
     numbers = range(len(places.places))
     chosen = next((number for number in numbers if any(tar.has_place(number) for tar in tars)), None)
     if not places.is_choice and places.places:
