@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import BinaryIO
 
+import numpy as np
+
 from penstock.loaders.data.files.left_out import (
     BESIDE_CLASSES,
     BROKEN_LINK,
@@ -24,6 +26,7 @@ from penstock.loaders.data.files.left_out import (
     explain_name,
     is_image_name,
 )
+from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import FOLDER_RULES, ContainerTable, SamplesWriter
 from penstock.loaders.data.samples.version import MISSING, stamps_of
 from penstock.loaders.system.file_read import mtime_ns, read_error
@@ -49,34 +52,23 @@ Subfolder = tuple[bytes, bool]  # name, whether it is a link
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-class FolderScan:
-    """Walk once over the tree below `root`: classes are its first-level folders, sorted by name (os.fsdecode).
+class ClassFolders:
+    """Collect the images below `root`: classes are its first-level folders, sorted by name (os.fsdecode).
 
-    Images are regular files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder. They are
-    numbered by class, then by path bytes, in whatever order the file system lists them. A folder is never an image,
-    even if it is called v1.png. A root whose images lie only in itself is flat: one class, FLAT_CLASS. Otherwise
-    images next to class folders are skipped. `left_out` counts skipped entries by reason. A folder is walked once: by
-    its own path, otherwise by the first link to it. Links to a folder above are not followed.
-
-    `progress(num_images)` is called from time to time and at the end. Raises LoaderError E-NODATA without any image, or
-    if the folders of a flat root hold images of a format that is not read; E-ACCESS, E-READ.
+    Images are files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder. They are numbered by
+    class, then by path bytes, in whatever order they are listed. A root whose images lie only in itself is flat: one
+    class, FLAT_CLASS. Otherwise images next to class folders are skipped. `left_out` counts skipped entries by reason.
+    Raises LoaderError E-NODATA without any image, or if the folders of a flat root hold images of a format that is not
+    read. Subclasses list what there is.
     """
 
-    def __init__(
-        self, root: bytes, *, follow_symlinks: bool = True, progress: Callable[[int], None] = lambda num_images: None
-    ) -> None:
-        self.root, self.follow_symlinks = root, follow_symlinks
-        self.writer = SamplesWriter()
-        self.left_out = LeftOut()
-        self._progress = progress
-        self._real_root = os.path.realpath(root)
-        self._visited: set[tuple[int, int]] = set()
-        self._num_images = 0
+    def __init__(self, root: bytes, indexed_root: bytes) -> None:
+        self.root, self._indexed_root = root, indexed_root
+        self.writer, self.left_out = SamplesWriter(), LeftOut()
         top = ContainerTable()
-        folders = self._walk_folder(b"", False, 0, top) or []
+        folders = self._list_root(top)
         beside, self.left_out = self.left_out, LeftOut()
-        for name, is_link in folders:
-            self._walk_class(name, is_link)
+        self._add_classes(folders)
         self.flat = len(self.writer.containers) == 0 and len(top) > 0
         if self.flat:
             if self.writer.classes:
@@ -88,16 +80,51 @@ class FolderScan:
         for reason, count in beside.counts.items():
             is_beside = reason in LOST_TO_IMAGE_FOLDER and len(self.writer.containers) and not self.flat
             self.left_out.add(BESIDE_CLASSES if is_beside else reason, beside.examples[reason], count)
-        progress(len(self.writer.containers))
         if len(self.writer.containers) == 0:
             cause = f"no images in this folder{skipped_text(self.left_out.counts)}"
             raise LoaderError("E-NODATA", cause, path=root)
+
+    def _list_root(self, images: ContainerTable) -> list[Subfolder]:
+        """Add the images in the root to `images`; return its folders, sorted."""
+        raise NotImplementedError
+
+    def _add_classes(self, folders: list[Subfolder]) -> None:
+        """Add each of the root's folders as a class, with its images."""
+        raise NotImplementedError
 
     def write(self, file: BinaryIO) -> None:
         """Write what was found as an index. Raises OSError."""
         skipped, examples = dict(self.left_out.counts), self.left_out.texts()
         about = {"flat": self.flat, "skipped": skipped, "examples": examples}
-        self.writer.write(file, root=self._real_root, rules=FOLDER_RULES, **about)
+        self.writer.write(file, root=self._indexed_root, rules=FOLDER_RULES, **about)
+
+
+class FolderScan(ClassFolders):
+    """Walk once over the tree below a folder.
+
+    Only regular files are images; a folder is never one, even if it is called v1.png. A folder is walked once: by its
+    own path, otherwise by the first link to it. Links to a folder above are not followed.
+
+    `progress(num_images)` is called from time to time and at the end. Raises LoaderError E-NODATA as ClassFolders;
+    E-ACCESS, E-READ.
+    """
+
+    def __init__(
+        self, root: bytes, *, follow_symlinks: bool = True, progress: Callable[[int], None] = lambda num_images: None
+    ) -> None:
+        self.follow_symlinks, self._progress = follow_symlinks, progress
+        self._real_root = os.path.realpath(root)
+        self._visited: set[tuple[int, int]] = set()
+        self._num_images = 0
+        super().__init__(root, self._real_root)
+        progress(len(self.writer.containers))
+
+    def _list_root(self, images: ContainerTable) -> list[Subfolder]:
+        return self._walk_folder(b"", False, 0, images) or []
+
+    def _add_classes(self, folders: list[Subfolder]) -> None:
+        for name, is_link in folders:
+            self._walk_class(name, is_link)
 
     def _walk_class(self, name: bytes, is_link: bool) -> None:
         label = len(self.writer.classes)
@@ -277,7 +304,13 @@ def refuse_strays(root: bytes, num_images: int, left_out: LeftOut) -> None:
         raise LoaderError("E-NODATA", cause, fix=fix, path=root)
 
 
-def empty_classes_error(path: bytes, num_empty: int, fix: str | None = None) -> LoaderError:
-    """Return the error for class folders without images, the first of which is `path`."""
-    others = f", nor in {num_empty - 1:,} others" if num_empty > 1 else ""
-    return LoaderError("E-EMPTYCLASS", f"no image in this class folder{others}", fix=fix, path=path)
+def refuse_empty_classes(samples: Samples, root: bytes, fix: str | None = None) -> None:
+    """Raise LoaderError E-EMPTYCLASS if a class folder below `root` holds no image, E-ACCESS if it cannot be read."""
+    empty = np.flatnonzero(samples.class_counts == 0)
+    if samples.header.flat or not len(empty):
+        return
+    path = samples.prefix(root) + samples.classes[empty[0]]
+    if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
+        raise LoaderError("E-ACCESS", "this class folder cannot be read", path=path)
+    others = f", nor in {len(empty) - 1:,} others" if len(empty) > 1 else ""
+    raise LoaderError("E-EMPTYCLASS", f"no image in this class folder{others}", fix=fix, path=path)

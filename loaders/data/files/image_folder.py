@@ -7,13 +7,11 @@ import os
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from penstock.loaders.data.files.folder_scan import (
     KNOWN_FOLDER,
     FolderScan,
-    empty_classes_error,
     find_unnumbered_classes,
+    refuse_empty_classes,
     root_error,
     skipped_text,
 )
@@ -24,7 +22,7 @@ from penstock.loaders.data.samples.file_stats import is_unchanged
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.system.saved_columns import load_saved, save_index
-from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import checked_bool, checked_int
 from penstock.pipelines.messages.user_warnings import warn_user
 
@@ -71,8 +69,8 @@ class ImageFolder(IndexedSource):
             one_class="a flat folder counts as one class",
         )
         self._warn_of_labels(follow_symlinks)
-        if not allow_empty and not self.samples.header.flat:
-            self._refuse_empty_classes()
+        if not allow_empty:
+            refuse_empty_classes(self.samples, self.root)
 
     def _warn_of_labels(self, follow: bool) -> None:
         if not self.samples.header.flat:
@@ -106,15 +104,6 @@ class ImageFolder(IndexedSource):
         if not lost:
             return ""
         return f"left out of its class folders{skipped_text(lost)}; torchvision.datasets.ImageFolder would accept them"
-
-    def _refuse_empty_classes(self) -> None:
-        empty = np.flatnonzero(self.samples.class_counts == 0)
-        if not len(empty):
-            return
-        path = self.samples.prefix(self.root) + self.classes[empty[0]]
-        if not os.access(path, os.R_OK | os.X_OK):
-            raise LoaderError("E-ACCESS", "this class folder cannot be read", path=path)
-        raise empty_classes_error(path, len(empty))
 
 
 def _open_index(root: bytes, follow_symlinks: bool, rescan: bool) -> Samples:
