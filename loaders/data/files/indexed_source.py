@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,7 +151,14 @@ class IndexedSource:
         self.retries += 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(IndexedSource, **self._about), (self.samples, self._max_file_bytes)
+        return _make_again, (type(self), self.samples, self._max_file_bytes, self._about)
+
+
+def _make_again(kind: type[IndexedSource], samples: Samples, limit: int, about: dict[str, Any]) -> IndexedSource:
+    """Make the source in another process, which does not look at the data; `kind` may read in a way of its own."""
+    source = kind.__new__(kind)
+    IndexedSource.__init__(source, samples, limit, **about)
+    return source
 
 
 def describe_images(source: Source, num_bytes: int, one_class: str, where: str = "") -> str:

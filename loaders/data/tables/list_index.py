@@ -17,11 +17,11 @@ from penstock.loaders.data.labels.stored_labels import Labels, digest_labels, sp
 from penstock.loaders.data.remote.object_stats import NONE_LISTED, Listed, stat_places
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import HTTP
-from penstock.loaders.data.samples.file_stats import Show
 from penstock.loaders.data.samples.samples import as_prefix
 from penstock.loaders.data.samples.samples_writer import LIST_RULES, SamplesWriter
 from penstock.loaders.data.samples.version import MISSING
 from penstock.loaders.data.tables.row_packer import RowPacker
+from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.loaders.system.saved_columns import Write
 from penstock.pipelines.errors import LoaderError, printable
 
@@ -29,7 +29,7 @@ _ENTRY_BYTES = 12  # of an entry of the index's folder table, without its name
 
 
 def index_list(
-    packer: RowPacker, made_by: str = "", show: Show = lambda done: None, listed: Listed = NONE_LISTED
+    packer: RowPacker, made_by: str = "", bar: ProgressBar | None = None, listed: Listed = NONE_LISTED
 ) -> tuple[Write, Labels]:
     """Look up the files of packed rows; return what writes their index, and labels that are not class numbers.
 
@@ -39,7 +39,7 @@ def index_list(
     Args:
         packer: the rows.
         made_by: what else decides the content, compared before a saved index is used.
-        show: called with the number of files looked up so far.
+        bar: shows how many files have been looked up.
         listed: sizes and versions of URLs that are known already.
 
     Raises LoaderError: E-NODATA without any row or file, E-FORMAT for labels that do not fit together.
@@ -62,7 +62,12 @@ def index_list(
     writer.classes = list(classes)
     kept = _arrange_entries(writer, packer, folders, numbers)
     names = _name_files(writer, packer, folders, kept, has_keys=prefix.lower().startswith(HTTP))
-    table = writer.containers
+    table, total, what = writer.containers, len(packer), f"looking up {len(packer):,} files"
+
+    def show(done: int) -> None:
+        if bar is not None:
+            bar.show(done, total, what)
+
     table.sizes, table.versions = stat_places(prefix, names, show, listed)
     if (np.asarray(table.versions) == MISSING.number).all():
         raise _none_error(prefix + folders[packer.folder_of[0]] + packer.names[0], len(packer))

@@ -23,7 +23,7 @@ from penstock.loaders.data.remote.path_or_url import absolute, folder_of, withou
 from penstock.loaders.data.remote.remote_source import RemoteOptions, check_remote
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.tables.list_index import index_list
-from penstock.loaders.data.tables.open_tables import SHOW_AFTER_S, as_root, index_rows, serve_list
+from penstock.loaders.data.tables.open_tables import SHOW_AFTER_S, as_root, serve_list
 from penstock.loaders.data.tables.row_packer import NO_LABEL, RowPacker
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.pipelines.errors import printable
@@ -170,7 +170,7 @@ def _open_rows(
         packer.add(path, label, number)
     remote = check_remote(packer.folders, max_file_bytes, **remote_options)
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
-        samples, labels = save_with_labels(None, *index_rows(packer, bar, "", listed))
+        samples, labels = save_with_labels(None, *index_list(packer, "", bar, listed))
     images = _serve(samples, remote, max_file_bytes, base)
     warn_of_left_out(images.skipped, {}, "the list")
     return serve_labels(images, labels, has_list=classes is not None or are_names)

@@ -19,7 +19,6 @@ from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import blame_rows
 from penstock.loaders.data.labels.stored_labels import Labels, save_with_labels
-from penstock.loaders.data.remote.object_stats import NONE_LISTED, Listed
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.open_samples import load_or_make, serve_samples
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, without_key
@@ -98,7 +97,7 @@ def _open_images(
         with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
             for path in paths:
                 _pack_table(packer, path, base, choose_reader(path)(path, image, label, packer.labels), bar)
-            return index_rows(packer, bar, made_by)
+            return index_list(packer, made_by, bar)
 
     samples, labels = load_or_make(name, made_by, make, rescan=rescan) if settled else save_with_labels(None, *make())
     remote = check_remote([samples.root], **options)
@@ -132,14 +131,6 @@ def serve_list(
 def as_root(root: str | bytes | os.PathLike[Any]) -> bytes:
     """Return the folder or URL that the option `root` names."""
     return absolute(os.path.expanduser(os.fsencode(root)))
-
-
-def index_rows(
-    packer: RowPacker, bar: ProgressBar, made_by: str = "", listed: Listed = NONE_LISTED
-) -> tuple[Write, Labels]:
-    """Look up the files of all rows as index_list does, and show how far that is."""
-    total, what = len(packer), f"looking up {len(packer):,} files"
-    return index_list(packer, made_by, lambda done: bar.show(done, total, what), listed)
 
 
 def _pack_table(packer: RowPacker, path: bytes, base: bytes | None, rows: Iterator[Row], bar: ProgressBar) -> None:
