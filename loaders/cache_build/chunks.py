@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.loaders.cache_build.encode import SampleEncoder, Stored, mask_as_file
 from penstock.loaders.data.cache.format import RECORD, Encoding
-from penstock.loaders.data.files.contract import Source, has_fields, is_fetching
+from penstock.loaders.data.files.contract import Source, field_kinds_of, has_fields, is_fetching
 from penstock.loaders.data.files.source_faults import call_source, name_sample
 from penstock.loaders.run.workers.pool import map_in_workers
 from penstock.loaders.system.machine import oom_kills
@@ -96,7 +96,7 @@ class ChunkEncoder:
 
 def mask_names(source: Source) -> list[str]:
     """Return the names of the fields of `source` that are masks."""
-    return list(of_kind(source.field_kinds, "mask")) if has_fields(source) else []
+    return list(of_kind(field_kinds_of(source), "mask"))
 
 
 def _encode_mask(source: Source, name: str, sample: int) -> Stored:

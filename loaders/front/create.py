@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from penstock.loaders.data.fields.keypoint_pairs import warn_of_unpaired
-from penstock.loaders.data.files.contract import Source, has_fields, has_targets, is_cache
+from penstock.loaders.data.files.contract import Source, field_kinds_of, has_targets, is_cache
 from penstock.loaders.data.files.data import Data
 from penstock.loaders.data.labels.labelled import warn_of_lost_labels, warn_of_no_labels
 from penstock.loaders.front.backend_choice import Choice, choose_named, choose_saved
@@ -286,7 +286,7 @@ def _checked_transforms(
     source: Source, views: Sequence[ImagePipeline], transform: Any, batch_transform: Any, *, moves: Any, geometry: bool
 ) -> tuple[OwnTransform | None, ...]:
     """Return the user's transforms, each tried once. Raises ValueError where fields could not follow their images."""
-    kinds = source.field_kinds if has_fields(source) else {}
+    kinds = field_kinds_of(source)
     functions = list_transforms(transform, len(views))
     handed = handed_fields(kinds, functions, batch_transform, has_geometry=geometry, transform_moves=moves)
     transforms = try_transforms(functions, image_layout(views, 1).images, handed)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from torch.utils.data import DistributedSampler
 
-from penstock.loaders.data.files.contract import Source, has_fields, has_targets
+from penstock.loaders.data.files.contract import Source, field_kinds_of, has_targets
 from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.order.ledger import CountSources
 from penstock.loaders.order.schedule import Schedule
@@ -184,7 +184,7 @@ class DataLoaderAttributes(ABC):
     @property
     def categories(self) -> dict[str, dict[int, Category]]:
         """Of each field of boxes, what its class numbers are called and what ids they have in their file, by number."""
-        kinds = self._source.field_kinds if has_fields(self._source) else {}
+        kinds = field_kinds_of(self._source)
         return {
             name: {
                 kind.first_class + number: Category(of, os.fsdecode(called))

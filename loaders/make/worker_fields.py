@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source, has_fields, has_moving_fields
+from penstock.loaders.data.files.contract import Source, field_kinds_of, has_fields, has_moving_fields
 from penstock.loaders.data.files.source_faults import call_source, naming_method
 from penstock.loaders.make.layout import Slot
 from penstock.pipelines.errors import LoaderError
@@ -148,5 +148,5 @@ class WorkerFields:
 
 def mask_types(source: Source) -> dict[str, str]:
     """Return the dtype of each mask of `source` by name."""
-    kinds = source.field_kinds if has_fields(source) else {}
+    kinds = field_kinds_of(source)
     return {name: np.dtype(kind.dtype).str for name, kind in of_kind(kinds, "mask").items()}

@@ -169,15 +169,7 @@ class FieldSource(Source, Protocol):
 
 
 class Abilities(NamedTuple):
-    """Say what a source can do beyond what every Source does; Data asks its parts once, and keeps the answers.
-
-    Attributes:
-        locates: it says where some images lie, as LocatedSource does.
-        has_windows: it reads parts of all images, as WindowSource does.
-        fetches: it fetches samples ahead of their use, as FetchingSource does.
-        has_targets: its labels are not class numbers, or several named ones, as TargetSource has them.
-        has_fields: it has more than images and labels, as FieldSource has.
-    """
+    """Hold what is_located, is_cache, is_fetching, has_targets and has_fields say: Data asks its parts once."""
 
     locates: bool
     has_windows: bool
@@ -224,7 +216,7 @@ def has_fields(source: Source) -> TypeGuard[FieldSource]:
 
 def field_kinds_of(source: Source) -> dict[str, FieldKind]:
     """Return what the fields of `source` are, by name."""
-    return dict(source.field_kinds) if has_fields(source) else {}
+    return source.field_kinds if has_fields(source) else {}
 
 
 def has_moving_fields(source: Source) -> bool:

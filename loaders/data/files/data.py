@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from penstock.loaders.data.files.contract import (
 )
 from penstock.loaders.data.files.joined import check_fields, check_targets, locate_joined, merge_classes, renumber
 from penstock.loaders.data.files.step import Step
+from penstock.loaders.data.samples.columns import take_values
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.fields.ragged import join_rows, take_rows
@@ -36,6 +38,7 @@ from penstock.pipelines.targets import Targets, parts_of
 
 Indices = npt.NDArray[np.int64]
 _SHOWN = 3  # parts that describe() describes
+_ALONE = ""  # the name of labels that have none
 
 
 class Data:
@@ -52,15 +55,9 @@ class Data:
         mixture: the MixtureShares of a mix(...).
 
     Attributes:
-        parts, mixture: the arguments.
         steps: what was done; the first, which has no words, says which samples of the only part are served.
         abilities: what this data can do.
-        classes: class names, by class number.
         label_classes: for labels that are not class numbers, by name ("" for one alone), the names of their classes.
-        field_kinds: what each field is, by name.
-        fingerprint: hex digest of the parts and of what was done to them.
-        skipped: reason -> number of entries that the parts skipped.
-        holds_interpreter_lock: as Source describes it.
     """
 
     def __init__(self, parts: Sequence[Source], *, joined: bool = False, mixture: Any = None) -> None:
@@ -90,14 +87,17 @@ class Data:
         """Find the columns that are served: the last one of each name."""
         self.classes, self.field_kinds, has_targets = self._own_classes, dict(self._own_kinds), self._own_targets
         self.label_classes: dict[str, tuple[bytes, ...]] = getattr(self.parts[0], "label_classes", {})
-        self._labels: Step | None = None
+        self._labels: Any = None
         self._content: str | None = None
         self._numbers: npt.NDArray[np.int64] | None = None
         self._columns: dict[str, tuple[Any, Step]] = {}
         for step in self.steps:
             if step.labels is not None:
-                self._labels, self._numbers, has_targets = step, None, step.labels.are_targets
-                self.classes, self.label_classes = step.labels.classes, step.labels.label_classes
+                of, self._numbers = step.labels.columns, None
+                has_targets = not (_ALONE in of and of[_ALONE].are_classes)
+                self._labels, self.classes = step, of[_ALONE].classes if _ALONE in of else ()
+                named = {name: column.classes for name, column in of.items() if column.classes}
+                self.label_classes = named if has_targets else {}
             elif step.classes is not None:
                 self.classes = step.classes
                 self._numbers = step.numbers if self._numbers is None else step.numbers[self._numbers]
@@ -120,7 +120,8 @@ class Data:
         for step in self.steps[1:]:
             found = _digest(f"{found} {step.words}")
             if with_files and step.fields is not None:
-                found = _digest(found, b"".join(field.content() for field in step.fields.values()))
+                columns = (field.column for field in step.fields.values())
+                found = _digest(found, b"".join(each.content() for each in columns if hasattr(each, "content")))
         return found
 
     @property
@@ -167,13 +168,14 @@ class Data:
 
     def _with_steps(self, steps: tuple[Step, ...]) -> Data:
         view = copy.copy(self)
+        view.__dict__.pop("refreshed", None)  # the own way of this data
         view.steps = steps
         view._look_up()
         return view
 
     def with_readers(self, parts: Sequence[Source]) -> Data:
         """Return the same of other sources that hold the same samples, such as a cache."""
-        view = copy.copy(self)
+        view = self._with_steps(self.steps)
         view._show(parts)
         return view
 
@@ -182,21 +184,23 @@ class Data:
 
         Raises LoaderError E-CHANGED if they are other images, unless they are only joined.
         """
-        now, view = list(map(refresh_source, self.parts)), copy.copy(self)
-        view._content = None
-        if all(a is b for a, b in zip(now, self.parts, strict=True)):
-            return view
+        now = list(map(refresh_source, self.parts))
+        if all(a is b for a, b in zip(now, self.parts, strict=True)) and not self._columns:
+            self._content = None
+            return self
         if self.is_joined:
             return Data(now, joined=True, mixture=self.mixture)
         if now[0].fingerprint != self.parts[0].fingerprint:
             cause = "images were added, removed or changed since a part of them was chosen"
             raise LoaderError("E-CHANGED", cause, path=getattr(self, "root", None))
-        return view.with_readers(now)
+        return self.with_readers(now)
 
     @property
     def is_whole(self) -> bool:
         """Whether a cache is made of this data, and not of its only part: nothing but fields was added."""
-        return all(step.fields is not None for step in self.steps[1:])
+        part = self.parts[0]
+        is_bare = self.is_joined or not isinstance(part, Data) or part.is_whole
+        return is_bare and all(step.fields is not None for step in self.steps[1:])
 
     # ---- where samples are ----
 
@@ -228,10 +232,9 @@ class Data:
         """Return the part that holds sample `index`, and its index there. Raises IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
-        if len(self.parts) == 1:
-            return self.parts[0], self.steps[0].row_of(index)
-        number = int(np.searchsorted(self._starts, index, "right")) - 1
-        return self.parts[number], index - int(self._starts[number])
+        row = self.steps[0].row_of(index)
+        number = bisect_right(self._starts, row) - 1
+        return self.parts[number], row - int(self._starts[number])
 
     def _gather(self, indices: Indices, look_up: Callable[[int, Indices], dict[str, Any]]) -> dict[str, Any]:
         """Return values of samples by name: `look_up` takes the number of a part, and indices there."""
@@ -305,24 +308,28 @@ class Data:
     def labels(self, indices: Indices) -> Indices:
         def look_up(number: int, inner: Indices) -> dict[str, Indices]:
             own, renumbered = self.parts[number].labels(inner), self._new_labels[number]
-            return {"": own if renumbered is None else renumbered[own]}
+            return {_ALONE: own if renumbered is None else renumbered[own]}
 
         if self._labels is None:
-            found: Indices = self._gather(indices, look_up)[""]
+            found: Indices = self._gather(indices, look_up)[_ALONE]
         else:
-            found = self._labels.labels.labels(self._labels.rows_of(indices))
+            found = np.zeros(len(indices), np.int64)
+            if not self.abilities.has_targets:
+                found = self._labels.labels.columns[_ALONE].serve(self._labels.rows_of(indices))
         return found if self._numbers is None else self._numbers[found]
 
     def targets(self, indices: Indices) -> Targets:
-        if self._labels is not None:
-            return self._labels.labels.targets(self._labels.rows_of(indices))  # type: ignore[no-any-return]
-        found = self._gather(indices, lambda number, inner: parts_of(self.parts[number].targets(inner)))
-        return found[""] if list(found) == [""] else found
+        if self._labels is None:
+            found = self._gather(indices, lambda number, inner: parts_of(self.parts[number].targets(inner)))
+        else:
+            rows = self._labels.rows_of(indices)
+            found = {name: column.serve(rows) for name, column in self._labels.labels.columns.items()}
+        return found[_ALONE] if list(found) == [_ALONE] else found
 
     def fields(self, indices: Indices) -> dict[str, Any]:
         own = self._gather(indices, lambda number, inner: self.parts[number].fields(inner)) if self._own_kinds else {}
         added = {
-            name: field.values(step.rows_of(indices))
+            name: take_values(field.kind, field.column, step.rows_of(indices))
             for name, (field, step) in self._columns.items()
             if name in self.field_kinds and self.field_kinds[name].kind != "mask"
         }
@@ -331,7 +338,7 @@ class Data:
     def mask(self, name: str, index: int) -> bytes | npt.NDArray[Any]:
         if name in self._columns:
             field, step = self._columns[name]
-            return field.mask(step.row_of(index))  # type: ignore[no-any-return]
+            return field.column.read(step.row_of(index))  # type: ignore[no-any-return]
         part, inner = self._place(index)
         return part.mask(name, inner)  # type: ignore[no-any-return]
 
@@ -356,7 +363,7 @@ class Data:
 
 def as_data(source: Source) -> Data:
     """Return data to which a step can be added, over what a cache holds of `source`."""
-    is_open = type(source) is Data and not source.is_whole
+    is_open = type(source) is Data and not source.is_whole and "refreshed" not in vars(source)  # its own way
     return source if is_open else Data([source])  # type: ignore[return-value]
 
 

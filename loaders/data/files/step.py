@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.data.samples.columns import SavedColumns
 from penstock.loaders.system.shared_memory import SharedArray
 
 
@@ -17,7 +18,7 @@ class Step(NamedTuple):
         words: what was done, for the fingerprint.
         before, after: what is put around the description of the data.
         chooses: whether samples were chosen.
-        labels: a LabelColumn that was added.
+        labels: labels that were added, by name: class numbers alone, or targets.
         fields: Fields that were added, by name.
         classes, numbers: class names that were chosen, and the new number of each class, int64 [classes].
         rows: of each sample its row in what the step was done to, and in the columns; None for the same numbers.
@@ -28,7 +29,7 @@ class Step(NamedTuple):
     before: str = ""
     after: str = ""
     chooses: bool = False
-    labels: Any = None
+    labels: SavedColumns | None = None
     fields: Any = None
     classes: tuple[bytes, ...] | None = None
     numbers: Any = None

@@ -1,4 +1,4 @@
-"""Serves the images of a source with labels of any kind, which the workers never see."""
+"""Adds labels of any kind to the images of a source, which the workers never see."""
 
 from __future__ import annotations
 
@@ -20,37 +20,8 @@ from penstock.loaders.data.labels.stored_labels import ALONE, NOT_CLASSES, Label
 from penstock.loaders.data.samples.columns import SavedColumns, StoredValues
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
-from penstock.pipelines.targets import Targets
 
 _NO_LABEL = "give every sample a label, or serve those that have one by subset="
-
-
-class LabelColumn:
-    """Hold labels by row: class numbers, which replace those of the source, or targets.
-
-    The loader looks up targets by index when it hands a batch out, so caches and workers hold images only.
-
-    Attributes:
-        are_targets: whether they are not class numbers, or several named ones.
-        classes: names of the class numbers.
-        label_classes: of targets, by name, the names of their classes.
-    """
-
-    def __init__(self, index: SavedColumns) -> None:
-        self._index, alone = index, index.columns.get(ALONE)
-        self.are_targets = alone is None or not alone.are_classes
-        self.classes = () if alone is None else alone.classes
-        named = {name: found.classes for name, found in index.columns.items() if found.classes}
-        self.label_classes = named if self.are_targets else {}
-
-    def labels(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the class numbers (int64) of rows; 0 where labels are not class numbers."""
-        return np.zeros(len(rows), np.int64) if self.are_targets else self._index.columns[ALONE].serve(rows)
-
-    def targets(self, rows: npt.NDArray[np.int64]) -> Targets:
-        """Return the labels of rows: an array, or a dict of arrays by name."""
-        of = {name: found.serve(rows) for name, found in self._index.columns.items()}
-        return of[ALONE] if list(of) == [ALONE] else of
 
 
 def serve_labels(source: Source, index: SavedColumns | None, *, has_list: bool = True) -> Source:
@@ -62,7 +33,7 @@ def serve_labels(source: Source, index: SavedColumns | None, *, has_list: bool =
     if index is not None:
         names = ", ".join(filter(None, index.columns))
         after = f", with {f'labels {names}' if names else 'other labels'}"
-        served = as_data(source).add(Step(f"with labels {index.identity}", after=after, labels=LabelColumn(index)))
+        served = as_data(source).add(Step(f"with labels {index.identity}", after=after, labels=index))
     if not has_list and index is not None:
         for values, classes in index.columns.values():
             if values.dtype == np.int32:

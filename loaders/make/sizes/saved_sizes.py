@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.files.contract import Source, content_of
 from penstock.loaders.data.samples.columns import SavedColumns, StoredValues, save_columns
 from penstock.loaders.make.sizes.read_sizes import read_sizes
 from penstock.loaders.system.column_file import narrowest
@@ -31,7 +31,7 @@ def image_sizes(source: Source, pipeline: ImagePipeline) -> ImageSizes:
     Those that could not be read are tried again each time: a fault of the storage or of permissions may have healed.
     """
     pipeline = ImagePipeline(exif=pipeline.exif, max_pixels=pipeline.max_pixels)
-    content = getattr(source, "content", source.fingerprint)
+    content = content_of(source)
     identity = f"{_FORMAT} {content} {len(source)} {pipeline.exif} {pipeline.max_pixels}"
     name = hashlib.blake2b(identity.encode(), digest_size=16).hexdigest().encode("ascii") + b".index"
     saved = load_saved(name, SavedColumns)

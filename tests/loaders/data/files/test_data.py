@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cache_files import pixel_item, write_cache
 from photo_folder import photo, write_folder
+from tar_files import write_tar
 
 from penstock.loaders import concat, create_loader, open_source
 from penstock.loaders.cache_build.build import build_cache
@@ -202,3 +203,22 @@ def test_a_cache_of_several_folders(tmp_path: Path) -> None:
         create_loader([one, two], **settings)
     with pytest.raises(LoaderError, match=r"E-MISUSE.*the folder of its images"):
         create_loader([one, two], **{**settings, "cache": two / "all.h5"})
+
+
+def test_parts_of_labelled_tars_of_a_pattern_see_new_files(tmp_path: Path) -> None:
+    """The pattern is looked at again through the data that has labels and is reversed."""
+
+    def add(name: str) -> None:
+        files = [(f"{number}.{suffix}", data) for number in range(4) for suffix, data in _sample(number).items()]
+        write_tar(tmp_path / name, files)
+
+    add("a.tar")
+    part: Any = open_source(tmp_path / "*.tar", label="json:price", subset="::-1")
+    assert part.refreshed().targets(np.arange(2)).tolist() == [3.5, 2.5]
+    add("b.tar")
+    with pytest.raises(LoaderError, match=r"E-CHANGED.*added, removed or changed"):
+        part.refreshed()
+
+
+def _sample(number: int) -> dict[str, bytes]:
+    return {"json": b'{"price": %d.5}' % number, "jpg": photo(number)}
