@@ -142,7 +142,7 @@ class ArrowFiles:
                 if self.indices:
                     chunks.append(found)
                 else:
-                    _add_labels(labels, *found, path)
+                    labels.add(found[1], path, num_rows=found[0])
             if not found[0] and not self.info:  # save_to_disk writes such files, where shards are many
                 raise no_rows_error(path)
         order = self._read_indices(rows) if self.indices else None
@@ -181,23 +181,11 @@ def _locate_rows(file: ArrowFile, image: str, rows: ImageRows, labels: ArrowLabe
     return first_row, list(map(pyarrow.chunked_array, label_chunks, kinds))
 
 
-def _add_labels(labels: ArrowLabels, num_rows: int, columns: list[Any], path: bytes) -> None:
-    if columns:
-        labels.add(columns, path)
-    else:
-        labels.add_unlabelled(num_rows)
-
-
 def _add_in_order(labels: ArrowLabels, files: list[_Chunks], order: npt.NDArray[np.int64]) -> None:
     """Add the labels of the rows that are served, of all files."""
-    if not labels.columns:
-        labels.add_unlabelled(len(order))
-        return
-    num_rows = sum(count for count, _ in files)
-    check_order(order, num_rows)
-    pyarrow = import_pyarrow()
+    check_order(order, sum(count for count, _ in files))
     columns = [[chunk for _, own in files for chunk in own[number].chunks] for number in range(len(labels.columns))]
-    labels.add([pyarrow.chunked_array(chunks).take(pyarrow.array(order)) for chunks in columns], rows=order)
+    labels.add(list(map(import_pyarrow().chunked_array, columns)), order=order)
 
 
 def open_arrow_files(

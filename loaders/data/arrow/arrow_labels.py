@@ -65,28 +65,34 @@ class ArrowLabels:
             column.keeps_numbers = name in declared
         self._num_unlabelled = 0
 
-    def add(self, columns: Sequence[Any], path: bytes | None = None, rows: Any = None) -> None:
+    def add(
+        self,
+        columns: Sequence[Any],
+        path: bytes | None = None,
+        order: npt.NDArray[np.int64] | None = None,
+        num_rows: int = 0,
+    ) -> None:
         """Add the labels of a file, pyarrow chunked arrays. Raises pyarrow.ArrowInvalid, LoaderError E-FORMAT.
 
-        rows: the numbers of the rows for errors, unless they count from 0.
+        order: the numbers of the rows that are served; None for all. num_rows: of a file without labels, whose images
+        are of one class.
         """
+        if not columns:
+            self._num_unlabelled += num_rows if order is None else len(order)
         fail = blame_rows(path)
         for (name, to), column in zip(self._to, columns, strict=True):
             column.validate(full=True)
+            column = column if order is None else column.take(import_pyarrow().array(order))
             for chunk in column.chunks:
                 if hasattr(chunk, "dictionary") and name not in self._declared:
                     to.declare(chunk.dictionary.to_pylist())
             plain = _decode(column)
-            numbers = np.arange(len(plain)) if rows is None else np.asarray(rows)
+            numbers = np.arange(len(plain)) if order is None else order
             there = _find_labels(plain)
             to.begin(there, fail, numbers)
             present = plain.filter(import_pyarrow().array(there)).combine_chunks()
             names = self._renamed.get(name)
             _add_column(to, present, (self._declared.get(name), names), fail, numbers[there])
-
-    def add_unlabelled(self, count: int) -> None:
-        """Add `count` images of the one class."""
-        self._num_unlabelled += count
 
     def finish(self) -> RowLabels:
         """Return the labels of all rows. Raises LoaderError E-FORMAT for one that is not declared, or missing."""

@@ -74,11 +74,7 @@ def open_dataset(
     rows, labels = ImageRows(), ArrowLabels(columns, classes, missing_labels)
     order = _read_order(dataset)
     held = _locate_chunks(table.column(columns.image).chunks, rows)
-    if labels.columns:
-        own = list(map(table.column, labels.columns))
-        labels.add(own if order is None else [column.take(order) for column in own], rows=order)
-    else:
-        labels.add_unlabelled(table.num_rows if order is None else len(order))
+    labels.add(list(map(table.column, labels.columns)), order=order, num_rows=table.num_rows)
     kind = "Arrow files" if held is None else "Arrow files or parts of memory"
     samples, kept = save_with_labels(None, *rows.finish(kind, labels.finish(), order))
     warn_of_left_out(samples.header.skipped, samples.header.examples, "the data set")

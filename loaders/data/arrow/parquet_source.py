@@ -116,13 +116,10 @@ class ParquetSource:
             return list(pool.map(function, items))
 
     def _read_labels(self, footers: list[Footer], labels: ArrowLabels) -> RowLabels:
-        if not labels.columns:
-            labels.add_unlabelled(int(sum(footer.group_rows.sum() for footer in footers)))
-            return labels.finish()
         of_files = self._map(lambda footer: [read_column(footer, name) for name in labels.columns], footers)
         for footer, columns in zip(footers, of_files, strict=True):
             with arrow_errors(footer.container.name):
-                labels.add(columns, footer.container.name)
+                labels.add(columns, footer.container.name, num_rows=int(footer.group_rows.sum()))
         return labels.finish()
 
     def _take_rows(self, labels: npt.NDArray[np.int64], footers: list[Footer]) -> None:

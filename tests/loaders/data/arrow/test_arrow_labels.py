@@ -64,7 +64,7 @@ def test_declared_classes_are_found_by_name_in_those_that_are_listed() -> None:
 
 def test_unlabelled_images_are_one_class() -> None:
     labels = ArrowLabels(Chosen("image", {}, {}))
-    labels.add_unlabelled(2)
+    labels.add([], num_rows=2)
     found = labels.finish()
     assert (found.numbers.tolist(), found.classes) == ([0, 0], (b".",))
 
