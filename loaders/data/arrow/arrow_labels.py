@@ -14,7 +14,7 @@ from penstock.loaders.data.arrow.arrow_package import import_pyarrow
 from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
 from penstock.loaders.data.labels.collect_labels import LabelCollector
 from penstock.loaders.data.labels.label_rows import RAISE, LabelRows
-from penstock.loaders.data.labels.row_errors import Fail, blame_rows
+from penstock.loaders.data.labels.row_errors import Fail, RowOrigin
 from penstock.loaders.data.labels.stored_labels import ALONE, Labels, split_classes
 
 UNLABELLED = -1
@@ -79,7 +79,7 @@ class ArrowLabels:
         """
         if not columns:
             self._num_unlabelled += num_rows if order is None else len(order)
-        fail = blame_rows(path)
+        fail = RowOrigin(path)
         for (name, to), column in zip(self._to, columns, strict=True):
             column.validate(full=True)
             column = column if order is None else column.take(import_pyarrow().array(order))
@@ -96,11 +96,8 @@ class ArrowLabels:
 
     def finish(self) -> RowLabels:
         """Return the labels of all rows. Raises LoaderError E-FORMAT for one that is not declared, or missing."""
-        if not self._to:
-            found, classes, others = split_classes({}, self._num_unlabelled)
-            return RowLabels(found.astype(np.int64), classes, others)
         labels = self._rows.finish()
-        there = ~self._rows.left_out
+        there = ~self._rows.left_out if self._to else np.ones(self._num_unlabelled, bool)
         found, classes, others = split_classes(labels, int(there.sum()))
         numbers = np.full(len(there), UNLABELLED, np.int64)
         numbers[there] = found

@@ -35,11 +35,6 @@ class RowOrigin:
         return f"{name}{self._unit} {row:,}"
 
 
-def blame_rows(table: bytes | None = None, unit: str = "row") -> RowOrigin:
-    """Return what makes the errors of the rows of a table, as RowOrigin does."""
-    return RowOrigin(table, unit)
-
-
 def where_is(fail: Fail, row: int) -> str:
     """Return what messages call a row of which `fail` makes the errors."""
     where = getattr(fail, "where", None)

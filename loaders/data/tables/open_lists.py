@@ -16,7 +16,7 @@ from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.choose_columns import choose_columns
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
-from penstock.loaders.data.labels.row_errors import blame_rows
+from penstock.loaders.data.labels.row_errors import RowOrigin
 from penstock.loaders.data.labels.stored_labels import save_with_labels
 from penstock.loaders.data.remote.object_stats import NONE_LISTED, Listed
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, without_query
@@ -165,7 +165,7 @@ def _open_rows(
     base = None if root is None else as_root(root)
     if packer is None:
         packer = RowPacker(classes, are_names=are_names)
-    packer.begin(blame_rows(), base)
+    packer.begin(RowOrigin(), base)
     for number, (path, label) in enumerate(rows, start=1):
         packer.add(path, label, number)
     remote = check_remote(packer.folders, max_file_bytes, **remote_options)
@@ -193,7 +193,7 @@ def _looked_up_again(samples: Samples) -> Samples:
 
 def _checked_row(row: Any, number: int) -> tuple[Any, Any]:
     if not isinstance(row, (tuple, list)) or len(row) != 2:
-        raise blame_rows()(number, f"a row must be (path, label), got {shown(row)}")
+        raise RowOrigin()(number, f"a row must be (path, label), got {shown(row)}")
     return row[0], row[1]
 
 

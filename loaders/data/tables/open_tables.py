@@ -17,7 +17,7 @@ from penstock.loaders.data.files.left_out import warn_of_left_out
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
-from penstock.loaders.data.labels.row_errors import blame_rows
+from penstock.loaders.data.labels.row_errors import RowOrigin
 from penstock.loaders.data.labels.stored_labels import Labels, save_with_labels
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.open_samples import load_or_make, serve_samples
@@ -136,7 +136,7 @@ def as_root(root: str | bytes | os.PathLike[Any]) -> bytes:
 def _pack_table(packer: RowPacker, path: bytes, base: bytes | None, rows: Iterator[Row], bar: ProgressBar) -> None:
     begun = len(packer)
     unit = "row" if choose_reader(path) is read_parquet else "line"
-    packer.begin(blame_rows(path, unit), base or folder_of(path))
+    packer.begin(RowOrigin(path, unit), base or folder_of(path))
     try:
         for number, image, label in rows:
             packer.add(image, label, number)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.labels.label_rows import RAISE, LabelRows
-from penstock.loaders.data.labels.row_errors import Fail, blame_rows
+from penstock.loaders.data.labels.row_errors import Fail, RowOrigin
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import absolute, join
 from penstock.loaders.data.samples.samples_writer import PackedNames
@@ -41,7 +41,7 @@ class RowPacker:
         self.folder_of = array("I")
         self.folders: dict[bytes, int] = {}
         self._begin = b""  # of all folders: a slash, or a protocol
-        self.begin(blame_rows(), None)
+        self.begin(RowOrigin(), None)
 
     def begin(self, fail: Fail, base: bytes | None) -> None:
         """Take the rows that follow; `fail` makes their errors, relative paths belong to `base`, by default "."."""

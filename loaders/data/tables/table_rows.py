@@ -14,7 +14,7 @@ from penstock.loaders.data.arrow.arrow_package import import_pyarrow
 from penstock.loaders.data.arrow.arrow_parquet import open_file, read_schema
 from penstock.loaders.data.labels.choose_columns import choose_columns, find_label
 from penstock.loaders.data.labels.label_rows import LabelRows
-from penstock.loaders.data.labels.row_errors import Fail, blame_rows
+from penstock.loaders.data.labels.row_errors import Fail, RowOrigin
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import read_whole, without_query
 from penstock.loaders.data.tables.row_packer import NO_LABEL
@@ -32,7 +32,7 @@ def read_csv(path: bytes, image: Any, label: Any, labels: LabelRows | None = Non
 
     The first line names the columns. Empty lines are skipped. Raises LoaderError E-FORMAT, OSError.
     """
-    fail = blame_rows(path, "line")
+    fail = RowOrigin(path, "line")
     with _open_text(path) as file:
         reader = csv.reader(file, delimiter=_delimiter(path), skipinitialspace=True, strict=True)
         try:
@@ -61,7 +61,7 @@ def read_json_lines(path: bytes, image: Any, label: Any, labels: LabelRows | Non
 
     Raises LoaderError E-FORMAT, OSError.
     """
-    fail = blame_rows(path, "line")
+    fail = RowOrigin(path, "line")
     is_first, first = True, 0
     with _open_text(path) as file:
         for number, line in enumerate(file, start=1):
@@ -109,7 +109,7 @@ def read_header(path: bytes) -> list[str]:
         return list(read_schema(path).names)
     with _open_text(path) as file:
         if choose_reader(path) is read_json_lines:
-            return next((list(_parse(line, blame_rows(path, "line"), 1)) for line in file if not line.isspace()), [])
+            return next((list(_parse(line, RowOrigin(path, "line"), 1)) for line in file if not line.isspace()), [])
         return next(csv.reader(file, delimiter=_delimiter(path), skipinitialspace=True), [])
 
 

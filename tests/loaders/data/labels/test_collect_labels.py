@@ -12,7 +12,7 @@ import torch
 from penstock.loaders.data.labels.choose_columns import split_floats
 from penstock.loaders.data.labels.class_numbers import MAX_CLASSES
 from penstock.loaders.data.labels.label_rows import LabelRows
-from penstock.loaders.data.labels.row_errors import blame_rows
+from penstock.loaders.data.labels.row_errors import RowOrigin
 from penstock.loaders.data.labels.stored_labels import split_classes
 from penstock.pipelines.errors import LoaderError
 
@@ -20,7 +20,7 @@ from penstock.pipelines.errors import LoaderError
 def number(labels: Any, classes: Any = None, **options: Any) -> tuple[list[int], tuple[bytes, ...]]:
     rows = LabelRows(list(classes) if classes else None, **options)
     for row, label in enumerate(labels, start=1):
-        rows.add(label, blame_rows(b"/x/train.csv", "line"), row)
+        rows.add(label, RowOrigin(b"/x/train.csv", "line"), row)
     found = rows.finish()[""]
     assert found.are_classes
     return found.values.tolist(), found.classes
@@ -88,7 +88,7 @@ def test_labels_of_other_kinds(case: str) -> None:
     labels, expected, classes = OTHERS[case]
     rows = LabelRows()
     for row, label in enumerate(labels):
-        rows.add({"x": label, "y": row}, blame_rows(), row)
+        rows.add({"x": label, "y": row}, RowOrigin(), row)
     found = rows.finish()
     served = found["x"].serve(np.arange(len(labels)))
     assert (served.dtype, served.tolist(), found["x"].classes) == (np.float32, expected, classes)
@@ -97,14 +97,14 @@ def test_labels_of_other_kinds(case: str) -> None:
 
 def test_classes_of_several_labels() -> None:
     rows = LabelRows({"x": ["b", "a"], "z": ["c"]})
-    rows.add({"x": ["a"], "y": 0}, blame_rows(), 1)
+    rows.add({"x": ["a"], "y": 0}, RowOrigin(), 1)
     with pytest.raises(ValueError, match=r"classes has names for \['z'\]"):
         rows.finish()
     rows = LabelRows({"x": ["b", "a"]})
-    rows.add({"x": ["a"], "y": 0}, blame_rows(), 1)
+    rows.add({"x": ["a"], "y": 0}, RowOrigin(), 1)
     assert rows.finish()["x"].serve(np.arange(1)).tolist() == [[0, 1]]
     rows = LabelRows(["b", "a"])
-    rows.add({"x": ["a"], "y": 0}, blame_rows(), 1)
+    rows.add({"x": ["a"], "y": 0}, RowOrigin(), 1)
     with pytest.raises(ValueError, match="classes must be a dict by the names of the labels"):
         rows.finish()
 
@@ -203,7 +203,7 @@ def test_rows_without_a_label_are_left_out_if_asked_for(labels: list[Any], expec
 def test_a_row_without_one_of_several_labels_is_left_out() -> None:
     rows = LabelRows(missing_labels="leave_out")
     for row in range(5):
-        rows.add({"a": None if row == 1 else row, "b": -1.0 if row == 2 else [None, 0.5][row != 4]}, blame_rows(), row)
+        rows.add({"a": None if row == 1 else row, "b": -1.0 if row == 2 else [None, 0.5][row != 4]}, RowOrigin(), row)
     found = rows.finish()
     assert rows.left_out.tolist() == [False, True, False, False, True]
     assert (found["a"].values.tolist(), found["b"].values.tolist()) == ([0, 2, 3], [0.5, -1, 0.5])
@@ -217,7 +217,7 @@ def test_labels_that_are_asked_for_as_floats() -> None:
     rows = LabelRows(floats=["age"])
     labels = [3, "-1", "1e2", np.int8(-7), True, "0.5"]
     for row, label in enumerate(labels):
-        rows.add({"age": label, "kind": "a"}, blame_rows(), row)
+        rows.add({"age": label, "kind": "a"}, RowOrigin(), row)
     assert rows.finish()["age"].values.tolist() == [3, -1, 100, -7, 1, 0.5]
     for label, words in (("x", "label 'x' is not a number"), ([1], r"label \[1\] is not a number"), (None, "no label")):
         with pytest.raises(LoaderError, match=f"line 2: {words}"):
@@ -240,7 +240,7 @@ def test_categories_keep_their_order() -> None:
         for names in declared:
             rows.column().declare(names)
         for row, label in enumerate(labels):
-            rows.add(label, blame_rows(), row)
+            rows.add(label, RowOrigin(), row)
         return rows.finish()[""].classes
 
     assert order(["z", "b", "a"]) == (b"z", b"b", b"a")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.loaders.data.labels.row_errors import blame_rows
+from penstock.loaders.data.labels.row_errors import RowOrigin
 from penstock.loaders.data.tables import row_packer
 from penstock.loaders.data.tables.row_packer import NO_LABEL, RowPacker
 from penstock.pipelines.errors import LoaderError
@@ -16,7 +16,7 @@ from penstock.pipelines.errors import LoaderError
 
 def pack(paths: list[Any], base: bytes | None = b"/base") -> list[bytes]:
     packer = RowPacker()
-    packer.begin(blame_rows(), base)
+    packer.begin(RowOrigin(), base)
     for row, path in enumerate(paths, start=1):
         packer.add(path, NO_LABEL, row)
     folders = list(packer.folders)
@@ -50,7 +50,7 @@ def test_paths_of_every_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_folders_are_held_once() -> None:
     packer = RowPacker()
     for base in (b"/a", b"/b", b"/a/."):
-        packer.begin(blame_rows(), base)
+        packer.begin(RowOrigin(), base)
         packer.add("x/1.jpg", NO_LABEL, 1)
         packer.add("./x/2.jpg", NO_LABEL, 2)
     assert list(packer.folders) == [b"/a/x/", b"/b/x/"]
