@@ -15,10 +15,10 @@ import torch
 
 from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, TOLERANCES, EnginePair, ServedBatch, Tolerance
 from penstock.bench.record.environment import describe_environment
-from penstock.loaders.cache_build.open_or_build import prepare_source
+from penstock.loaders.cache_build.open_or_build import prepare_source, prepare_whole
 from penstock.loaders.data.cache.hdf5_cache import known_cache
 from penstock.loaders.data.files.contract import Source, is_cache
-from penstock.loaders.front.create import create_loader, prepare_whole
+from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.loader import Loader
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.decode import JPEG_DECODERS, NATIVE
@@ -141,7 +141,7 @@ def cache_of(data: Source, path: Path | None) -> Iterator[tuple[Source | None, l
         if there is not None and not there.coded.lossless:
             cause = f"the cache is not lossless ({there.coded.describe()}): its pixels are not those of the files"
             raise LoaderError("E-MISUSE", cause, fix="pass a lossless cache, or this one as DATA", path=str(path))
-        yield prepare_whole(data, lambda whole: prepare_source(whole, path)), []
+        yield prepare_whole(data, path), []
     elif len(data) > MOST_CACHED:
         cause = f"no temporary cache is built of {len(data):,} images, only of up to {MOST_CACHED:,}"
         yield None, [LeftOut("hdf5", cause, "pass --cache FILE.h5, which is built if it is not there")]

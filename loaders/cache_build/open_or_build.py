@@ -21,6 +21,17 @@ from penstock.pipelines.messages.user_warnings import warn_user
 SOURCE_OPTIONS = ("cache", "encoding")  # that prepare_source takes in addition to the source
 
 
+def prepare_whole(
+    source: Source, cache: str | os.PathLike[str] | None = None, encoding: Encoding | None = None
+) -> Source:
+    """Return `source` over the cache of the whole data that it shows, which all its views share; as prepare_source."""
+    if not isinstance(source, Data) or source.is_whole:
+        return prepare_source(source, cache, encoding)
+    (whole,) = source.parts
+    prepared = prepare_whole(whole, cache, encoding)
+    return source if prepared is whole else source.with_readers([prepared])
+
+
 def prepare_source(
     source: Source, cache: str | os.PathLike[str] | None = None, encoding: Encoding | None = None
 ) -> Source:

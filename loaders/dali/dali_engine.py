@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from penstock.loaders.cache_build import open_or_build as for_source
+from penstock.loaders.cache_build.open_or_build import prepare_whole
 from penstock.loaders.dali.dali_probe import OURS, REGIONS, WHOLE, chosen_way, warn_of_edges
 from penstock.loaders.dali.dali_stage import DaliStage, Finished
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
@@ -110,8 +110,8 @@ def needs_of(options: DaliOptions, layout: BatchLayout) -> Needs:
 def prepare_source(
     source: Source, cache: str | os.PathLike[str] | None = None, encoding: Encoding | None = None
 ) -> Source:
-    """Return `source` itself or, where a cache is asked for, what for_source.prepare_source returns."""
-    return source if cache is None and encoding is None else for_source.prepare_source(source, cache, encoding)
+    """Return `source` itself or, where a cache is asked for, what prepare_whole returns."""
+    return source if cache is None and encoding is None else prepare_whole(source, cache, encoding)
 
 
 def _run_stage(queue: BatchQueue, stage: DaliStage, finished: deque[Finished], depth: int) -> None:

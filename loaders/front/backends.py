@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from penstock.loaders.cache_build.open_or_build import SOURCE_OPTIONS, prepare_source
+from penstock.loaders.cache_build.open_or_build import SOURCE_OPTIONS, prepare_whole
 from penstock.loaders.dali import dali_engine
 from penstock.loaders.data.files.contract import Source
 from penstock.loaders.make.batch_planner import BatchPlanner
@@ -83,7 +83,7 @@ _RECORDS = (
         options=ProcessOptions,
         open_engine=partial(open_engine, "hdf5"),
         needs=needs_of,
-        prepare_source=prepare_source,
+        prepare_source=prepare_whole,
     ),
     Backend(
         name="dali",

@@ -14,7 +14,6 @@ import torch
 
 from penstock.loaders.data.fields.keypoint_pairs import warn_of_unpaired
 from penstock.loaders.data.files.contract import Source, field_kinds_of, has_targets, is_cache
-from penstock.loaders.data.files.data import Data
 from penstock.loaders.data.labels.labelled import warn_of_lost_labels, warn_of_no_labels
 from penstock.loaders.front.backend_choice import Choice, choose_named, choose_saved
 from penstock.loaders.front.backends import BACKENDS
@@ -240,8 +239,8 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     )
     stages = list(map(make_stage, views, transforms or [None] * len(views)))
     # After all checks of the arguments, because it may build a cache, for hours.
-    prepare_source = choice.backend.prepare_source
-    data = named if prepare_source is None else prepare_whole(named, partial(prepare_source, **choice.source_options))
+    prepare = choice.backend.prepare_source
+    data = named if prepare is None else prepare(named, **choice.source_options)
     planner = BatchPlanner(
         source=data,
         pipelines=views,
@@ -317,15 +316,6 @@ def _make_stage(
             return PlainStage(transform.part.torch_dtype, dtype, device)
         view = replace(view, size=shape[:2])
     return kind(view, dtype, device, num_classes=num_classes, memory_format=memory_format)
-
-
-def prepare_whole(source: Source, prepare: Callable[[Source], Source]) -> Source:
-    """Prepare the source that a view shows, so that all its views share one cache."""
-    if not isinstance(source, Data) or source.is_whole:
-        return prepare(source)
-    (whole,) = source.parts
-    prepared = prepare_whole(whole, prepare)
-    return source if prepared is whole else source.with_readers([prepared])
 
 
 def _open_engine(backend: str, planner: BatchPlanner, options: Any, schedule: Schedule) -> Engine:

@@ -9,11 +9,11 @@ from typing import Any
 from penstock.bench.probe.ceilings.remote_data import fetched_apart
 from penstock.bench.probe.data.wrapped_sources import repeat_source
 from penstock.bench.record.bench_record import DTYPES, BenchSettings, KnobValue, Options
-from penstock.loaders.cache_build.open_or_build import prepare_source
+from penstock.loaders.cache_build.open_or_build import prepare_whole
 from penstock.loaders.data.files.contract import Source, is_cache
 from penstock.loaders.data.files.data import images_of
 from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS
-from penstock.loaders.front.create import create_loader, prepare_whole
+from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.front.open_source import open_source
 from penstock.loaders.make.native_rows import NATIVE_DECODERS
@@ -118,7 +118,7 @@ class LoaderOpener:
 class BenchData:
     """Opens the data of a benchmark and their cache, both repeated or cut to `settings.entries` if that is given.
 
-    Builds the cache if it is not there. Raises ValueError for too few images, and as open_source and prepare_source do.
+    Builds the cache if it is not there. Raises ValueError for too few images, and as open_source and prepare_whole do.
 
     Attributes:
         plain: `source` at the length asked for.
@@ -139,7 +139,7 @@ class BenchData:
 
     def _cache(self, path: str) -> Source:
         """Return the cache at `path`: of all the data, whatever part of it is used."""
-        return prepare_whole(self.source, lambda whole: prepare_source(whole, path))
+        return prepare_whole(self.source, path)
 
     def _at_length(self, source: Source) -> Source:
         return source if self._entries is None else repeat_source(source, self._entries)
