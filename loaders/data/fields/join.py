@@ -76,7 +76,7 @@ def sample_stems(source: Source, what: str) -> list[str]:
     return stems
 
 
-def join_sources(source: Source, partners: Source, what: str) -> npt.NDArray[np.int64]:
+def find_partners(source: Source, partners: Source, what: str) -> npt.NDArray[np.int64]:
     """Return for each sample the number of the image of `partners` that has its key, int64 [n].
 
     The key is the name without its last suffix; where tars are among them, it may also be the name up to its first dot,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.fields.join import join_sources, refuse_repeated, sample_stems, stem
+from penstock.loaders.data.fields.join import find_partners, refuse_repeated, sample_stems, stem
 from penstock.loaders.data.files.content_probe import probe_ranges, read_file
 from penstock.loaders.data.files.contract import Source, sample_name
 from penstock.loaders.data.files.data import find_whole
@@ -211,5 +211,5 @@ def _may_be_mask(file: str) -> bool:
 
 
 def match_source(source: Source, masks: Source, what: str = "mask") -> MaskSource:
-    """Find the image of `masks` that has the key of each sample, as join_sources does. Raises ValueError."""
-    return MaskSource(masks, join_sources(source, masks, what))
+    """Find the image of `masks` that has the key of each sample, as find_partners does. Raises ValueError."""
+    return MaskSource(masks, find_partners(source, masks, what))

@@ -120,13 +120,13 @@ def locate_joined(parts: Iterable[Any], rows: Rows) -> Names:
         if is_located(source):
             own = rows[here]
             found.append((here, own, source.locate(indices, own)))
-    names = join_names([(own, named) for _, own, named in found])
+    names = join_name_tables([(own, named) for _, own, named in found])
     for here, own, _ in found:
         rows[here] = own
     return names
 
 
-def join_names(parts: Sequence[tuple[Rows, Names]]) -> Names:
+def join_name_tables(parts: Sequence[tuple[Rows, Names]]) -> Names:
     """Return one table for the rows of all `parts`, which are changed to point into it: the native library takes one.
 
     It holds the names of these rows alone, with whole paths of folders (0.5 us each): a table of all files of all

@@ -17,11 +17,11 @@ from penstock.pipelines.messages.checked import near_name, shown
 # Each class has a name, which every process holds: a larger number is an identifier, not a class number.
 MAX_CLASSES = 1 << 20
 ONE_CLASS = b"."  # of images without labels, as of a flat folder
-Label = str | int
+ClassLabel = str | int
 
 
 def number_labels(
-    labels: Sequence[Label], classes: tuple[bytes, ...] | None, fail: Fail
+    labels: Sequence[ClassLabel], classes: tuple[bytes, ...] | None, fail: Fail
 ) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...]]:
     """Return the class number of each of some distinct labels, all integers or all strings, and the class names.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.labels.class_numbers import Label, checked_classes, number_labels
+from penstock.loaders.data.labels.class_numbers import ClassLabel, checked_classes, number_labels
 from penstock.loaders.data.labels.label_text import BOOLEANS, is_number, plain_label, read_text
 from penstock.loaders.data.labels.row_errors import Fail, where_is
 from penstock.loaders.data.labels.stored_labels import ALONE, pack_sets
@@ -56,7 +56,7 @@ class LabelCollector:
         self.keeps_numbers = False
         if are_floats:
             self.expect_floats()
-        self._codes: dict[Label, int] = {}  # label, or member of a set -> its number among those seen
+        self._codes: dict[ClassLabel, int] = {}  # label, or member of a set -> its number among those seen
         self._code_of_raw: dict[Any, int] = {}  # string or integer as the rows have it -> that number
         self._firsts: list[tuple[Fail, int]] = []  # where each occurs first
         self._code_of, self._numbers, self._counts = array("I"), array("f"), array("I")
@@ -157,7 +157,7 @@ class LabelCollector:
         if self._are_floats:
             raise self._error(fail, row, f"label {shown(label)} is not a number", "correct it, or leave out ':float'")
 
-    def _add_class(self, label: Label, raw: Any, fail: Fail, row: int) -> None:
+    def _add_class(self, label: ClassLabel, raw: Any, fail: Fail, row: int) -> None:
         if self._kind == FLOAT and isinstance(label, int):
             self._add_float(float(label), label, fail, row)
             return
@@ -232,7 +232,7 @@ class LabelCollector:
             else:
                 self._code_of.append(code)
 
-    def add_sets(self, labels: Sequence[Label], codes: npt.NDArray[Any], counts: npt.NDArray[Any]) -> None:
+    def add_sets(self, labels: Sequence[ClassLabel], codes: npt.NDArray[Any], counts: npt.NDArray[Any]) -> None:
         """Add sets of classes: how many members each has, and which of the distinct `labels` all members are."""
         if not len(counts):
             return
@@ -272,13 +272,13 @@ class LabelCollector:
             raise self._error(fail, rows[int(wrong[0])], cause, "leave the row out, or give it a number")
         self._numbers.frombytes(floats.tobytes())
 
-    def _code(self, label: Label, fail: Fail, row: int) -> int:
+    def _code(self, label: ClassLabel, fail: Fail, row: int) -> int:
         code = self._codes.setdefault(label, len(self._codes))
         if code == len(self._firsts):
             self._firsts.append((fail, row))
         return code
 
-    def _code_member(self, name: Label, fail: Fail, row: int) -> int:
+    def _code_member(self, name: ClassLabel, fail: Fail, row: int) -> int:
         """Return the number of a member of a set; white space around its name does not count, unless that is listed."""
         if isinstance(name, str) and os.fsencode(name) not in self._listed:
             name = name.strip()

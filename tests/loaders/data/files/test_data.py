@@ -19,7 +19,7 @@ from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.files.contract import Source, WindowSource, is_cache, is_located
 from penstock.loaders.data.files.data import Data
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.files.joined import join_names, merge_classes
+from penstock.loaders.data.files.joined import join_name_tables, merge_classes
 from penstock.loaders.make.native_rows import native_rows
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError
@@ -141,7 +141,7 @@ def test_memory_that_rows_point_into_is_kept(tmp_path: Path) -> None:
     parts = [(part, NO_NAMES._replace(kept=kept)) for part, kept in zip(rows, memory, strict=False)]
     located = [(part, files.locate(np.array([0]), part)) for part in rows[2:]]  # type: ignore[attr-defined]
     for some in (parts, [*parts, located[0]], [*parts, *located]):
-        assert [kept for kept in join_names(some).kept if kept] == memory  # type: ignore[attr-defined]
+        assert [kept for kept in join_name_tables(some).kept if kept] == memory  # type: ignore[attr-defined]
 
 
 def test_sources_that_cannot_be_located_are_not(tmp_path: Path) -> None:
