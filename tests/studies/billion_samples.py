@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from penstock.loaders.data.remote.fetcher import Range, join_neighbours
 from penstock.loaders.data.samples.samples import COLUMNS, Samples, SamplesHeader
+from penstock.loaders.data.samples.version import Version
 from penstock.loaders.make.read_ahead import ReadAhead
 from penstock.loaders.order.block_order import BlockShuffled
 from penstock.loaders.order.cursor import Cursor
@@ -129,10 +130,10 @@ class Announced:
 
     def announce(self, indices: npt.NDArray[np.int64]) -> None:
         per_shard = N // SHARDS
-        wanted = [(Range(i, f"{i // per_shard:06}", i % per_shard * STEP, SIZE, 1), None) for i in indices.tolist()]
-        for request in join_neighbours(wanted, lambda one: one[0]):
+        wanted = [Range(i, f"{i // per_shard:06}", i % per_shard * STEP, SIZE, Version(1)) for i in indices.tolist()]
+        for request in join_neighbours(wanted):
             self.requests += 1
-            self.num_bytes += request[-1][0].start + SIZE - request[0][0].start
+            self.num_bytes += request[-1].start + SIZE - request[0].start
         self.samples += len(indices)
 
     announce_blocks = announce

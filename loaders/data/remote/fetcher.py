@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
+from penstock.loaders.data.remote.local_copy import LocalCopy
 from penstock.loaders.data.remote.object_store import Deadline, ObjectStore
 from penstock.loaders.data.samples.version import Version
 from penstock.pipelines.errors import LoaderError
@@ -36,11 +37,6 @@ class Range(NamedTuple):
     is_early: bool = False
 
 
-Wanted = TypeVar("Wanted")
-Keep = Callable[[Range, memoryview], bool]
-Find = Callable[[int], bytes | None]
-
-
 class Fetcher:
     """Fetch samples that are announced, and hand each out once; threads of one process share it.
 
@@ -49,19 +45,11 @@ class Fetcher:
         requests: requests under way at a time.
         bytes_ahead: bytes that are announced and not yet taken; more are not accepted, except for a batch that is
             needed now.
-        keep: called in the thread of a request with each sample that came, to store it; returns whether it did.
-        find: returns the bytes of a sample that was kept, None if they are gone.
+        local: where samples that came are stored, if there is a local copy.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        requests: int,
-        bytes_ahead: int,
-        keep: Keep = lambda fetched, data: False,
-        find: Find = lambda sample: None,
-    ) -> None:
-        self._store, self._bytes_ahead, self._keep, self._find = store, bytes_ahead, keep, find
+    def __init__(self, store: ObjectStore, requests: int, bytes_ahead: int, local: LocalCopy | None = None) -> None:
+        self._store, self._bytes_ahead, self._local = store, bytes_ahead, local
         self._num_threads = requests
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
@@ -76,7 +64,7 @@ class Fetcher:
 
     def announce(self, ranges: Sequence[Range]) -> None:
         """Begin to fetch samples; one that is on its way already is only counted."""
-        new: list[tuple[Range, Future[memoryview]]] = []
+        new: dict[Range, Future[memoryview]] = {}
         with self._lock:
             for wanted in ranges:
                 known = self._coming.get(wanted.sample)
@@ -86,20 +74,20 @@ class Fetcher:
                 future: Future[memoryview] = Future()
                 self._coming[wanted.sample] = (wanted, future, 1)
                 self._ahead += wanted.size
-                new.append((wanted, future))
+                new[wanted] = future
             if self._pool is None and new:
                 self._pool = ThreadPoolExecutor(self._num_threads, "penstock-fetch")
-        for request in join_neighbours(new, lambda pair: pair[0]):
+        for request in join_neighbours(new):
             assert self._pool is not None
-            self._pool.submit(self._begin, request)
+            self._pool.submit(self._begin, [(wanted, new[wanted]) for wanted in request])
 
     def take(self, wanted: Range) -> memoryview:
         """Wait for the bytes of a sample and return them. Raises LoaderError."""
         with self._lock:
             known = self._coming.get(wanted.sample)
         if known is None:
-            found = self._find(wanted.sample)  # it was let go since the caller looked
-            if found is not None:
+            found = None if self._local is None else self._local.read(wanted.sample)
+            if found is not None:  # it was let go since the caller looked
                 return memoryview(found)
             self.announce([wanted])
             with self._lock:
@@ -160,7 +148,7 @@ class Fetcher:
         for wanted, future in request:
             own = data[wanted.start - first.start : wanted.start - first.start + wanted.size]
             try:
-                is_kept = self._keep(wanted, own)
+                is_kept = bool(self._local and own.nbytes and self._local.keep(wanted.sample, own, wanted.is_early))
                 is_let_go = is_kept and wanted.is_early
                 # A copy, so that the last sample of a request does not hold the memory of all.
                 future.set_result(own if len(request) == 1 or is_let_go else memoryview(bytes(own)))
@@ -170,19 +158,18 @@ class Fetcher:
                 future.set_exception(error)
 
 
-def join_neighbours(wanted: Sequence[Wanted], range_of: Callable[[Wanted], Range]) -> list[list[Wanted]]:
-    """Join what has ranges of one object that lie close together, each list a request."""
-    joined: list[list[Wanted]] = []
-    for one in sorted(wanted, key=lambda each: (range_of(each).url, range_of(each).start)):
-        own = range_of(one)
+def join_neighbours(ranges: Iterable[Range]) -> list[list[Range]]:
+    """Join ranges of one object that lie close together, each list a request."""
+    joined: list[list[Range]] = []
+    for own in sorted(ranges, key=lambda each: (each.url, each.start)):
         if joined:
-            first, last = range_of(joined[-1][0]), range_of(joined[-1][-1])
+            first, last = joined[-1][0], joined[-1][-1]
             gap = own.start - last.start - last.size
             whole = own.start + own.size - first.start
             if own.url == last.url and 0 <= gap <= MAX_GAP_BYTES and whole <= MAX_REQUEST_BYTES:
-                joined[-1].append(one)
+                joined[-1].append(own)
                 continue
-        joined.append([one])
+        joined.append([own])
     return joined
 
 

@@ -131,9 +131,8 @@ class RemoteSource(IndexedSource):
         elif options.local_cache is not None:
             folder = os.path.join(os.fsencode(options.local_cache), _name_copy(samples))
             self.local = LocalCopy(folder, samples, options.local_bytes or 1 << 62)
-        find = self.local.read if self.local is not None else lambda sample: None
-        self._fetcher = Fetcher(self.store, options.requests, options.bytes_ahead, self._keep, find)
-        self._failed: dict[int, LoaderError] = {}
+        self._fetcher = Fetcher(self.store, options.requests, options.bytes_ahead, self.local)
+        self._failed: dict[int, LoaderError] = {}  # what locate() met, for read()
 
     @property
     def has_room(self) -> bool:
@@ -146,16 +145,23 @@ class RemoteSource(IndexedSource):
 
     def plan_requests(self, indices: npt.NDArray[np.int64]) -> list[Request]:
         """Return the requests that fetch images `indices` (int64 [n]) if all are announced at once."""
-        joined = join_neighbours([self._range(index) for index in indices.tolist()], lambda wanted: wanted)
+        joined = join_neighbours(map(self._range, indices.tolist()))
         return [Request(self.store, ranges, len(ranges)) for ranges in joined]
 
     def requests_under_way(self, requests: int) -> int:
         """Return how many requests are under way at a time if `requests` may be."""
         return requests
 
-    def announce(self, indices: npt.NDArray[np.int64]) -> None:
-        """Begin to fetch images `indices` (int64 [n]) that are not in the local copy; they are held until read."""
-        self._announce(indices, is_early=False)
+    def announce(self, indices: npt.NDArray[np.int64], *, is_early: bool = False) -> None:
+        """Begin to fetch images `indices` (int64 [n]) that are not in the local copy.
+
+        They are held in memory until they are read; if `is_early`, those that the local copy takes are not.
+        """
+        sizes = self.samples.sizes[indices]
+        wanted = indices[(sizes > 0) & (sizes <= self.options.max_file_bytes)]
+        if self.local is not None:
+            wanted = wanted[~self.local.has(wanted)]
+        self._fetcher.announce([self._range(index)._replace(is_early=is_early) for index in wanted.tolist()])
 
     def make_room(self, num_samples: int) -> bool:
         """Return whether so many samples fit in the local copy, or in `bytes_ahead`, judged by their mean size."""
@@ -164,11 +170,7 @@ class RemoteSource(IndexedSource):
 
     def announce_blocks(self, indices: npt.NDArray[np.int64]) -> None:
         """Begin to fetch images `indices` (int64 [n]), neighbours in one request; with a local copy, into that."""
-        self._announce(indices, is_early=True)
-
-    def _announce(self, indices: npt.NDArray[np.int64], *, is_early: bool) -> None:
-        absent = self._absent(indices).tolist()
-        self._fetcher.announce([self._range(index)._replace(is_early=is_early) for index in absent])
+        self.announce(indices, is_early=True)
 
     def forget(self) -> None:
         """Forget what was announced: the stream goes on elsewhere."""
@@ -212,9 +214,6 @@ class RemoteSource(IndexedSource):
         if size > self.options.max_file_bytes:
             raise oversize_error(size, self.options.max_file_bytes, index, path)
         failed = self._failed.pop(index, None)
-        local = None if self.local is None or any(self._fetcher.are_coming([index])) else self.local.read(index)
-        if local is not None:
-            return local
         try:
             if failed is not None:
                 raise failed
@@ -224,20 +223,10 @@ class RemoteSource(IndexedSource):
                 drop_index(self.samples.file)
             raise LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path) from None
 
-    def _absent(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        sizes = self.samples.sizes[indices]
-        wanted = indices[(sizes > 0) & (sizes <= self.options.max_file_bytes)]
-        if self.local is not None:
-            wanted = wanted[~self.local.has(wanted)]
-        return wanted
-
     def _range(self, index: int) -> Range:
         number, start, size = self.samples.place(index)
         container = self.samples.container(number)
         return Range(index, container.name.decode(), start, size, container.version)
-
-    def _keep(self, fetched: Range, data: memoryview) -> bool:
-        return self.local is not None and data.nbytes > 0 and self.local.keep(fetched.sample, data, fetched.is_early)
 
     def _below_base(self, path: bytes) -> bytes:
         return super()._below_base(without_key(path))
