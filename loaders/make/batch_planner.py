@@ -116,7 +116,7 @@ class BatchPlanner:
             found = self._kept.contents.get(cursor)
             if found is None:
                 index, keys = self.schedule.batch(cursor.epoch, cursor.position), self.schedule.draw_keys(cursor)
-                is_full, augments = bool((index >= 0).all()), self.draw_augments(cursor, index, keys)
+                is_full, augments = bool((index >= 0).all()), self.draw_augments(cursor, index)
                 found = Content(index, keys, *self._planned(cursor), is_full, augments)
                 _keep(self._kept.contents, cursor, found)
             return found
@@ -125,23 +125,20 @@ class BatchPlanner:
         """Announce to a source that fetches which samples the batch at `cursor`, and batches after it, need."""
         self._kept.read_ahead.advance(self.source, self.schedule, cursor)
 
-    def draw_augments(self, cursor: Cursor, index: Index, keys: Index | None) -> Augments:
+    def draw_augments(self, cursor: Cursor, index: Index, rows: slice = slice(None)) -> Augments:
         """Draw what the batch stage does to the images of samples `index`, int64 [n], where -1 is padding.
 
-        keys: numbers by which they are drawn, int64 [n]; None for the samples themselves.
+        rows: of the batch at `cursor`, where these samples stand.
         """
         if not any(pipeline.augment.active for pipeline in self.pipelines):
             return (None,) * len(self.pipelines)
-        numbers = index if keys is None else np.where(index < 0, -1, keys)
+        keys = self.schedule.draw_keys(cursor)
+        numbers = index if keys is None else np.where(index < 0, -1, keys[rows])
         drawn: list[AugmentPlan | None] = []
         for view, (pipeline, part) in enumerate(zip(self.pipelines, self.layout(cursor).images, strict=True)):
             key, size = BatchKey(self.schedule.seed, cursor.epoch, numbers, view), (part.shape[0], part.shape[1])
             drawn.append(plan_augmentations(pipeline.augment, size, key) if pipeline.augment.active else None)
         return tuple(drawn)
-
-    def augments(self, cursor: Cursor, index: Index) -> Augments:
-        """Draw the same for the whole batch at `cursor`, in which bad samples are replaced: it holds `index`."""
-        return self.draw_augments(cursor, index, self.schedule.draw_keys(cursor))
 
     def _planned(self, cursor: Cursor) -> tuple[BatchLayout, Plan]:
         """Return layout and plan of the batch at `cursor`."""

@@ -85,10 +85,10 @@ class PythonRows:
 
         What the order never serves is no substitute either: classes or sources without a share, samples left out.
         """
-        planner, keys = self._planner, None if batch.keys is None else batch.keys[row : row + 1]
+        planner, place = self._planner, batch.slot.first + row
         if not planner.substitute or planner.evaluation:
             return -1
-        following = planner.schedule.next_in_order(batch.cursor, batch.slot.first + row, _MAX_SUBSTITUTES)
+        following = planner.schedule.next_in_order(batch.cursor, place, _MAX_SUBSTITUTES)
         candidates: list[int] = following.tolist()
         for candidate in dict.fromkeys(candidates):
             if candidate == batch.bad[row].sample:  # an order that draws may have it again
@@ -97,9 +97,10 @@ class PythonRows:
             try:
                 item = self._reader.load(candidate)
                 self._fill_row(row, item, self._draw({row: item}, batch), 0, batch)
-                augments = planner.draw_augments(batch.cursor, np.array([candidate]), keys) if self.fields.masks else ()
-                for error in self.fields.fill([row], batch.crops, augments, -row).values():
-                    raise error
+                if self.fields.has_work:
+                    drawn = planner.draw_augments(batch.cursor, np.array([candidate]), slice(place, place + 1))
+                    for error in self.fields.fill([row], batch.crops, drawn, -row).values():
+                        raise error
             except LoaderError as error:
                 self._bad(row, candidate, error)
                 batch.repaired.pop(row, None)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.fields.geometry import Geometry
-from penstock.loaders.data.files.contract import Source, has_fields, has_moving_fields
+from penstock.loaders.data.files.contract import FieldSource, Source, has_fields, has_moving_fields
 from penstock.loaders.data.files.source_faults import name_sample, naming_method
 from penstock.loaders.make.engine_contract import HostBatch
 from penstock.pipelines.errors import printable
@@ -64,11 +64,8 @@ class ServedFields:
         """Return what the batch has already and the fields of the source."""
         assert has_fields(self._source)
         kinds = self._source.field_kinds
-        rows = np.flatnonzero(batch.index >= 0)
         with naming_method("fields()"):
-            values = self._source.fields(batch.index[rows] if len(rows) else np.zeros(1, np.int64))
-            if not len(rows):  # a source of the user's may not take an empty list of samples
-                values = {name: take_rows(value, rows) for name, value in values.items()}
+            rows, values = look_up_fields(self._source, batch.index)
             served: dict[str, Any] = {
                 name: _spread(values[name], rows, len(batch.index), kind.rules.empty)
                 for name, kind in kinds.items()
@@ -111,6 +108,15 @@ class ServedFields:
                     "be of the upright image, as annotation tools show it: pass ImagePipeline(exif='apply') if they are"
                 )
                 return
+
+
+def look_up_fields(source: FieldSource, index: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.intp], dict[str, Any]]:
+    """Return the rows that hold a sample, and the fields of these by name."""
+    rows = np.flatnonzero(index >= 0)
+    if len(rows):
+        return rows, source.fields(index[rows].astype(np.int64))
+    found = source.fields(np.zeros(1, np.int64))  # a source of the user's may not take an empty list of samples
+    return rows, {name: take_rows(value, rows) for name, value in found.items()}
 
 
 def _placing(batch: HostBatch, view: int) -> tuple[BatchPlan, Size, Floats]:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from penstock.loaders.make.compose_fields import RowFields
 from penstock.loaders.make.global_draws import is_drawing, own_draws, read_random_state, seed_generators, shared_draws
 from penstock.loaders.make.layout import Slot
 from penstock.loaders.make.own_transform import OwnTransform, draw_words
-from penstock.loaders.make.served_fields import place_fields
+from penstock.loaders.make.served_fields import look_up_fields, place_fields
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.placement import STILL
 from penstock.pipelines.fields.ragged import Ragged, take_rows
@@ -32,16 +32,6 @@ DRAWS_IN_THREADS = (
     "from a parameter named generator"
 )
 Make = Callable[[int, bool], None]  # makes a row, which perhaps is to be made again
-
-
-class _Work(NamedTuple):
-    """Hold what a transform works on in one view: crops and images, [rows, ...], and words, uint64 [rows, WORDS]."""
-
-    own: OwnTransform
-    crops: npt.NDArray[Any]
-    images: npt.NDArray[Any]
-    words: npt.NDArray[np.uint64]
-    moved: _MovedRows | None
 
 
 class TransformStep:
@@ -65,43 +55,38 @@ class TransformStep:
 
     def __call__(self, batch: BatchPart) -> None:
         """Make the images of the slot from the crops and copy the rest; padding becomes zeros. Raises LoaderError."""
-        crops, slot, keys = batch.crops, batch.slot, batch.keys
-        for name, made in crops.extras.items():
-            for array, crop in zip(slot.extras[name], made, strict=True):
+        for name, made in batch.crops.extras.items():
+            for array, crop in zip(batch.slot.extras[name], made, strict=True):
                 array[...] = crop
-        numbers = slot.rows["index"].astype(np.int64) if keys is None else keys
-        served = np.flatnonzero(slot.rows["index"] >= 0).tolist()
-        results: list[dict[str, Any] | None] = []
-        for view, own in enumerate(self._planner.transforms):
-            if own is None:
-                slot.images[view][...] = crops.images[view]
-                results.append(None)
-                continue
-            words = draw_words(self._planner.schedule.seed, batch.cursor.epoch, numbers, view)
-            slot.images[view][slot.rows["index"] < 0] = 0
-            moved, source = None, self._planner.source
-            if own.fields is not None:
-                assert has_fields(source)
-                moved = _MovedRows(source, crops, slot, view)
-            work = _Work(own, crops.images[view], slot.images[view], words, moved)
-            _run(own, served, partial(self._make_row, work, slot.rows["index"], batch.working_on), words)
-            results.append(None if moved is None else moved.join())
-        batch.moved = tuple(results)
+        batch.moved = tuple(self._make_view(batch, view, own) for view, own in enumerate(self._planner.transforms))
 
-    def _make_row(
-        self, work: _Work, index: npt.NDArray[np.int64], working_on: Callable[[int], None], row: int, again: bool
-    ) -> None:
-        """Make an image of its crop, which stays as it is if it is to be made `again`."""
-        sample, crop = int(index[row]), work.crops[row]
-        working_on(sample)
-        try:
-            fields = None if work.moved is None else work.moved.of_row(row)
-            work.images[row], moved = work.own(crop.copy() if again else crop, work.words[row], fields)
-            if work.moved is not None and moved is not None:
-                work.moved.take(row, moved)
-        except LoaderError as error:
-            where = {"sample": sample, "path": name_sample(self._planner.source, sample) or None}
-            raise error.locate(**where) from error.__cause__
+    def _make_view(self, batch: BatchPart, view: int, own: OwnTransform | None) -> dict[str, Any] | None:
+        """Make the images of a view; return what `own` has moved with them, None if nothing was handed to it."""
+        crops, images, index = batch.crops.images[view], batch.slot.images[view], batch.slot.rows["index"]
+        if own is None:
+            images[...] = crops
+            return None
+        images[index < 0] = 0
+        numbers = index.astype(np.int64) if batch.keys is None else batch.keys
+        words = draw_words(self._planner.schedule.seed, batch.cursor.epoch, numbers, view)
+        fields, source = None, self._planner.source
+        if own.fields is not None:
+            assert has_fields(source)
+            fields = _MovedRows(source, batch.crops, batch.slot, view)
+
+        def make(row: int, again: bool) -> None:
+            sample, crop = int(index[row]), crops[row].copy() if again else crops[row]
+            batch.working_on(sample)
+            try:
+                images[row], moved = own(crop, words[row], None if fields is None else fields.of_row(row))
+            except LoaderError as error:
+                where = {"sample": sample, "path": name_sample(source, sample) or None}
+                raise error.locate(**where) from error.__cause__
+            if fields is not None and moved is not None:
+                fields.take(row, moved)
+
+        _run(own, np.flatnonzero(index >= 0).tolist(), make, words)
+        return None if fields is None else fields.join()
 
 
 def _run(own: OwnTransform, rows: list[int], make: Make, words: npt.NDArray[np.uint64]) -> None:
@@ -158,14 +143,11 @@ class _MovedRows:
 
     def __init__(self, source: FieldSource, crops: Slot, slot: Slot, view: int) -> None:
         rows, kinds = crops.rows, source.field_kinds
-        served = np.flatnonzero(rows["index"] >= 0)
         columns = [rows[name] for name in ("window", "flip", "place", "turn")]
         if crops.layout.num_views > 1:
             columns = [column[:, view] for column in columns]
         with naming_method("fields()"):
-            # A source of the user's may not take an empty list of samples.
-            samples = rows["index"][served].astype(np.int64) if len(served) else np.zeros(1, np.int64)
-            values = {name: take_rows(value, np.arange(len(served))) for name, value in source.fields(samples).items()}
+            served, values = look_up_fields(source, rows["index"])
             placing = BatchPlan(*columns), crops.layout.crop_sizes[view], STILL
             self._placed = place_fields(kinds, values, served, rows["size"], placing)
         self._masks = {name: views[view] for name, views in crops.extras.items()}

@@ -31,7 +31,6 @@ class WorkerFields:
 
     Attributes:
         moves: whether some fields follow the crop of their image.
-        masks: kinds of the masks by name.
         has_work: whether there is anything to make or to check.
     """
 
@@ -40,10 +39,10 @@ class WorkerFields:
         self._moves_pixels = [pipeline.augment.moves_pixels for pipeline in pipelines]
         self._source = source if has_fields(source) else None
         kinds = {} if self._source is None else self._source.field_kinds
-        self.masks = of_kind(kinds, "mask")
+        self._masks = of_kind(kinds, "mask")
         self._boxes = of_kind(kinds, "boxes")
         self.moves = has_moving_fields(source)
-        self.has_work = bool(self.masks or self._boxes)
+        self.has_work = bool(self._masks or self._boxes)
         self._exif, self._other_exif = exif, "ignore" if exif == "apply" else "apply"
 
     def fill(
@@ -63,10 +62,10 @@ class WorkerFields:
             return {}
         about, masks = crops.rows, crops.extras
         wrong = self._check_boxes(rows, about[rows]) if self._boxes else {}
-        for row in rows if self.masks else ():
+        for row in rows if self._masks else ():
             working_on(int(about["index"][row]))
             try:
-                for name in self.masks:
+                for name in self._masks:
                     views = [view[row] for view in masks[name]]
                     try:
                         self._fill_mask(name, about[row], views)
@@ -74,7 +73,7 @@ class WorkerFields:
                         raise error.locate(path=self._find_file(name, int(about["index"][row]))) from error
                     for out, plan, moves_pixels in zip(views, augments, self._moves_pixels, strict=True):
                         if plan is not None and moves_pixels:
-                            out[...] = move_mask(out, plan, first + row, self.masks[name].ignore_index)
+                            out[...] = move_mask(out, plan, first + row, self._masks[name].ignore_index)
             except LoaderError as error:
                 wrong[row] = error
         return wrong
@@ -86,7 +85,7 @@ class WorkerFields:
 
     def _fill_mask(self, name: str, about: Any, views: list[npt.NDArray[Any]]) -> None:
         assert self._source is not None
-        kind = self.masks[name]
+        kind = self._masks[name]
         mask = decode_mask(call_source(self._source.mask, name, int(about["index"])))
         width, height = about["size"].tolist()
         if mask.shape != (height, width):
