@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.system.shared_memory import SharedArray
+from penstock.loaders.data.samples.columns import ArrayColumn
 from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.image_types import Levels
 from penstock.pipelines.native.rows import MEMORY, NO_NAMES, Names, Rows
@@ -39,58 +39,44 @@ class ArraySource:
         self.classes = name_classes(classes, int(numbers.max()) + 1)
         self.skipped: dict[str, int] = {}
         self.retries = 0
-        self._shared_images = SharedArray.create(pixels.shape, pixels.dtype, name="penstock-images")
-        self._shared_labels = SharedArray.create(numbers.shape, np.int64, name="penstock-labels")
-        self._images, self._labels = self._shared_images.array, self._shared_labels.array
-        self._images[...] = pixels
-        self._labels[...] = numbers
-        self.fingerprint = _digest(self._images, self._labels)
+        self._images, self._labels = ArrayColumn(pixels), ArrayColumn(numbers.astype(np.int64, copy=False))
+        self.fingerprint = _digest(self._images.array, self._labels.array)
 
     def __len__(self) -> int:
-        return len(self._images)
+        return len(self._images.array)
 
     def read(self, index: int) -> Levels:
         """Return the pixels of image `index`, [h, w, 3]: a view of the shared memory, never to be written to.
 
         Raises IndexError.
         """
-        if not 0 <= index < len(self._images):
-            raise IndexError(f"image {index} of {len(self._images)}")
-        image: Levels = self._images[index]
+        if not 0 <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)}")
+        image: Levels = self._images.array[index]
         return image if image.shape[2] == 3 else np.broadcast_to(image, (*image.shape[:2], 3))
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Fill `rows` with where the pixels of images `indices` lie; grey ones, and uint16, stay ELSEWHERE."""
-        if self._images.shape[3] == 3 and self._images.dtype == np.uint8:
-            _, rows["height"], rows["width"], _ = self._images.shape
+        images = self._images.array
+        if images.shape[3] == 3 and images.dtype == np.uint8:
+            _, rows["height"], rows["width"], _ = images.shape
             rows["orientation"], rows["kind"] = 1, MEMORY
-            rows["offset"] = self._images.ctypes.data + indices * self._images[0].nbytes
+            rows["offset"] = images.ctypes.data + indices * images[0].nbytes
         return NO_NAMES
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        numbers: npt.NDArray[np.int64] = self._labels[indices]
-        return numbers
+        return self._labels.take(indices)
 
     def path(self, index: int) -> bytes:
         return b"array[%d]" % index
 
     def describe(self) -> str:
         """Return one line: images, their shape, classes, bytes."""
-        n, height, width, channels = self._images.shape
+        images = self._images.array
+        n, height, width, channels = images.shape
         classes = count_text(len(self.classes), "class")
         shape = f"{height}x{width}x{channels}"
-        return f"{count_text(n, 'image')} in memory ({shape}), {classes}, {self._images.nbytes / 1e6:,.1f} MB"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (self._shared_images, self._shared_labels, self.classes, self.fingerprint)
-
-
-def _attach(images: SharedArray, labels: SharedArray, classes: tuple[bytes, ...], fingerprint: str) -> ArraySource:
-    source = ArraySource.__new__(ArraySource)
-    source.classes, source.fingerprint, source.skipped, source.retries = classes, fingerprint, {}, 0
-    source._shared_images, source._shared_labels = images, labels
-    source._images, source._labels = images.array, labels.array
-    return source
+        return f"{count_text(n, 'image')} in memory ({shape}), {classes}, {images.nbytes / 1e6:,.1f} MB"
 
 
 def _as_numpy(data: Any) -> npt.NDArray[Any]:

@@ -48,6 +48,11 @@ class ArrayColumn:
     def __init__(self, values: npt.NDArray[Any]) -> None:
         self._shared = _share(values)
 
+    @property
+    def array(self) -> npt.NDArray[Any]:
+        """All arrays as one."""
+        return self._shared.array
+
     def take(self, indices: Any) -> npt.NDArray[Any]:
         """Return the arrays of samples `indices`, or that of one."""
         found: npt.NDArray[Any] = self._shared.array[indices]
