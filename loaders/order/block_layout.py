@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -137,19 +137,21 @@ class EvenLayout:
         self._num_windows = -(-self._rounds // blocks_mixed)
         self.lanes = Lanes(n, num_lanes, self._rounds * block)
 
-    def _first_round(self, window: int) -> int:
-        return window * self._rounds // self._num_windows
+    def _window_of(self, steps: Any) -> tuple[Any, Any, Any]:
+        """Return the window of steps of a lane, its first step, and its end; of numbers or of arrays."""
+        window = ((steps // self._block + 1) * self._num_windows - 1) // max(1, self._rounds)
+        first, end = (number * self._rounds // max(1, self._num_windows) for number in (window, window + 1))
+        return window, first * self._block, end * self._block
 
     def windows_at(self, places: Index) -> Windows:
         """Return the windows of places, int64 [k]."""
         lanes, steps = np.divmod(places, max(1, self.lanes.length))
-        windows = ((steps // self._block + 1) * self._num_windows - 1) // max(1, self._rounds)
-        first, end = (number * self._rounds // max(1, self._num_windows) for number in (windows, windows + 1))
+        windows, first, end = self._window_of(steps)
         in_tail, num_main = places >= self.lanes.num_main, self.lanes.num_main
         return Windows(
             np.where(in_tail, self.lanes.count * self._num_windows, lanes * self._num_windows + windows),
-            np.where(in_tail, num_main, lanes * self.lanes.length + first * self._block),
-            np.where(in_tail, self.lanes.n - num_main, (end - first) * self._block),
+            np.where(in_tail, num_main, lanes * self.lanes.length + first),
+            np.where(in_tail, self.lanes.n - num_main, end - first),
         )
 
     def samples_at(self, places: Index) -> Index:
@@ -165,9 +167,7 @@ class EvenLayout:
         """Return the positions (first, end) that are mixed with `position`, and those of the tail among them."""
         if not self._rounds:
             return 0, self.lanes.n
-        turn = self.lanes.turns_before(position)
-        window = ((turn // self._block + 1) * self._num_windows - 1) // self._rounds
-        first, end = (self._first_round(number) * self._block for number in (window, window + 1))
+        _, first, end = self._window_of(self.lanes.turns_before(position))
         return self.lanes.start_of_turn(first), self.lanes.start_of_turn(end)
 
 
