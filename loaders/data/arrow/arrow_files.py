@@ -30,9 +30,9 @@ from penstock.loaders.data.remote.open_samples import load_or_make
 from penstock.loaders.data.remote.path_or_url import folder_of
 from penstock.loaders.data.remote.remote_source import check_remote
 from penstock.loaders.data.remote.whole_files import copy_urls
+from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.system.file_read import open_regular, read_error
-from penstock.loaders.system.saved_columns import Write
 from penstock.pipelines.errors import LoaderError, printable
 
 FORMAT = 4  # the rules by which rows are ordered, skipped and labelled
@@ -124,8 +124,8 @@ class ArrowFiles:
         parts = (FORMAT, *options, *map(os.path.realpath, self.paths), b"", *map(os.path.realpath, self.indices))
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
-    def index(self) -> tuple[Write, Labels]:
-        """Locate all images; return what writes their index, and labels that are not class numbers.
+    def index(self) -> tuple[SamplesWriter, Labels]:
+        """Locate all images; return what is to be saved as their index, and labels that are not class numbers.
 
         Raises LoaderError for files that are damaged, missing or compressed; ValueError.
         """
@@ -148,7 +148,7 @@ class ArrowFiles:
         order = self._read_indices(rows) if self.indices else None
         if order is not None:
             _add_in_order(labels, chunks, order)
-        return rows.finish("Arrow files", labels.finish(), order, self.identity)
+        return rows.finish("Arrow files", labels.finish(), order)
 
     def _read_indices(self, rows: ImageRows) -> npt.NDArray[np.int64]:
         parts = [np.zeros(0, np.int64)]

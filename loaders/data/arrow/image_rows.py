@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +11,9 @@ from penstock.loaders.data.arrow.arrow_labels import RowLabels
 from penstock.loaders.data.arrow.arrow_values import Values
 from penstock.loaders.data.files.content_probe import probe_ranges, read_file
 from penstock.loaders.data.files.left_out import NO_ROW_IMAGE, NO_ROW_LABEL
-from penstock.loaders.data.labels.stored_labels import Labels, digest_labels
+from penstock.loaders.data.labels.stored_labels import Labels
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import MISSING, Container
-from penstock.loaders.system.saved_columns import Write
 from penstock.pipelines.errors import LoaderError
 
 _NOWHERE = -1  # container of a row without an image
@@ -64,9 +61,9 @@ class ImageRows:
         self._writer.add_samples(where, starts, sizes, keys)
 
     def finish(
-        self, kind: str, found: RowLabels, order: npt.NDArray[np.int64] | None = None, made_by: str = ""
-    ) -> tuple[Write, Labels]:
-        """Return what writes the index of rows that have an image and a label, in the order of the rows or of `order`.
+        self, kind: str, found: RowLabels, order: npt.NDArray[np.int64] | None = None
+    ) -> tuple[SamplesWriter, Labels]:
+        """Return what is to be saved as the index of rows with image and label, in their order or that of `order`.
 
         With it come their labels that are not class numbers. found: labels in that order. Raises LoaderError E-NODATA
         without any row, E-MISSING if rows name files of which none is there.
@@ -76,12 +73,13 @@ class ImageRows:
         check_order(rows, len(writer.keys))
         has_image, has_label = np.asarray(writer.container_of)[rows] != _NOWHERE, found.numbers >= 0
         lost = {NO_ROW_IMAGE: ~has_image, NO_ROW_LABEL: has_image & ~has_label}
-        skipped = {reason: int(which.sum()) for reason, which in lost.items() if which.any()}
-        examples = {reason: os.fsdecode(writer.keys[rows[lost[reason]][0]]) for reason in skipped}
+        for reason, which in lost.items():
+            if which.any():
+                writer.left_out.add(reason, writer.keys[rows[which][0]], int(which.sum()))
         labelled = np.flatnonzero(has_image & has_label)
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in writer.left_out.counts.items())
         if not len(labelled):
-            fix = "pass label=None if the images have no labels" if NO_ROW_LABEL in skipped else "pass other files"
+            fix = "pass label=None if the images have no labels" if lost[NO_ROW_LABEL].any() else "pass other files"
             raise LoaderError("E-NODATA", f"no image with a label{': ' * bool(reasons)}{reasons}", fix=fix)
         if self._missing and not self._has_files:
             raise LoaderError("E-MISSING", "this file is named by a row, but is not here", path=self._missing[0])
@@ -89,9 +87,8 @@ class ImageRows:
         writer.keep(rows[labelled])
         writer.classes, writer.labels = list(found.classes), found.numbers[labelled].astype(np.int32)
         writer.probe = self._probe()
-        about: dict[str, Any] = {"made_by": made_by, "skipped": skipped, "examples": examples}
-        about |= {"kind": "files" if self._has_files else kind, "labels": digest_labels(others) if others else ""}
-        return partial(writer.write, **about), others
+        writer.kind = "files" if self._has_files else kind
+        return writer, others
 
     def _probe(self) -> bytes:
         """Return a digest of some of the images' bytes: rows have no names by which another order would be known."""

@@ -7,7 +7,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import BinaryIO
 
 import numpy as np
 
@@ -22,12 +21,11 @@ from penstock.loaders.data.files.left_out import (
     UNREAD_FORMAT,
     UNREADABLE,
     VANISHED,
-    LeftOut,
     explain_name,
     is_image_name,
 )
 from penstock.loaders.data.samples.samples import Samples
-from penstock.loaders.data.samples.samples_writer import FOLDER_RULES, ContainerTable, SamplesWriter
+from penstock.loaders.data.samples.samples_writer import FOLDER_RULES, ContainerTable, LeftOut, SamplesWriter
 from penstock.loaders.data.samples.version import MISSING, stamps_of
 from penstock.loaders.system.file_read import mtime_ns, read_error
 from penstock.loaders.system.retries import with_retries
@@ -57,31 +55,30 @@ class ClassFolders:
 
     Images are files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder. They are numbered by
     class, then by path bytes, in whatever order they are listed. A root whose images lie only in itself is flat: one
-    class, FLAT_CLASS. Otherwise images next to class folders are skipped. `left_out` counts skipped entries by reason.
+    class, FLAT_CLASS. Otherwise images next to class folders are skipped. `writer` counts skipped entries by reason.
     Raises LoaderError E-NODATA without any image, or if the folders of a flat root hold images of a format that is not
     read. Subclasses list what there is.
     """
 
     def __init__(self, root: bytes, indexed_root: bytes) -> None:
-        self.root, self._indexed_root = root, indexed_root
-        self.writer, self.left_out = SamplesWriter(), LeftOut()
+        self.root, self.writer = root, SamplesWriter(root=indexed_root, rules=FOLDER_RULES)
         top = ContainerTable()
         folders = self._list_root(top)
-        beside, self.left_out = self.left_out, LeftOut()
+        beside, self.writer.left_out = self.writer.left_out, LeftOut()
         self._add_classes(folders)
-        self.flat = len(self.writer.containers) == 0 and len(top) > 0
-        if self.flat:
+        self.writer.flat = len(self.writer.containers) == 0 and len(top) > 0
+        if self.writer.flat:
             if self.writer.classes:
-                refuse_strays(root, len(top), self.left_out)
+                refuse_strays(root, len(top), self.writer.left_out)
             self.writer.classes = [FLAT_CLASS]
             self.writer.add_files(top)
         elif len(top):
-            self.left_out.add(BESIDE_CLASSES, min(map(top.names.__getitem__, range(len(top)))), len(top))
+            self.writer.left_out.add(BESIDE_CLASSES, min(map(top.names.__getitem__, range(len(top)))), len(top))
         for reason, count in beside.counts.items():
-            is_beside = reason in LOST_TO_IMAGE_FOLDER and len(self.writer.containers) and not self.flat
-            self.left_out.add(BESIDE_CLASSES if is_beside else reason, beside.examples[reason], count)
+            is_beside = reason in LOST_TO_IMAGE_FOLDER and len(self.writer.containers) and not self.writer.flat
+            self.writer.left_out.add(BESIDE_CLASSES if is_beside else reason, beside.examples[reason], count)
         if len(self.writer.containers) == 0:
-            cause = f"no images in this folder{skipped_text(self.left_out.counts)}"
+            cause = f"no images in this folder{skipped_text(self.writer.left_out.counts)}"
             raise LoaderError("E-NODATA", cause, path=root)
 
     def _list_root(self, images: ContainerTable) -> list[Subfolder]:
@@ -91,12 +88,6 @@ class ClassFolders:
     def _add_classes(self, folders: list[Subfolder]) -> None:
         """Add each of the root's folders as a class, with its images."""
         raise NotImplementedError
-
-    def write(self, file: BinaryIO) -> None:
-        """Write what was found as an index. Raises OSError."""
-        skipped, examples = dict(self.left_out.counts), self.left_out.texts()
-        about = {"flat": self.flat, "skipped": skipped, "examples": examples}
-        self.writer.write(file, root=self._indexed_root, rules=FOLDER_RULES, **about)
 
 
 class FolderScan(ClassFolders):
@@ -146,7 +137,7 @@ class FolderScan(ClassFolders):
         path = self.root + b"/" + folder if folder else self.root
         known = KNOWN_FOLDER if b"/" in folder else KNOWN_CLASS
         if is_link and self._leads_back(path):
-            self.left_out.add(known, folder)
+            self.writer.left_out.add(known, folder)
             return None
         try:
             fd = with_retries(lambda: os.open(path, _FOLDER_FLAGS))
@@ -156,7 +147,7 @@ class FolderScan(ClassFolders):
             # Read before the listing, so that a change during it shows as a later time.
             status = os.fstat(fd)
             if (identity := (status.st_dev, status.st_ino)) in self._visited:
-                self.left_out.add(known, folder)
+                self.writer.left_out.add(known, folder)
                 return None
             self._visited.add(identity)
             number = self.writer.add_folder(folder, label, stamps_of(status))
@@ -172,7 +163,7 @@ class FolderScan(ClassFolders):
     def _list(self, fd: int, folder: bytes, number: int, images: ContainerTable) -> tuple[list[Subfolder], bool]:
         """Return the folders in the open folder `fd`, and whether its mtime shows every change of this listing."""
         prefix = folder + b"/" if folder else b""
-        follow, left_out = self.follow_symlinks, self.left_out
+        follow, left_out = self.follow_symlinks, self.writer.left_out
         subfolders: list[Subfolder] = []
         settled = True
         with os.scandir(fd) as entries:
@@ -210,9 +201,9 @@ class FolderScan(ClassFolders):
         if not folder:
             raise root_error(error, path) from error
         if error.errno in (errno.EACCES, errno.EPERM):
-            self.left_out.add(UNREADABLE, folder)
+            self.writer.left_out.add(UNREADABLE, folder)
         elif error.errno in (errno.ENOENT, errno.ENOTDIR):
-            self.left_out.add(VANISHED, folder)
+            self.writer.left_out.add(VANISHED, folder)
         else:
             raise read_error(error, path) from error
         self.writer.add_folder(folder, label, (UNSETTLED, 0, 0))

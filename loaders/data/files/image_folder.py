@@ -21,7 +21,7 @@ from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.samples.file_stats import is_unchanged
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.system.progress_bar import ProgressBar
-from penstock.loaders.system.saved_columns import load_saved, save_index
+from penstock.loaders.system.saved_columns import load_saved
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import checked_bool, checked_int
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -120,7 +120,7 @@ def _open_index(root: bytes, follow_symlinks: bool, rescan: bool) -> Samples:
             bar.show(num_images, what=f"scanning: {num_images:,} images in {printable(root)}")
 
         scan = FolderScan(root, follow_symlinks=follow_symlinks, progress=show)
-    return save_index(name, scan.write, Samples)
+    return scan.writer.save(name)
 
 
 def name_index(root: bytes, *, follow_symlinks: bool) -> bytes:

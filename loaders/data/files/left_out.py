@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from penstock.pipelines.errors import count_text, printable
@@ -71,33 +70,6 @@ _WARNED = {
 }
 
 
-class LeftOut:
-    """Count what is left out.
-
-    Attributes:
-        counts: reason -> number.
-        examples: reason -> the first name in byte order.
-    """
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.examples: dict[str, bytes] = {}
-
-    def add(self, reason: str, name: bytes, count: int = 1) -> None:
-        """Count `count` entries, one of which is called `name`."""
-        self.counts[reason] += count
-        self.examples[reason] = min(name, self.examples.get(reason, name))
-
-    def add_all(self, other: LeftOut) -> None:
-        """Count what `other` has counted, too."""
-        for reason, count in other.counts.items():
-            self.add(reason, other.examples[reason], count)
-
-    def texts(self) -> dict[str, str]:
-        """Return the examples as text that stands for bytes."""
-        return {reason: os.fsdecode(name) for reason, name in self.examples.items()}
-
-
 def is_image_name(name: str) -> bool:
     """Return whether a file's suffix is that of a format that is read."""
     return name[name.rfind(".") :].lower() in IMAGE_SUFFIXES
@@ -117,7 +89,7 @@ def explain_name(name: str) -> str:
 
 def warn_of_left_out(
     skipped: Mapping[str, int],
-    examples: Mapping[str, str],
+    examples: Mapping[str, str | bytes],
     where: str,
     *,
     instead: str = "pass a list of (path, label)",

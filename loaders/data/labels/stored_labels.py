@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.loaders.data.labels.class_numbers import ONE_CLASS
 from penstock.loaders.data.samples.columns import SavedColumns, StoredValues, save_columns
 from penstock.loaders.data.samples.samples import Samples
-from penstock.loaders.system.saved_columns import Write, save_in_memory, save_index
+from penstock.loaders.data.samples.samples_writer import SamplesWriter
 
 ALONE = ""  # the name of labels that have none
 # The class of all images whose labels are of another kind: a cache, which holds class numbers, keeps this name.
@@ -53,10 +53,11 @@ def keep_labels(labels: Labels, name: bytes | None = None) -> SavedColumns:
     return save_columns(labels, digest_labels(labels), name)
 
 
-def save_with_labels(name: bytes | None, write: Write, labels: Labels) -> tuple[Samples, SavedColumns | None]:
+def save_with_labels(name: bytes | None, writer: SamplesWriter, labels: Labels) -> tuple[Samples, SavedColumns | None]:
     """Save an index of samples, and the labels that are not class numbers; in memory without a `name`."""
     kept = keep_labels(labels, name and next_to(name)) if labels else None
-    return (save_in_memory(write, Samples) if name is None else save_index(name, write, Samples)), kept
+    writer.labels_digest = "" if kept is None else kept.identity
+    return writer.save(name), kept
 
 
 def next_to(name: bytes) -> bytes:

@@ -11,23 +11,28 @@ from penstock.loaders.data.remote.object_stats import is_current
 from penstock.loaders.data.remote.remote_source import RemoteOptions, RemoteSource
 from penstock.loaders.data.samples.columns import SavedColumns
 from penstock.loaders.data.samples.samples import Samples
-from penstock.loaders.system.saved_columns import Write, load_saved
+from penstock.loaders.data.samples.samples_writer import SamplesWriter
+from penstock.loaders.system.saved_columns import load_saved
 
 
 def load_or_make(
-    name: bytes, made_by: str, make: Callable[[], tuple[Write, Labels]], *, rescan: bool = False
+    name: bytes | None, made_by: str, make: Callable[[], tuple[SamplesWriter, Labels]], *, rescan: bool = False
 ) -> tuple[Samples, SavedColumns | None]:
     """Return the saved index `name`, and its labels that are not class numbers; made and saved if it has changed.
 
+    Without a `name` it is made, in memory. made_by: what decides the content, besides containers.
+
     Of many containers a sample is compared: each is compared again when it is read.
     """
-    samples = None if rescan else load_saved(name, Samples)
-    if samples is not None and samples.header.made_by == made_by and is_current(samples, every=False):
+    samples = None if name is None or rescan else load_saved(name, Samples)
+    if name and samples and samples.header.made_by == made_by and is_current(samples, every=False):
         digest = samples.header.labels
         labels = load_saved(next_to(name), SavedColumns) if digest else None
         if not digest or (labels is not None and labels.identity == digest):
             return samples, labels
-    return save_with_labels(name, *make())
+    writer, others = make()
+    writer.made_by = made_by
+    return save_with_labels(name, writer, others)
 
 
 def serve_samples(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, islice
 from typing import Any, BinaryIO
@@ -14,6 +16,7 @@ import numpy.typing as npt
 from penstock.loaders.data.samples.samples import Samples, SamplesHeader
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.system.column_file import DIGEST_BYTES, Columns, join_names, narrowest
+from penstock.loaders.system.saved_columns import save_in_memory, save_index
 
 # The rules of fingerprints, with their versions.
 FOLDER_RULES, LIST_RULES = b"penstock image folder 1", b"penstock image list 1"
@@ -79,12 +82,41 @@ class ContainerTable:
         return len(self.names)
 
 
+class LeftOut:
+    """Count what is left out.
+
+    Attributes:
+        counts: reason -> number.
+        examples: reason -> the first name in byte order.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.examples: dict[str, bytes] = {}
+
+    def add(self, reason: str, name: bytes, count: int = 1) -> None:
+        """Count `count` entries, one of which is called `name`."""
+        self.counts[reason] += count
+        self.examples[reason] = min(name, self.examples.get(reason, name))
+
+    def add_all(self, other: LeftOut) -> None:
+        """Count what `other` has counted, too."""
+        for reason, count in other.counts.items():
+            self.add(reason, other.examples[reason], count)
+
+
 class SamplesWriter:
     """Collect what Samples looks up, then write it.
 
     Images in folders, or of a list, are containers in folders with labels; others are samples in containers.
 
+    Args:
+        root: folder or URL of the folders.
+        rules: FOLDER_RULES or LIST_RULES of containers in folders.
+        kind: as of SamplesHeader, as flat, made_by and labels_digest.
+
     Attributes:
+        left_out: what is not served.
         classes: names of the classes.
         containers: the containers.
         paths: digest of the paths of containers in folders.
@@ -93,7 +125,10 @@ class SamplesWriter:
         probe: digest of some of the samples' bytes, where keys and sizes do not tell the samples apart.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, root: bytes = b"", rules: bytes = b"", kind: str = "") -> None:
+        self.root, self.rules, self.kind, self.flat = root, rules, kind, False
+        self.made_by = self.labels_digest = ""
+        self.left_out = LeftOut()
         self.classes: list[bytes] = []
         self.folders, self.folder_labels, self.folder_mtimes = PackedNames(), array("i"), array("q")
         self._folder_ctimes, self._folder_inodes = array("q"), array("Q")
@@ -154,11 +189,12 @@ class SamplesWriter:
         for name in ("container_of", "starts", "sizes"):
             setattr(self, name, array("q", np.asarray(getattr(self, name))[samples].tobytes()))
 
-    def write(self, file: BinaryIO, *, root: bytes = b"", rules: bytes = b"", **about: Any) -> None:
-        """Write the index. Raises OSError.
+    def save(self, name: bytes | None = None) -> Samples:
+        """Write the index and map it: to the user's cache folder, or in memory without a `name`."""
+        return save_in_memory(self.write, Samples) if name is None else save_index(name, self.write, Samples)
 
-        rules: FOLDER_RULES or LIST_RULES of containers in folders. about: other fields of SamplesHeader.
-        """
+    def write(self, file: BinaryIO) -> None:
+        """Write the index. Raises OSError."""
         table, has_ranges = self.containers, len(self.keys) > 0
         folders = np.frombuffer(table.folders, np.uint32)
         labels = self.labels if has_ranges else np.frombuffer(self.folder_labels, np.int32)[folders]
@@ -167,17 +203,22 @@ class SamplesWriter:
         if has_ranges:
             fingerprint, content = self._identify_ranges()
         else:
-            fingerprint, content = self._identify_files(rules, counts if rules == FOLDER_RULES else labels)
+            fingerprint, content = self._identify_files(counts if self.rules == FOLDER_RULES else labels)
         class_names, class_offsets = join_names(self.classes)
         header = SamplesHeader(
             fingerprint=fingerprint,
             content=content,
             num_bytes=int(np.sum(sizes if has_ranges else table.sizes)),
-            **about,
+            skipped=dict(self.left_out.counts),
+            examples={reason: os.fsdecode(name) for reason, name in self.left_out.examples.items()},
+            made_by=self.made_by,
+            labels=self.labels_digest,
+            kind=self.kind,
+            flat=self.flat,
         )
         has_stamps = any(self._inodes)
         columns: Columns = {
-            "root": np.frombuffer(root, np.uint8),
+            "root": np.frombuffer(self.root, np.uint8),
             "class_names": class_names,
             "class_offsets": class_offsets,
             "class_counts": counts,
@@ -202,10 +243,10 @@ class SamplesWriter:
             columns[name] = narrowest(columns[name], np.uint32, np.uint64)
         Samples.write(file, header, columns)
 
-    def _identify_files(self, rules: bytes, labels: npt.NDArray[Any]) -> tuple[str, str]:
+    def _identify_files(self, labels: npt.NDArray[Any]) -> tuple[str, str]:
         """Return digests of the number of images, paths, sizes and classes; the second of versions, too."""
         table = self.containers
-        digest = hashlib.blake2b(rules, digest_size=DIGEST_BYTES)
+        digest = hashlib.blake2b(self.rules, digest_size=DIGEST_BYTES)
         digest.update(len(table).to_bytes(8, "little"))
         for part in (self.paths.digest(), table.sizes, np.ascontiguousarray(labels).data, b"\0".join(self.classes)):
             digest.update(part)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import glob
 import os
 from array import array
+from collections import Counter
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.left_out import NO_ROW_LABEL
-from penstock.loaders.data.labels.stored_labels import Labels, digest_labels, split_classes
+from penstock.loaders.data.labels.stored_labels import Labels, split_classes
 from penstock.loaders.data.remote.object_stats import NONE_LISTED, Listed, stat_places
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import HTTP
@@ -22,23 +21,21 @@ from penstock.loaders.data.samples.samples_writer import LIST_RULES, SamplesWrit
 from penstock.loaders.data.samples.version import MISSING
 from penstock.loaders.data.tables.row_packer import RowPacker
 from penstock.loaders.system.progress_bar import ProgressBar
-from penstock.loaders.system.saved_columns import Write
 from penstock.pipelines.errors import LoaderError, printable
 
 _ENTRY_BYTES = 12  # of an entry of the index's folder table, without its name
 
 
 def index_list(
-    packer: RowPacker, made_by: str = "", bar: ProgressBar | None = None, listed: Listed = NONE_LISTED
-) -> tuple[Write, Labels]:
-    """Look up the files of packed rows; return what writes their index, and labels that are not class numbers.
+    packer: RowPacker, bar: ProgressBar | None = None, listed: Listed = NONE_LISTED
+) -> tuple[SamplesWriter, Labels]:
+    """Look up the files of packed rows; return what is to be saved, and labels that are not class numbers.
 
     The index is in the order of the rows. Its root is the deepest folder that contains all files, so a copy has the
     same fingerprint.
 
     Args:
         packer: the rows.
-        made_by: what else decides the content, compared before a saved index is used.
         bar: shows how many files have been looked up.
         listed: sizes and versions of URLs that are known already.
 
@@ -50,16 +47,16 @@ def index_list(
     if labels and len(packer.labels) != len(packer):
         cause = f"{len(packer.labels):,} of {len(packer):,} rows have labels: some tables have no such column"
         raise LoaderError("E-FORMAT", cause, fix="name the column of labels with label=")
-    left_out = packer.labels.left_out
-    skipped = {NO_ROW_LABEL: int(left_out.sum())} if left_out.any() else {}
-    if skipped:
+    left_out, num_rows = packer.labels.left_out, len(packer)
+    if left_out.any():
         packer.leave_out(left_out)
     numbers, classes, others = split_classes(labels, len(packer))
     root = _find_root(min(packer.folders), max(packer.folders))
     prefix = as_prefix(root)
     folders = [folder[len(prefix) :] for folder in packer.folders]
-    writer = SamplesWriter()
-    writer.classes = list(classes)
+    writer = SamplesWriter(root=root, rules=LIST_RULES)
+    writer.classes, writer.flat = list(classes), not labels
+    writer.left_out.counts += Counter({NO_ROW_LABEL: num_rows - len(packer)})  # positive counts
     kept = _arrange_entries(writer, packer, folders, numbers)
     names = _name_files(writer, packer, folders, kept, has_keys=prefix.lower().startswith(HTTP))
     table, total, what = writer.containers, len(packer), f"looking up {len(packer):,} files"
@@ -71,9 +68,7 @@ def index_list(
     table.sizes, table.versions = stat_places(prefix, names, show, listed)
     if (np.asarray(table.versions) == MISSING.number).all():
         raise _none_error(prefix + folders[packer.folder_of[0]] + packer.names[0], len(packer))
-    digest = digest_labels(others) if others else ""
-    about: dict[str, Any] = {"flat": not labels, "skipped": skipped, "made_by": made_by, "labels": digest}
-    return partial(writer.write, root=root, rules=LIST_RULES, **about), others
+    return writer, others
 
 
 def _arrange_entries(

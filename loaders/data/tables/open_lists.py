@@ -170,7 +170,7 @@ def _open_rows(
         packer.add(path, label, number)
     remote = check_remote(packer.folders, max_file_bytes, **remote_options)
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
-        samples, labels = save_with_labels(None, *index_list(packer, "", bar, listed))
+        samples, labels = save_with_labels(None, *index_list(packer, bar, listed))
     images = _serve(samples, remote, max_file_bytes, base)
     warn_of_left_out(images.skipped, {}, "the list")
     return serve_labels(images, labels, has_list=classes is not None or are_names)

@@ -18,20 +18,20 @@ from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import RowOrigin
-from penstock.loaders.data.labels.stored_labels import Labels, save_with_labels
+from penstock.loaders.data.labels.stored_labels import Labels
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.open_samples import load_or_make, serve_samples
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, without_key
 from penstock.loaders.data.remote.remote_source import RemoteOptions, check_remote
 from penstock.loaders.data.samples.columns import SavedColumns
 from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import MISSING
 from penstock.loaders.data.tables.list_index import index_list
 from penstock.loaders.data.tables.row_packer import RowPacker
 from penstock.loaders.data.tables.table_rows import Row, choose_reader, read_parquet
 from penstock.loaders.system.file_read import read_error
 from penstock.loaders.system.progress_bar import ProgressBar
-from penstock.loaders.system.saved_columns import Write
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.checked import checked_bool
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -92,14 +92,14 @@ def _open_images(
     name = _name_index(paths, base, chosen)
     image, label, classes, missing_labels = chosen
 
-    def make() -> tuple[Write, Labels]:
+    def make() -> tuple[SamplesWriter, Labels]:
         packer = RowPacker(classes, missing_labels=missing_labels)
         with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
             for path in paths:
                 _pack_table(packer, path, base, choose_reader(path)(path, image, label, packer.labels), bar)
-            return index_list(packer, made_by, bar)
+            return index_list(packer, bar)
 
-    samples, labels = load_or_make(name, made_by, make, rescan=rescan) if settled else save_with_labels(None, *make())
+    samples, labels = load_or_make(name if settled else None, made_by, make, rescan=rescan)
     remote = check_remote([samples.root], **options)
     reopen = Reopening(lambda rescan: _open_images(paths, base, chosen, options, rescan)[0])
     return serve_list(samples, remote, options["max_file_bytes"], reopen, base or folder_of(paths[0])), labels

@@ -12,10 +12,8 @@ from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.remote.object_stats import REMOTE_THREADS
 from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject
 from penstock.loaders.data.remote.remote_source import check_remote
-from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import ContainerTable
 from penstock.loaders.data.tables.open_tables import serve_list
-from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.pipelines.errors import printable
 
 
@@ -27,7 +25,7 @@ def open_url_folder(url: bytes, *, max_file_bytes: int = MAX_FILE_BYTES, **remot
     remote = check_remote([url], max_file_bytes, **remote_options)
     reopen = Reopening(lambda rescan: open_url_folder(url, max_file_bytes=max_file_bytes, **remote_options))
     root = url.rstrip(b"/")
-    samples = save_in_memory(UrlFolderScan(root).write, Samples)
+    samples = UrlFolderScan(root).writer.save()
     warn_of_left_out(samples.header.skipped, samples.header.examples, printable(root))
     warn_of_parts(samples.classes, printable(root))
     refuse_empty_classes(samples, root, fix="remove the class folder that holds no image")
@@ -47,7 +45,7 @@ class UrlFolderScan(ClassFolders):
         names = [folder[len(self._prefix) : -1] for folder in folders]
         for name in names:
             if not is_walked(name):
-                self.left_out.add(HIDDEN, name.encode())
+                self.writer.left_out.add(HIDDEN, name.encode())
         return [(name.encode(), False) for name in sorted(filter(is_walked, names))]
 
     def _add_classes(self, folders: list[Subfolder]) -> None:
@@ -66,9 +64,9 @@ class UrlFolderScan(ClassFolders):
             path = url[len(self._prefix) :]
             name = path[path.rfind("/") + 1 :]
             if not all(map(is_walked, path.split("/"))):
-                self.left_out.add(HIDDEN, path.encode())
+                self.writer.left_out.add(HIDDEN, path.encode())
             elif not is_image_name(name):
-                self.left_out.add(explain_name(name), path.encode())
+                self.writer.left_out.add(explain_name(name), path.encode())
             else:
                 below = path.rpartition("/")[0]
                 if below not in numbers:

@@ -8,8 +8,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from penstock.loaders.data.files.left_out import BROKEN_LINK, LINK, NOT_REGULAR, LeftOut
+from penstock.loaders.data.files.left_out import BROKEN_LINK, LINK, NOT_REGULAR
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
+from penstock.loaders.data.samples.samples_writer import LeftOut
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.system.file_read import open_regular, read_error
 from penstock.loaders.system.retries import with_retries

@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, compress
 from os.path import basename, splitext
 from typing import Any, NamedTuple
@@ -14,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.loaders.data.files.folder_scan import FLAT_CLASS, skipped_text
-from penstock.loaders.data.files.left_out import BESIDE_CLASSES, NO_LABEL, NO_SAMPLES, PARTS, LeftOut
+from penstock.loaders.data.files.left_out import BESIDE_CLASSES, NO_LABEL, NO_SAMPLES, PARTS
 from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE, LabelRows
 from penstock.loaders.data.labels.row_errors import Fail
-from penstock.loaders.data.labels.stored_labels import Labels, digest_labels, split_classes
-from penstock.loaders.data.samples.samples_writer import SamplesWriter
+from penstock.loaders.data.labels.stored_labels import Labels, split_classes
+from penstock.loaders.data.samples.samples_writer import LeftOut, SamplesWriter
 from penstock.loaders.data.tars.tar_join import TarSamples
 from penstock.loaders.data.tars.tar_labels import (
     FOLDER,
@@ -32,7 +31,6 @@ from penstock.loaders.data.tars.tar_labels import (
 from penstock.loaders.data.tars.tar_samples import EVERY, sample_key
 from penstock.loaders.data.tars.tar_scan import TarScan
 from penstock.loaders.system.progress_bar import ProgressBar
-from penstock.loaders.system.saved_columns import Write
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 
 KIND = "tar files"
@@ -76,8 +74,8 @@ class IndexSettings:
         return digest.hexdigest()
 
 
-def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[Write, Labels]:
-    """Scan tars; return what writes their index, and labels that are not class numbers.
+def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[SamplesWriter, Labels]:
+    """Scan tars; return what is to be saved as their index, and labels that are not class numbers.
 
     The samples are in the order of the tars and of their keys.
 
@@ -85,8 +83,8 @@ def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[Write, 
     """
     places = label_places(settings.label) if settings.table is None else LabelPlaces(())
     tars, whole_names = _scan(paths, settings, places)
-    left_out = _count_left_out(tars)
-    writer = SamplesWriter()
+    writer = SamplesWriter(kind=KIND)
+    left_out = writer.left_out = _count_left_out(tars)
     for tar in tars:
         number = writer.add_container(tar.container)
         writer.add_samples(np.full(len(tar.names), number), tar.starts, tar.sizes, tar.names)
@@ -122,9 +120,7 @@ def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[Write, 
         left_out.add(reason, min(lost), len(lost))
         writer.keep(np.flatnonzero(~rows.left_out))
     writer.classes, writer.labels = list(classes), numbers
-    about: dict[str, Any] = {"skipped": dict(left_out.counts), "examples": left_out.texts()}
-    about["made_by"], about["labels"] = settings.digest(), digest_labels(others) if others else ""
-    return partial(writer.write, kind=KIND, **about), others
+    return writer, others
 
 
 def _count_left_out(tars: Sequence[TarSamples]) -> LeftOut:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.left_out import HIDDEN, NO_IMAGE, OTHER_IMAGE, SIDECAR, LeftOut, explain_name
-from penstock.loaders.data.samples.samples_writer import PackedNames
+from penstock.loaders.data.files.left_out import HIDDEN, NO_IMAGE, OTHER_IMAGE, SIDECAR, explain_name
+from penstock.loaders.data.samples.samples_writer import LeftOut, PackedNames
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.data.tars.tar_headers import Member, TarReader
 from penstock.loaders.data.tars.tar_labels import LabelPlaces, parse_json

@@ -11,7 +11,7 @@ from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.data import images_of
 from penstock.loaders.data.files.folder_scan import root_error
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES
-from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, LeftOut, explain_name, warn_of_left_out, warn_of_parts
+from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, explain_name, warn_of_left_out, warn_of_parts
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.choose_columns import split_floats
 from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
@@ -25,6 +25,7 @@ from penstock.loaders.data.remote.remote_source import (
 )
 from penstock.loaders.data.remote.url_patterns import refuse_http
 from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.samples.samples_writer import LeftOut
 from penstock.loaders.data.tars.tar_headers import AFTER_END, LONG_END, NO_END
 from penstock.loaders.data.tars.tar_index import IndexSettings, index_tars
 from penstock.loaders.data.tars.tar_labels import JSON, open_table
@@ -175,7 +176,7 @@ def open_tar_folder(path: bytes, **options: Any) -> Source:
         if not name.lower().endswith(SUFFIX.encode()):
             left_out.add(explain_name(os.fsdecode(name)), name)
     rename = "decompress tars, and give them the suffix .tar"
-    warn_of_left_out(left_out.counts, left_out.texts(), printable(path), rename=rename)
+    warn_of_left_out(left_out.counts, left_out.examples, printable(path), rename=rename)
     return source
 
 

@@ -14,10 +14,8 @@ from PIL import Image
 from penstock.loaders import Masks, create_loader, with_fields
 from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.indexed_source import IndexedSource
-from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import Container
-from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.pipelines import imagenet_eval
 
 
@@ -29,7 +27,7 @@ def open_blob(folder: Path) -> Source:
     starts, sizes, labels = np.array(rows).T
     writer.add_samples(np.full(len(rows), number), starts, sizes, [b"%d" % row for row in range(len(rows))])
     writer.classes, writer.labels = [b"cat", b"dog"], labels.astype(np.int32)
-    images = IndexedSource(save_in_memory(writer.write, Samples))
+    images = IndexedSource(writer.save())
     return with_fields(images, mask=Masks(str(folder / "{name}.png")))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,9 @@ from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.remote_source import RemoteOptions, RemoteSource
-from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.front.loader import Loader
-from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.pipelines import imagenet_train
 
 PARTS = 3
@@ -59,7 +56,7 @@ def open_at(url: str, photos: ImageFolder, options: dict[str, Any]) -> RemoteSou
     """Open the containers as a source whose samples are in the folder's order."""
     store = ObjectStore()
     urls = [f"{url}/{part}.bin" for part in range(PARTS)]
-    writer = SamplesWriter()
+    writer = SamplesWriter(kind="remote files")
     for name in urls:
         writer.add_container(Container(name.encode(), *store.stat(name)))
     everything = np.arange(len(photos))
@@ -67,8 +64,9 @@ def open_at(url: str, photos: ImageFolder, options: dict[str, Any]) -> RemoteSou
     starts = np.array([sizes[index % PARTS : index : PARTS].sum() for index in everything])
     writer.add_samples(everything % PARTS, starts, sizes, [b"%d.jpg" % index for index in everything])
     writer.classes, writer.labels = list(photos.classes), photos.labels(everything).astype(np.int32)
-    samples = save_in_memory(partial(writer.write, kind="remote files"), Samples)
-    return RemoteSource(samples, RemoteOptions(**options), Reopening(lambda rescan: open_at(url, photos, options)))
+    return RemoteSource(
+        writer.save(), RemoteOptions(**options), Reopening(lambda rescan: open_at(url, photos, options))
+    )
 
 
 def open_loader(source: Any, **settings: Any) -> Loader:

@@ -35,7 +35,6 @@ from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import Container, Version
 from penstock.loaders.order.order import Shuffled
-from penstock.loaders.system.saved_columns import save_in_memory
 
 SLACK = 64 << 10
 NUM_PHOTOS = 96
@@ -52,7 +51,7 @@ def index_of(num_samples: int, least: int, most: int) -> Samples:
     writer.add_container(Container(b"http://host/a.bin", int(ends[-1]), Version(1)))
     writer.add_samples(np.zeros(num_samples), ends - sizes, sizes, [b"%d" % number for number in range(num_samples)])
     writer.classes, writer.labels = [b"one"], np.zeros(num_samples, np.int32)
-    return save_in_memory(writer.write, Samples)
+    return writer.save()
 
 
 def content(index: Samples, sample: int) -> bytes:

@@ -27,7 +27,8 @@ def table(*files: tuple[bytes, int, int, int]) -> ContainerTable:
 
 
 def example_builder(**changes: int) -> SamplesWriter:
-    builder = SamplesWriter()
+    builder = SamplesWriter(root=ROOT, rules=FOLDER_RULES)
+    builder.left_out.add("hidden", b".a", 3)
     for name in (b"ant", b"", b"b\xe9"):  # the middle class is empty
         builder.add_class(name)
     builder.add_folder(b"", 0, (10, 11, 1))
@@ -41,7 +42,7 @@ def example_builder(**changes: int) -> SamplesWriter:
 
 def write(builder: SamplesWriter, path: Path) -> Samples:
     with path.open("wb") as file:
-        builder.write(file, root=ROOT, rules=FOLDER_RULES, flat=False, skipped={"hidden": 3})
+        builder.write(file)
     return Samples(os.fsencode(path))
 
 
@@ -69,7 +70,7 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
 
 
 def test_large_files_and_many_folders_widen_their_columns(tmp_path: Path) -> None:
-    builder = SamplesWriter()
+    builder = SamplesWriter(root=ROOT, rules=FOLDER_RULES)
     builder.add_class(b"c")
     for number in range(70_000):
         builder.add_folder(b"c/%d" % number, 0)
@@ -103,7 +104,7 @@ def test_fingerprint_is_of_names_sizes_and_classes_and_content_also_of_times(tmp
 def test_fingerprint_keeps_names_apart_that_join_to_the_same_text(tmp_path: Path) -> None:
     prints = set()
     for number, names in enumerate([(b"ab", b"c"), (b"a", b"bc")]):
-        builder = SamplesWriter()
+        builder = SamplesWriter(root=ROOT, rules=FOLDER_RULES)
         builder.add_class(b".")
         builder.add_folder(b"", 0)
         builder.add_files(table(*((name, 0, 1, 1) for name in names)))
@@ -204,7 +205,7 @@ path, NUM_IMAGES = sys.argv[1], 250_000
 SamplesWriter(), Samples  # imported, and numpy warm
 np.unique(np.linspace(0, 1, 5))
 before = resident()
-builder = SamplesWriter()
+builder = SamplesWriter(root=b'/data', rules=FOLDER_RULES)
 root = builder.add_folder(b"", 0)
 builder.add_class(b".")
 files = ContainerTable()
@@ -214,7 +215,7 @@ for k in range(NUM_IMAGES):
 builder.add_files(files)
 del files
 with open(path, "wb") as file:
-    builder.write(file, root=b"/data", rules=FOLDER_RULES, flat=True)
+    builder.write(file)
 del builder
 index = Samples(os.fsencode(path))
 assert len(index) == NUM_IMAGES

@@ -14,7 +14,6 @@ from folder_trees import plant, settle
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.tables.list_index import index_list
 from penstock.loaders.data.tables.row_packer import RowPacker
-from penstock.loaders.system.saved_columns import save_in_memory
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import ROW
 
@@ -23,7 +22,7 @@ def index_of(root: Path, rows: list[tuple[str, int]]) -> Samples:
     packer = RowPacker()
     for row, (name, label) in enumerate(rows, start=1):
         packer.add(root / name, label, row)
-    return save_in_memory(index_list(packer)[0], Samples)
+    return index_list(packer)[0].save()
 
 
 def rows_of(index: Samples) -> list[tuple[str, int]]:
@@ -116,6 +115,6 @@ def test_the_common_folder_may_be_the_root_of_the_file_system(tmp_path: Path) ->
     packer = RowPacker()
     for row, path in enumerate([tmp_path / "a.jpg", "/none/b.jpg"], start=1):
         packer.add(path, 0, row)
-    index = save_in_memory(index_list(packer)[0], Samples)
+    index = index_list(packer)[0].save()
     assert index.root == b"/"
     assert b"/" + index.container_name(0) == os.fsencode(tmp_path / "a.jpg")
