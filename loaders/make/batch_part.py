@@ -30,7 +30,7 @@ class BatchPart:
         crops: where images are made: `slot`, or memory from which transforms make what lies there.
         working_on: called with each sample that Python is about to read or decode (a heartbeat; it may raise Aborted).
         progress: where the native library does the same.
-        left: rows without an image yet, int64 [n].
+        left: rows that are left to Python, int64 [n].
         bad: samples that could not be served, by row.
         repaired: samples in which libjpeg filled in missing data, by row.
         moved: as HostBatch.moved, of these rows.

@@ -79,27 +79,23 @@ class BatchMaker(Dataset[Produced]):
             watched, started = self._progress.addresses(self._worker, item.generation), time.perf_counter()
             which = item.part, item.parts
             made = self._producer.produce(item.cursor, memory, rows, working_on, watched, which)
-            bad, seconds = made.in_batch(made.bad), time.perf_counter() - started
-            if self._process is not None:
-                bad = tuple(map(_sendable, bad))
+            bad = made.in_batch(made.bad)
             produced = Produced(
                 item,
-                bad,
-                seconds,
-                True,
-                None,
+                bad=bad if self._process is None else tuple(map(_sendable, bad)),
                 tasks=made.tasks,
+                produce_s=time.perf_counter() - started,
                 read_s=made.read_s,
                 repaired=made.in_batch(made.repaired),
                 moved=made.moved,
                 augments=made.content.augments,
             )
         except Aborted:
-            produced = Produced(item, (), 0.0, False, None)
+            produced = Produced(item)
         except Exception as error:
             sample = int(mine[SAMPLE])
             path = name_sample(self._planner.source, sample) or None
-            produced = Produced(item, (), 0.0, False, *exception_error(error, sample, path=path, worker=self._process))
+            produced = Produced(item, *exception_error(error, sample, path=path, worker=self._process))
         # Not in a finally: if something else ends the worker, its row must still say that it was busy, and with what.
         mine[BUSY] = 0
         mine[MADE] += 1

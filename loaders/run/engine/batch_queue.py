@@ -168,4 +168,4 @@ def stopped_by(error: BaseException, item: WorkItem, sample: int) -> Produced:
     """Turn an exception in a thread that worked on `sample` (-1 for none) of `item` into the message about it."""
     found = LoaderError("E-WORKER", f"{type(error).__name__}: {error}", sample=sample if sample >= 0 else None)
     found.__cause__ = error
-    return Produced(item, (), 0.0, False, found)
+    return Produced(item, error=found)

@@ -62,11 +62,10 @@ class Produced(NamedTuple):
 
     Attributes:
         item: the order.
-        bad: samples that could not be served, in row order.
-        produce_s: seconds that the batch took.
-        done: whether the slot is filled.
         error: what stopped it, None if nothing did.
         trace: text of the traceback, for an exception that is not a LoaderError.
+        bad: samples that could not be served, in row order.
+        produce_s: seconds that the batch took.
         tasks: (row, task) of the rows that another decoder has to write into the slot, in row order.
         read_s: seconds of produce_s that were spent inside the source.
         repaired: samples of the slot in which libjpeg filled in missing data, in row order.
@@ -75,11 +74,10 @@ class Produced(NamedTuple):
     """
 
     item: WorkItem
-    bad: tuple[BadSample, ...]
-    produce_s: float
-    done: bool
-    error: LoaderError | None
+    error: LoaderError | None = None
     trace: str = ""
+    bad: tuple[BadSample, ...] = ()
+    produce_s: float = 0.0
     tasks: tuple[tuple[int, Any], ...] = ()
     read_s: float = 0.0
     repaired: tuple[BadSample, ...] = ()
@@ -94,7 +92,6 @@ def join_parts(parts: list[Produced]) -> Produced:
     return parts[0]._replace(
         bad=tuple(bad for part in parts for bad in part.bad),
         produce_s=sum(part.produce_s for part in parts),
-        done=all(part.done for part in parts),
         error=failed.error,
         trace=failed.trace,
         read_s=sum(part.read_s for part in parts),

@@ -76,7 +76,7 @@ def finished(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Finished, B
         copies = StrictCopies() if device == META else HostCopies()
         stage = DaliStage(settings, slots, lambda _: None, lambda _: LAYOUT, copies=copies)  # type: ignore[arg-type, return-value]
         tasks = tuple((row, task(row, coded=kind == "jpeg")) for row, kind in enumerate(kinds) if kind != "slot")
-        stage.send(Produced(WorkItem(0, Cursor(0, 0), 1), (), 0.0, True, None, tasks=tasks))
+        stage.send(Produced(WorkItem(0, Cursor(0, 0), 1), tasks=tasks))
         done = stage.receive()
         assert done.produced.error is None, done.produced.error
         return done, slots, copies

@@ -181,7 +181,7 @@ def test_a_row_that_was_never_written_is_compared_in_any_case(monkeypatch: pytes
 
 def test_on_a_device_rows_are_read_on_a_stream_of_the_stages_own() -> None:
     tasks = tuple((row, CropTask(PHOTOS[row], (0, 0, 9, 9), False)) for row in (0, 2))
-    produced = Produced(WorkItem(0, Cursor(0, 0), 0), (), 0.0, True, None, tasks=tasks)
+    produced = Produced(WorkItem(0, Cursor(0, 0), 0), tasks=tasks)
     settings = make_planner(MemorySource(PHOTOS), pipeline=imagenet_train(16))
     verifier, copies = Verifier(settings, 2), LoggedCopies()
     images = torch.arange(3 * 16 * 16 * 3).reshape(3, 16, 16, 3).to(torch.uint8)

@@ -85,7 +85,7 @@ def test_all_threads_begin_with_the_first_batch() -> None:
 
 
 def report(item: WorkItem) -> Produced:
-    return Produced(item, (), 1.0, True, None)
+    return Produced(item, produce_s=1.0)
 
 
 @pytest.mark.parametrize("handed_out", [1, 2, 3, 4])
