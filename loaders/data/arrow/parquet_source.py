@@ -33,9 +33,9 @@ from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.stored_labels import keep_labels
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, join, read_whole
+from penstock.loaders.data.samples.columns import ArrayColumn
 from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged
 from penstock.loaders.system.retries import with_retries
-from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.checked import checked_int
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -129,12 +129,8 @@ class ParquetSource:
         if not len(kept):
             fix = "pass label=None if the images have no labels"
             raise LoaderError("E-NODATA", f"no image with a label{skipped_text(self.skipped)}", fix=fix)
-        self._labels = SharedArray.create((len(kept),), np.int32, name="penstock-labels")
-        self._labels.array[:] = labels[kept]
-        self._rows = None
-        if self.skipped:
-            self._rows = SharedArray.create((len(kept),), np.int64, name="penstock-rows")
-            self._rows.array[:] = kept
+        self._labels = ArrayColumn(labels[kept].astype(np.int32))
+        self._rows = ArrayColumn(kept) if self.skipped else None
         self._containers = [footer.container for footer in footers]
         self._file_groups = np.cumsum([0, *(len(footer.group_rows) for footer in footers)])  # first group of each file
         self._group_starts = np.cumsum(np.concatenate([[0], *(footer.group_rows for footer in footers)]))
