@@ -21,6 +21,7 @@ from penstock.bench.probe.ceilings.store import StoreCeiling
 from penstock.bench.probe.data.training_folder import training_folder
 from penstock.bench.record.clock import Stopwatch
 from penstock.loaders.data.files.contract import Source, is_fetching
+from penstock.loaders.data.files.data import find_places
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.front.open_source import open_source
 from penstock.loaders.make.sample_reader import SampleReader
@@ -74,12 +75,10 @@ def opened(name: str, source: Source, settings: DoctorSettings, said: Sequence[s
     return Finding(name, state, "; ".join([text, *lost, *said]), fix)
 
 
-def count_missing(source: Any, indices: npt.NDArray[np.int64]) -> int:
+def count_missing(source: Source, indices: npt.NDArray[np.int64]) -> int:
     """Count the files of samples `indices` that a source lists although they were not there."""
-    if hasattr(source, "count_missing"):
-        return int(source.count_missing(indices))
-    parts = source.parts(indices) if hasattr(source, "parts") else ()
-    return sum(count_missing(inner, own) for inner, own in parts)
+    places: Iterator[tuple[Any, Any]] = find_places(source, indices)
+    return sum(whole.count_missing(inner) for whole, inner in places if hasattr(whole, "count_missing"))
 
 
 def file_system(name: str, path: str | Path) -> Finding:
