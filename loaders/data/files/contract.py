@@ -169,18 +169,17 @@ class FieldSource(Source, Protocol):
 
 
 class Abilities(NamedTuple):
-    """Hold what is_located, is_cache, is_fetching, has_targets and has_fields say: Data asks its parts once."""
+    """Hold what is_located, is_cache, is_fetching and has_targets say: Data asks its parts once."""
 
     locates: bool
     has_windows: bool
     fetches: bool
     has_targets: bool
-    has_fields: bool
 
 
 def _can(source: Source, ability: str, protocol: type) -> bool:
     known = getattr(source, "abilities", None)
-    return isinstance(source, protocol) and (not isinstance(known, Abilities) or getattr(known, ability))
+    return bool(getattr(known, ability)) if isinstance(known, Abilities) else isinstance(source, protocol)
 
 
 def is_located(source: Source) -> bool:
@@ -211,7 +210,7 @@ def has_targets(source: Source) -> TypeGuard[TargetSource]:
 
 def has_fields(source: Source) -> TypeGuard[FieldSource]:
     """Return whether `source` has more than images and labels."""
-    return _can(source, "has_fields", FieldSource) and bool(source.field_kinds)  # type: ignore[attr-defined]
+    return isinstance(source, FieldSource) and bool(source.field_kinds)
 
 
 def field_kinds_of(source: Source) -> dict[str, FieldKind]:

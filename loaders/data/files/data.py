@@ -112,7 +112,6 @@ class Data:
             has_windows=all(map(is_cache, self.parts)),
             fetches=bool(self._fetching),
             has_targets=has_targets,
-            has_fields=bool(self.field_kinds),
         )
 
     def _identify(self, of_parts: Sequence[str], *, with_files: bool = False) -> str:

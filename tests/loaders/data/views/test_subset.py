@@ -77,6 +77,15 @@ def test_a_subset_of_a_subset_is_one_of_the_source() -> None:
     assert [int(nested.read(i)[0, 0, 0]) for i in range(2)] == [6, 9]
 
 
+def test_parts_of_a_source_that_holds_the_interpreter_lock_hold_it_too() -> None:
+    class Holding(ArraySource):
+        holds_interpreter_lock = True
+
+    held: Any = open_source(Holding(np.zeros((3, 4, 4, 3), np.uint8), [0, 1, 2]), subset=[0, 2])
+    assert held.holds_interpreter_lock
+    assert not open_source(numbered([0, 1]), subset=[0]).holds_interpreter_lock  # type: ignore[attr-defined]
+
+
 def test_the_fingerprint_is_that_of_data_and_indices() -> None:
     source, other = numbered([0] * 20), numbered([0] * 19 + [1])
     parts = [
