@@ -60,8 +60,8 @@ class LocalCopy:
             fix = "free disk space, or pass another local_cache folder, on a local disk"
             raise LoaderError("E-NOSPC", f"cannot keep a local copy: {error.strerror}", fix=fix, path=folder) from error
 
-    def _records(self, samples: Index) -> npt.NDArray[Any]:
-        """Return the table's records of `samples` (int64 [n]), read by pread: another program may cut the file.
+    def records(self, samples: Index) -> npt.NDArray[Any]:
+        """Return `crc` and `present` of `samples` (int64 [n]), read by pread: another program may cut the file.
 
         A mapped table would end the process then. What lies behind the end of the file is not there.
         """
@@ -79,7 +79,7 @@ class LocalCopy:
 
     def has(self, samples: Index) -> npt.NDArray[np.bool_]:
         """Return which of `samples` (int64 [n]) are there."""
-        present: npt.NDArray[np.bool_] = self._records(samples)["present"] == 1
+        present: npt.NDArray[np.bool_] = self.records(samples)["present"] == 1
         return present
 
     def stays(self, samples: Index) -> npt.NDArray[np.bool_]:
@@ -91,24 +91,20 @@ class LocalCopy:
         found: Index = self._bases[self._samples.container_of(samples)] + self._samples.starts(samples)
         return found
 
-    def crcs(self, samples: Index) -> npt.NDArray[np.uint32]:
-        """Return the CRC-32 of `samples` (int64 [n])."""
-        found: npt.NDArray[np.uint32] = self._records(samples)["crc"].astype(np.uint32)
-        return found
-
     def read(self, sample: int) -> bytes | None:
         """Return the bytes of a sample; None if they are not there, or damaged, in which case they are dropped.
 
         A sample that lies in what is reserved is dropped once it is read.
         """
         one = np.array([sample], np.int64)
-        if not self.has(one)[0]:
+        record = self.records(one)[0]
+        if record["present"] != 1:
             return None
         try:
             data = os.pread(self.fd, int(self._samples.sizes[sample]), int(self.offsets(one)[0]))
         except OSError:
             data = b""
-        is_sound = crc32(data, 0) == int(self.crcs(one)[0])
+        is_sound = crc32(data, 0) == record["crc"]
         if not is_sound or sample in self._passing:
             with self._lock:
                 self._drop(sample)  # if damaged, it is stored again the next time it is fetched

@@ -191,7 +191,7 @@ class RemoteSource(IndexedSource):
             there = self.local.stays(indices) & ~coming
             rows["kind"][there], rows["fd"][there] = STORED, self.local.fd
             rows["offset"][there] = self.local.offsets(indices[there])
-            rows["crc"][there] = self.local.crcs(indices[there])
+            rows["crc"][there] = self.local.records(indices[there])["crc"]
         self.announce(indices[~there & ~coming])  # all at once
         kept: list[memoryview] = []
         for row in np.flatnonzero(~there).tolist():
