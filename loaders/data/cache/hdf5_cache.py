@@ -179,8 +179,11 @@ class Hdf5Cache:
             path = file.path + b":" + file.name(place)
             raise LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path) from error
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (self.files, self._shared, self._columns)
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.files, self._shared, self._columns
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._take(*state)
 
 
 def open_cache(path: str | bytes | os.PathLike[Any], *, any_owner: bool = False) -> Hdf5Cache:
@@ -213,14 +216,6 @@ def is_cache_set(path: bytes) -> bool:
         return False
     with os.scandir(path) as entries:  # of a folder of images only the first few are looked at
         return any(entry.name == MANIFEST or is_shard_name(entry.name) for entry in islice(entries, _FEW))
-
-
-def _attach(
-    files: tuple[CacheFile, ...], shared: SharedArray, columns: dict[str, RaggedColumn | ArrayColumn]
-) -> Hdf5Cache:
-    cache = Hdf5Cache.__new__(Hdf5Cache)
-    cache._take(files, shared, columns)
-    return cache
 
 
 def _check_crc(data: Data, before: int, expected: int) -> Data:
