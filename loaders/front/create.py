@@ -35,9 +35,8 @@ from penstock.loaders.make.own_transform import (
     try_transforms,
 )
 from penstock.loaders.make.sizes.aspect_buckets import order_by_buckets
-from penstock.loaders.make.sizes.batch_shapes import checked_shapes
 from penstock.loaders.make.sizes.patch_budget import PatchBudget
-from penstock.loaders.make.sizes.size_schedule import DEFAULT_BATCH, ByUpdate
+from penstock.loaders.make.sizes.size_schedule import DEFAULT_BATCH, ByUpdate, checked_shapes
 from penstock.loaders.order.agreement import name_line
 from penstock.loaders.order.bad_samples import BadSamplePolicy
 from penstock.loaders.order.ranks import distributed_place
