@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from penstock.loaders.data.arrow.arrow_labels import RowLabels
 from penstock.loaders.data.arrow.arrow_values import Values
-from penstock.loaders.data.files.content_probe import probe_ranges, read_file
+from penstock.loaders.data.files.content_probe import probe_ranges
 from penstock.loaders.data.files.left_out import NO_ROW_IMAGE, NO_ROW_LABEL
 from penstock.loaders.data.labels.stored_labels import Labels
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
@@ -92,16 +92,9 @@ class ImageRows:
 
     def _probe(self) -> bytes:
         """Return a digest of some of the images' bytes: rows have no names by which another order would be known."""
-
-        def read(name: bytes, start: int, count: int) -> bytes:
-            try:
-                return read_file(name, start, count)
-            except OSError:  # a file that is not there, which reading it will say
-                return b""
-
         names, writer = list(self._numbers), self._writer
         starts, sizes = np.asarray(writer.starts), np.asarray(writer.sizes)
-        return probe_ranges([names[number] for number in writer.container_of], starts, sizes, read)
+        return probe_ranges([names[number] for number in writer.container_of], starts, sizes)
 
     def _add_file(self, folder: bytes, path: bytes) -> tuple[int, int]:
         """Add a file that a row names; return its number and size. One that is not there fails when it is read."""

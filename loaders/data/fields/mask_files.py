@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.fields.join import find_partners, refuse_repeated, sample_stems, stem
-from penstock.loaders.data.files.content_probe import probe_ranges, read_file
+from penstock.loaders.data.files.content_probe import probe_ranges
 from penstock.loaders.data.files.contract import Source, sample_name
 from penstock.loaders.data.files.data import find_whole
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES
@@ -43,7 +43,7 @@ class MaskFiles:
         digest = hashlib.blake2b(b"\0".join(path[root:] for path in paths), digest_size=16)
         sizes = self._stat(paths)[:, 0]
         digest.update(np.ascontiguousarray(sizes).data)
-        digest.update(probe_ranges(paths, np.zeros_like(sizes), sizes.clip(0), _read_if_there))
+        digest.update(probe_ranges(paths, np.zeros_like(sizes), sizes.clip(0)))
         return digest.digest()
 
     def content(self) -> bytes:
@@ -168,13 +168,6 @@ def _check_first(source: Source, masks: MaskFiles) -> MaskFiles:
         name = printable(sample_name(source, 0))
         raise ValueError(f"no mask for sample 0 ({name}): {printable(masks.path(0))} does not exist")
     return masks
-
-
-def _read_if_there(path: bytes, start: int, count: int) -> bytes:
-    try:
-        return read_file(path, start, count)
-    except OSError:  # which reading the mask will say
-        return b""
 
 
 def _stat(path: bytes) -> tuple[int, int]:

@@ -18,8 +18,25 @@ _THREADS = 32  # for network storage
 Read = Callable[[bytes, int, int], bytes]
 
 
+def read_file(name: bytes, start: int, count: int) -> bytes:
+    """Return bytes of a file. Raises OSError."""
+    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, count, start)
+    finally:
+        os.close(fd)
+
+
+def read_if_there(name: bytes, start: int, count: int) -> bytes:
+    """Return bytes of a file; none of one that cannot be read, which reading its samples will say."""
+    try:
+        return read_file(name, start, count)
+    except OSError:
+        return b""
+
+
 def probe_ranges(
-    names: Sequence[bytes], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], read: Read
+    names: Sequence[bytes], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], read: Read = read_if_there
 ) -> bytes:
     """Return a digest of ranges in their order: of all their bytes if these are few, else of NUM_PROBES spread evenly.
 
@@ -47,12 +64,3 @@ def probe_ranges(
         for data in pool.map(lambda one: read(*one), wanted):
             digest.update(len(data).to_bytes(8, "little") + data)
     return digest.digest()
-
-
-def read_file(name: bytes, start: int, count: int) -> bytes:
-    """Return bytes of a file. Raises OSError."""
-    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.pread(fd, count, start)
-    finally:
-        os.close(fd)
