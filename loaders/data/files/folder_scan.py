@@ -295,12 +295,12 @@ def refuse_strays(root: bytes, num_images: int, left_out: LeftOut) -> None:
         raise LoaderError("E-NODATA", cause, fix=fix, path=root)
 
 
-def refuse_empty_classes(samples: Samples, root: bytes, fix: str | None = None) -> None:
-    """Raise LoaderError E-EMPTYCLASS if a class folder below `root` holds no image, E-ACCESS if it cannot be read."""
+def refuse_empty_classes(samples: Samples, fix: str | None = None) -> None:
+    """Raise LoaderError E-EMPTYCLASS if a class folder holds no image, E-ACCESS if it cannot be read."""
     empty = np.flatnonzero(samples.class_counts == 0)
     if samples.header.flat or not len(empty):
         return
-    path = samples.prefix(root) + samples.classes[empty[0]]
+    path = samples.prefix + samples.classes[empty[0]]
     if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
         raise LoaderError("E-ACCESS", "this class folder cannot be read", path=path)
     others = f", nor in {len(empty) - 1:,} others" if len(empty) > 1 else ""

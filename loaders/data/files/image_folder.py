@@ -70,7 +70,7 @@ class ImageFolder(IndexedSource):
         )
         self._warn_of_labels(follow_symlinks)
         if not allow_empty:
-            refuse_empty_classes(self.samples, self.root)
+            refuse_empty_classes(self.samples)
 
     def _warn_of_labels(self, follow: bool) -> None:
         if not self.samples.header.flat:
@@ -138,4 +138,4 @@ def load_index(root: bytes, name: bytes) -> Samples | None:
     index = load_saved(name, Samples)
     if index is None or index.root != os.path.realpath(root):
         return None
-    return index if is_unchanged(index, root, every=False) else None
+    return index if is_unchanged(index, every=False) else None

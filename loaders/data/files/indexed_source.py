@@ -63,16 +63,15 @@ class IndexedSource:
         base: bytes | None = None,
         one_class: str = "samples without labels count as one class",
     ) -> None:
-        header = samples.header
-        self.samples, self._max_file_bytes = samples, max_file_bytes
+        self.samples, header = samples if root is None else samples.at(root), samples.header
+        self._max_file_bytes = max_file_bytes
         self._reopen: Callable[..., IndexedSource] = reopen or Reopening()
         self._about: dict[str, Any] = {"is_listed": is_listed, "root": root, "base": base, "one_class": one_class}
         self.classes, self.fingerprint, self.skipped = samples.classes, header.fingerprint, header.skipped
         self.content, self.num_bytes, self.retries = header.content, header.num_bytes, 0
         if samples.has_folders:
-            self.root = samples.root if root is None else root
-        self._root = root
-        self._names = samples.names(root)  # the same object each time: the native library looks at it once
+            self.root = self.samples.root
+        self._names = self.samples.names()  # the same object each time: the native library looks at it once
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -85,7 +84,7 @@ class IndexedSource:
         """
         path = self.path(index)
         number, start, size = self.samples.place(index)
-        name, file_size, version = self.samples.container(number, self._root)
+        name, file_size, version = self.samples.container(number)
         if size > self._max_file_bytes:
             raise oversize_error(size, self._max_file_bytes, index, path)
         with located_errors(index, path, self.samples.file):
@@ -104,7 +103,7 @@ class IndexedSource:
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         samples = self.samples
-        path = samples.prefix(self._root) + samples.container_name(samples.place(index)[0])
+        path = samples.prefix + samples.container_name(samples.place(index)[0])
         return path + b":" + samples.key(index) if samples.has_ranges else path
 
     def name(self, index: int) -> bytes:
@@ -119,7 +118,7 @@ class IndexedSource:
     def ranges(self, indices: Iterable[int]) -> Iterator[tuple[bytes, int, int]]:
         """Yield where images `indices` lie: path of the container, offset, bytes."""
         for number, start, size in map(self.samples.place, indices):
-            yield self.samples.container(number, self._root).name, start, size
+            yield self.samples.container(number).name, start, size
 
     def count_missing(self, indices: npt.NDArray[np.int64]) -> int:
         """Count the images `indices` (int64 [n]) whose files were not there when they were indexed."""
@@ -131,7 +130,7 @@ class IndexedSource:
         Opening compares only a sample of many files, because each is compared again when it is read. A cache is read
         instead of the files, so its check compares all.
         """
-        return is_unchanged(self.samples, self._root)
+        return is_unchanged(self.samples)
 
     def refreshed(self) -> IndexedSource:
         """Return this source if the data is unchanged, otherwise one of the data as it is now."""

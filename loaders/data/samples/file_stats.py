@@ -70,7 +70,6 @@ def _stat(path: bytes) -> tuple[int, int]:
 
 def is_unchanged(
     samples: Samples,
-    root: bytes | None = None,
     *,
     every: bool = True,
     stat: Callable[[bytes, Iterable[list[bytes]]], Stats] = stat_files,
@@ -82,11 +81,11 @@ def is_unchanged(
     container is compared (6 us for a file that the kernel knows), or NUM_SAMPLED of them and of those that were
     missing. Reading a container compares it again.
 
-    root: stands in for the folder that was indexed. stat: looks up containers.
+    stat: looks up containers.
     """
     if samples.find_unknown() is not None:
         return False
-    prefix = samples.prefix(root)
+    prefix = samples.prefix
     try:
         if any(stamps_of(os.stat(prefix + path)) != stamps for path, stamps in samples.folder_stamps()):
             return False

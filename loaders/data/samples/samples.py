@@ -140,9 +140,16 @@ class Samples(SavedIndex):
         """Return where (int64) samples begin in their containers."""
         return self._columns["sample_starts"][indices].astype(np.int64) if self.has_ranges else np.zeros_like(indices)
 
-    def prefix(self, root: bytes | None = None) -> bytes:
-        """Return what the names of containers are appended to; `root` stands in for the folder that was indexed."""
-        return as_prefix(self.root if root is None else root) if self.has_folders else b""
+    def at(self, root: bytes) -> Samples:
+        """Return the same samples below another root, such as a link to the folder that was indexed."""
+        moved = Samples.__new__(Samples)
+        moved.__dict__.update(self.__dict__, root=root)
+        return moved
+
+    @property
+    def prefix(self) -> bytes:
+        """What the names of containers are appended to."""
+        return as_prefix(self.root) if self.has_folders else b""
 
     def folder(self, number: int) -> bytes:
         """Return the path of a folder relative to the root; b"" is the root."""
@@ -154,8 +161,8 @@ class Samples(SavedIndex):
         folder = self.folder(self._scalars["container_folders"][number]) if self.has_folders else b""
         return folder + b"/" + name if folder else name
 
-    def container(self, number: int, root: bytes | None = None) -> Container:
-        """Return a container; `root` stands in for the folder that was indexed."""
+    def container(self, number: int) -> Container:
+        """Return a container."""
         table = self._scalars
         stored = table["container_versions"][number]
         if self.are_objects:
@@ -164,7 +171,7 @@ class Samples(SavedIndex):
             version = Version(stored, table["container_ctimes"][number], table["container_inodes"][number])
         else:
             version = Version(stored)
-        return Container(self.prefix(root) + self.container_name(number), table["container_sizes"][number], version)
+        return Container(self.prefix + self.container_name(number), table["container_sizes"][number], version)
 
     def containers(self) -> Iterator[Container]:
         """Return all containers."""
@@ -181,12 +188,12 @@ class Samples(SavedIndex):
         unknown = np.flatnonzero((self.versions < 0) & (self.versions != MISSING.number))
         return int(unknown[0]) if self.are_objects and len(unknown) else None
 
-    def names(self, root: bytes | None = None) -> Names:
+    def names(self) -> Names:
         """Return the names that located rows point into."""
         names = self._columns["container_names"]
         if not self.has_folders:
             return NO_NAMES._replace(names=names)
-        return Names(self.prefix(root), self._columns["folder_names"], names)
+        return Names(self.prefix, self._columns["folder_names"], names)
 
     def locate(self, indices: Indices, rows: Rows, max_file_bytes: int = 1 << 62) -> None:
         """Fill `rows` (ROW [n], zeroed) with where samples `indices` lie in names().

@@ -28,7 +28,7 @@ def open_url_folder(url: bytes, *, max_file_bytes: int = MAX_FILE_BYTES, **remot
     samples = UrlFolderScan(root).writer.save()
     warn_of_left_out(samples.header.skipped, samples.header.examples, printable(root))
     warn_of_parts(samples.classes, printable(root))
-    refuse_empty_classes(samples, root, fix="remove the class folder that holds no image")
+    refuse_empty_classes(samples, fix="remove the class folder that holds no image")
     return serve_list(samples, remote, max_file_bytes, reopen, root)
 
 

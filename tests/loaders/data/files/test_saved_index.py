@@ -258,7 +258,7 @@ def test_an_index_of_someone_else_is_not_used(
 def test_an_index_of_another_tree_is_not_used(
     tree: Path, tmp_path: Path, own_cache: Path, scans: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_folder, "is_unchanged", lambda index, root, every: True)
+    monkeypatch.setattr(image_folder, "is_unchanged", lambda index, every: True)
     ImageFolder(tree)
     other = settle(plant(tmp_path / "other", NAMES))
     index_file(own_cache).rename(own_cache / os.fsdecode(name_index(os.fsencode(other), follow_symlinks=True)))
