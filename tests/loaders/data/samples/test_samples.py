@@ -6,13 +6,16 @@ import hashlib
 import os
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from penstock.loaders.data.samples.file_stats import is_unchanged
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import FOLDER_RULES, ContainerTable, SamplesWriter
+from penstock.loaders.data.samples.version import Container, Version
 from penstock.loaders.system import saved_columns
 from penstock.loaders.system.column_file import DIGEST_BYTES, DamagedIndexError
 
@@ -67,6 +70,28 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
         {"hidden": 3},
         False,
     )
+
+
+def test_samples_in_containers_of_unknown_version(tmp_path: Path) -> None:
+    builder = SamplesWriter(kind="tar files")
+    for name, etag in ((b"http://host/a.tar", "tag"), (b"http://host/b.tar", None)):
+        builder.add_container(Container(name, 9, Version.of_object(etag, None, 9)))
+    builder.add_samples([0, 1, 1], [512, 0, 4], [1, 3, 5], [b"x.jpg", b"", b"z"])
+    builder.keep(np.array([2, 0]))
+    builder.classes, builder.labels = [b"no", b"yes"], np.array([1, 0], np.int32)
+    index = builder.save()
+    assert [index.place(i) for i in range(2)] == [(1, 4, 5), (0, 512, 1)]
+    assert [index.key(i) for i in range(2)] == [b"z", b"x.jpg"]
+    assert index.labels_of(np.arange(2)).tolist() == [1, 0]
+    assert (index.starts(np.arange(2)).tolist(), index.sizes.tolist(), index.class_counts.tolist()) == (
+        [4, 512],
+        [5, 1],
+        [1, 1],
+    )
+    assert index.container(0) == Container(b"http://host/a.tar", 9, Version.of_object("tag", None, 9))
+    assert index.find_unknown() == 1
+    found = array("Q", [9, 9]), array("q", index.versions.tolist())
+    assert not is_unchanged(index, stat=lambda prefix, chunks: found)  # nothing is kept on the strength of this
 
 
 def test_large_files_and_many_folders_widen_their_columns(tmp_path: Path) -> None:
