@@ -75,10 +75,13 @@ class RangeServer:
                 wait_s = self._free_at - time.perf_counter()
             time.sleep(max(0.0, wait_s))
 
-    def end(self, sent: int) -> None:
+    def count(self, num_bytes: int) -> None:
+        with self._lock:
+            self.num_bytes += num_bytes
+
+    def end(self) -> None:
         with self._lock:
             self._at_once -= 1
-            self.num_bytes += sent
 
 
 @functools.lru_cache(maxsize=16)
@@ -118,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=True)
 
     def _answer(self, *, with_body: bool) -> None:
-        number, sent = self.state.begin(), 0
+        number = self.state.begin()
         self.state.watch(self.path)
         try:
             time.sleep(self.state.delay_s)
@@ -168,14 +171,15 @@ class _Handler(BaseHTTPRequestHandler):
                     self._trickle(body)
                 for begin in range(0, len(body), _PIECE):
                     self.state.wait_for_turn(len(body[begin : begin + _PIECE]))
+                    if begin + _PIECE >= len(body):  # before the client has all, and a test looks
+                        self.state.count(len(body))
                     self.wfile.write(body[begin : begin + _PIECE])
-                sent = len(body)
                 if status == CUT:
                     self.close_connection = True
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
         finally:
-            self.state.end(sent)
+            self.state.end()
 
     def _trickle(self, body: bytes) -> None:
         for begin in range(len(body)):
