@@ -104,6 +104,7 @@ class MemberJoin:
         self._series: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}  # the same -> two names
         self._forms: dict[bytes, tuple[bytes, bytes]] = {}  # key to the first dot -> form of its images, first name
         self._has_text = False
+        self._known = dict[bytes, bytes]()  # labels: many samples share an object
         samples.texts = [[] for _ in places.places]
 
     def read(self, reader: TarReader) -> None:
@@ -211,7 +212,7 @@ class MemberJoin:
             texts.extend([None] * (number + 1 - len(texts)))
         elif texts[number] is not None:
             raise self._twice(self._key_of(name) + b"." + self._places.places[place].suffix, name)
-        texts[number] = text
+        texts[number] = self._known.setdefault(text, text)
 
     def _finish(self) -> None:
         """Keep the samples that have an image. Raises LoaderError E-FORMAT for one that has two of one role."""
