@@ -11,7 +11,7 @@ from penstock.loaders.cache_build.freshness import why_stale
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.data.cache.shards import MANIFEST
-from penstock.loaders.data.files.contract import Source, has_fields, is_cache, refresh_source
+from penstock.loaders.data.files.contract import Source, has_fields, has_targets, is_cache, refresh_source
 from penstock.loaders.data.files.data import Data
 from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.errors import LoaderError, printable, size_text
@@ -26,7 +26,9 @@ def prepare_whole(
 ) -> Source:
     """Return `source` over the cache of the whole data that it shows, which all its views share; as prepare_source."""
     if not isinstance(source, Data) or source.is_whole:
-        return prepare_source(source, cache, encoding)
+        prepared = prepare_source(source, cache, encoding)
+        is_lost = has_targets(source) and not has_targets(prepared)
+        return Data([source]).with_readers([prepared]) if is_lost else prepared
     (whole,) = source.parts
     prepared = prepare_whole(whole, cache, encoding)
     return source if prepared is whole else source.with_readers([prepared])

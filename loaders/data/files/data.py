@@ -67,8 +67,8 @@ class Data:
         self.steps: tuple[Step, ...] = ()
         self._show(parts)
 
-    def _show(self, parts: Sequence[Source]) -> None:
-        """Take up what the parts are and can do, which is asked once."""
+    def _show(self, parts: Sequence[Source], target_parts: tuple[Any, ...] = ()) -> None:
+        """Take up what the parts are and can do, which is asked once; others may have targets that they lack."""
         self.parts: tuple[Any, ...] = tuple(parts)
         self._starts = np.cumsum([0, *map(len, parts)])
         self.steps = self.steps or (Step("", num_rows=int(self._starts[-1])),)
@@ -76,7 +76,8 @@ class Data:
         self._windowed = [part for part in self.parts if isinstance(part, WindowSource)]
         self._own_classes = merge_classes([tuple(part.classes) for part in parts])
         self._new_labels = [renumber(tuple(part.classes), self._own_classes) for part in parts]
-        self._own_targets, self._own_kinds = check_targets(parts), check_fields(list(map(field_kinds_of, parts)))
+        self._target_parts = self.parts if check_targets(parts) else target_parts
+        self._own_kinds = check_fields(list(map(field_kinds_of, parts)))
         if not self.is_joined and hasattr(parts[0], "root"):
             self.root: bytes = parts[0].root
         self.skipped: dict[str, int] = dict(sum((Counter(part.skipped) for part in parts), Counter()))
@@ -85,8 +86,9 @@ class Data:
 
     def _look_up(self) -> None:
         """Find the columns that are served: the last one of each name."""
-        self.classes, self.field_kinds, has_targets = self._own_classes, dict(self._own_kinds), self._own_targets
-        self.label_classes: dict[str, tuple[bytes, ...]] = getattr(self.parts[0], "label_classes", {})
+        self.classes, self.field_kinds, has_targets = self._own_classes, dict(self._own_kinds), bool(self._target_parts)
+        first = (self._target_parts or self.parts)[0]
+        self.label_classes: dict[str, tuple[bytes, ...]] = getattr(first, "label_classes", {})
         self._labels: Any = None
         self._content: str | None = None
         self._numbers: npt.NDArray[np.int64] | None = None
@@ -128,8 +130,6 @@ class Data:
         """Hex digest that covers the times of files as well, as they were at the first call."""
         self._content = self._content or self._identify(list(map(content_of, self.parts)), with_files=True)
         return self._content
-
-    # ---- other tables ----
 
     def take(self, indices: npt.NDArray[np.integer[Any]], text: str = "") -> Data:
         """Return the samples `indices` (int [n]), in that order. Raises LoaderError E-NODATA without one.
@@ -175,7 +175,7 @@ class Data:
     def with_readers(self, parts: Sequence[Source]) -> Data:
         """Return the same of other sources that hold the same samples, such as a cache."""
         view = self._with_steps(self.steps)
-        view._show(parts)
+        view._show(parts, self._target_parts)
         return view
 
     def refreshed(self) -> Data:
@@ -200,8 +200,6 @@ class Data:
         part = self.parts[0]
         is_bare = self.is_joined or not isinstance(part, Data) or part.is_whole
         return is_bare and all(step.fields is not None for step in self.steps[1:])
-
-    # ---- where samples are ----
 
     def __len__(self) -> int:
         last = self.steps[-1]
@@ -319,7 +317,7 @@ class Data:
 
     def targets(self, indices: Indices) -> Targets:
         if self._labels is None:
-            found = self._gather(indices, lambda number, inner: parts_of(self.parts[number].targets(inner)))
+            found = self._gather(indices, lambda number, inner: parts_of(self._target_parts[number].targets(inner)))
         else:
             rows = self._labels.rows_of(indices)
             found = {name: column.serve(rows) for name, column in self._labels.labels.columns.items()}

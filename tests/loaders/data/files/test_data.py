@@ -222,3 +222,24 @@ def test_parts_of_labelled_tars_of_a_pattern_see_new_files(tmp_path: Path) -> No
 
 def _sample(number: int) -> dict[str, bytes]:
     return {"json": b'{"price": %d.5}' % number, "jpg": photo(number)}
+
+
+class Priced(ImageFolder):
+    """Has floats as labels."""
+
+    def targets(self, indices: np.ndarray) -> np.ndarray:
+        return indices / np.float32(2)
+
+    def labels(self, indices: np.ndarray) -> np.ndarray:
+        return np.zeros(len(indices), np.int64)
+
+
+@pytest.mark.parametrize("subset", [None, "::-1"])
+def test_a_cache_leaves_the_labels_of_a_source_to_it(tmp_path: Path, subset: str | None) -> None:
+    source = Priced(write_folder(tmp_path / "photos", 6))
+    settings: dict[str, Any] = {"batch_size": 6, "workers": 0, "subset": subset, "shuffle": False, "with_index": True}
+    for _ in range(2):
+        with create_loader(source, backend="hdf5", cache=tmp_path / "all.h5", **settings) as loader:
+            ((_, labels, index),) = list(loader)
+            numbers = index if subset is None else 5 - index
+            assert labels.tolist() == (numbers / 2).tolist() == loader.dataset.targets
