@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 
 from penstock.loaders.system.json_file import ByteText, decode_json, write_json
 from penstock.pipelines.errors import LoaderError
@@ -28,35 +28,12 @@ class SavedSplit:
     parts: list[float]
     seed: int
     by_class: bool
-    thresholds: dict[ByteText, list[str]]
+    thresholds: dict[ByteText, list[str]] = field(default_factory=dict)
     format: str = FORMAT
 
-    def with_thresholds(self, thresholds: dict[bytes, list[int]]) -> SavedSplit:
-        """Return a copy with these thresholds."""
-        texts = {
-            name.decode("utf-8", "surrogateescape"): [f"{value:016x}" for value in values]
-            for name, values in thresholds.items()
-        }
-        return replace(self, thresholds=texts)
 
-    def by_name(self) -> dict[bytes, list[int]]:
-        """Return the thresholds as numbers. Raises ValueError for what is none."""
-        found = {
-            name.encode("utf-8", "surrogateescape"): [int(text, 16) for text in texts]
-            for name, texts in self.thresholds.items()
-        }
-        for name, values in found.items():
-            if (
-                len(values) != len(self.parts) - 1
-                or values != sorted(values)
-                or not 0 <= values[0] <= values[-1] < 1 << 64
-            ):
-                raise ValueError(f"the thresholds of {name!r} are none")
-        return found
-
-
-def load_split(path: str | os.PathLike[str], wanted: SavedSplit) -> SavedSplit | None:
-    """Return the split that is saved at `path`; None if no file is there.
+def load_split(path: str | os.PathLike[str], wanted: SavedSplit) -> dict[bytes, list[int]] | None:
+    """Return the thresholds of the split that is saved at `path`, by class; None if no file is there.
 
     Raises LoaderError E-STATE for a file that is no split, or one with other settings than `wanted`.
     """
@@ -71,15 +48,26 @@ def load_split(path: str | os.PathLike[str], wanted: SavedSplit) -> SavedSplit |
                 fix = f"pass {name}={then!r}, or another name for another split"
                 cause = f"the saved split has {name}={then!r}, requested is {now!r}"
                 raise LoaderError("E-STATE", cause, fix=fix, path=os.fspath(path))
-        saved.by_name()
+        found = {
+            name.encode("utf-8", "surrogateescape"): [int(text, 16) for text in texts]
+            for name, texts in saved.thresholds.items()
+        }
+        for called, values in found.items():
+            in_range = len(values) == len(saved.parts) - 1 and values[0] >= 0 and values[-1] < 1 << 64
+            if not in_range or values != sorted(values):
+                raise ValueError(f"the thresholds of {called!r} are none")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         fix = "pass another name, or remove the file"
         raise LoaderError("E-STATE", f"the split cannot be read: {error}", fix=fix, path=os.fspath(path)) from error
-    return saved
+    return found
 
 
-def save_split(path: str | os.PathLike[str], split: SavedSplit) -> None:
-    """Write a split as JSON, completely or not at all. Raises OSError."""
-    write_json(path, asdict(split))
+def save_split(path: str | os.PathLike[str], split: SavedSplit, thresholds: dict[bytes, list[int]]) -> None:
+    """Write a split and its thresholds as JSON, completely or not at all. Raises OSError."""
+    texts = {
+        name.decode("utf-8", "surrogateescape"): [f"{value:016x}" for value in values]
+        for name, values in thresholds.items()
+    }
+    write_json(path, {**asdict(split), "thresholds": texts})

@@ -58,7 +58,7 @@ def split_source(
         checked_bool("by_class", by_class),
     )
     refuse_mixture(source, "split")
-    wanted = SavedSplit(parts=list(map(float, shares)), seed=seed, by_class=by_class, thresholds={})
+    wanted = SavedSplit(parts=list(map(float, shares)), seed=seed, by_class=by_class)
     known = None if save is None else load_split(save, wanted)
     if known is None and save is not None:
         ensure_writable(os.fsdecode(real_place(save)))
@@ -68,10 +68,9 @@ def split_source(
     if known is None:
         thresholds = _fit_thresholds(hashes, groups, len(names), shares, plain)
         if save is not None:
-            save_split(save, wanted.with_thresholds(dict(zip(names, thresholds.tolist(), strict=True))))
+            save_split(save, wanted, dict(zip(names, thresholds.tolist(), strict=True)))
     else:
-        saved = known.by_name()
-        thresholds = np.array([saved.get(name, plain.tolist()) for name in names], np.uint64)
+        thresholds = np.array([known.get(name, plain.tolist()) for name in names], np.uint64)
     part_of = (hashes[:, None] >= thresholds[groups]).sum(axis=1)
     return tuple(_take(source, part_of, part) for part in range(len(shares)))
 
