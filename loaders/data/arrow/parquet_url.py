@@ -71,8 +71,7 @@ class UrlParquetSource(ParquetSource):
         self.options, self.store = options, ObjectStore()
         self._ends = np.cumsum([container.size for container in self._containers])
         self._room = 0 if options.local_cache is None else options.local_bytes or 1 << 62
-        self._lock, self._copying = threading.Lock(), threading.Lock()
-        self._ahead = dict[tuple[int, int], int]()  # group -> bytes
+        self._lock, self._ahead = threading.Lock(), dict[tuple[int, int], int]()  # group -> bytes
         self._decoders = ThreadPoolExecutor(_GROUPS, "penstock-groups")
         self._fetchers = ThreadPoolExecutor(options.requests, "penstock-fetch")
         forgetting.add(self)
@@ -153,10 +152,9 @@ class UrlParquetSource(ParquetSource):
     def _copy(self, container: Container) -> Container:
         """Return the local copy of a file; the file itself if the disk takes no more."""
         try:
-            with self._copying:
-                found, never = RemoteObject(container.size, container.version), math.inf
-                path = copy_whole(container.name, self.options, found=found, store=self.store, show_after_s=never)
-                return Container.of_file(path, os.stat(path))
+            found, never = RemoteObject(container.size, container.version), math.inf
+            path = copy_whole(container.name, self.options, found=found, store=self.store, show_after_s=never)
+            return Container.of_file(path, os.stat(path))
         except LoaderError as error:
             if error.code != "E-NOSPC":
                 raise
@@ -170,14 +168,13 @@ class UrlParquetSource(ParquetSource):
         def read(part: tuple[int, int]) -> Any:
             return self.store.read(name.decode(), *part, version).data
 
-        parts = _split(start, count)
-        return bytes(read(parts[0])) if len(parts) == 1 else b"".join(self._fetchers.map(read, parts))
+        return b"".join(self._fetchers.map(read, _split(start, count)))
 
     def refreshed(self) -> ParquetSource:
         return self if are_same_objects(self._containers) else self._reopen()
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_containers", "_lock", "_copying", "_ahead", "_decoders", "_fetchers")  # names may hold signatures
+        left_out = ("_containers", "_lock", "_ahead", "_decoders", "_fetchers")  # names may hold signatures
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

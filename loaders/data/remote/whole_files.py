@@ -18,6 +18,7 @@ from penstock.pipelines.errors import LoaderError, hide_secrets, printable, size
 
 _PART_BYTES = 8 << 20
 _SHOW_AFTER_S = 1.0
+_one_at_a_time = Lock()  # each object is fetched in as many requests as there may be
 
 
 def copy_urls(paths: list[bytes], options: RemoteOptions | None) -> list[bytes]:
@@ -56,12 +57,18 @@ def copy_whole(
         digest = hashlib.blake2b(name + b" %d %d" % (found.size, found.version.number), digest_size=16).hexdigest()
         folder = os.path.join(cache_folder, digest.encode())
     path = os.path.join(folder, os.path.basename(name))
+
+    def is_there() -> bool:
+        return found.version.is_known and os.path.exists(path) and os.path.getsize(path) == found.size
+
+    if is_there():
+        return path
+    if not found.version.is_known:
+        warn_of_no_version(url)
     try:
         make_private_folder(folder)
-        with FileLock(os.fsdecode(folder + b".lock"), mode=0o600):
-            if not found.version.is_known:
-                warn_of_no_version(url)
-            if not found.version.is_known or not os.path.exists(path) or os.path.getsize(path) != found.size:
+        with _one_at_a_time, FileLock(os.fsdecode(folder + b".lock"), mode=0o600):
+            if not is_there():
                 _refuse_large(found.size + sum(entry.stat().st_size for entry in os.scandir(folder)), options)
                 bar = ProgressBar("copying", show_after_s=show_after_s)
                 replace_file(path, lambda file: _fetch(store, url, found, file, options.requests, bar))

@@ -198,3 +198,13 @@ def test_announced_groups_are_bounded(server: RangeServer) -> None:
     assert not source.has_room
     source.forget()
     assert source.has_room
+
+
+def test_groups_that_are_decoded_side_by_side_make_no_more_requests(server: RangeServer) -> None:
+    parquet.write_table(TABLE, server.root / "d.parquet", row_group_size=10)
+    source: Any = open_source(f"{server.url}/d.parquet", requests=2)
+    source.read(0)  # the footer is read once per process
+    server.delay_s, server.most_at_once = 0.05, 0
+    source.announce(np.arange(ROWS))
+    assert [source.read(index) for index in range(ROWS)] == IMAGES
+    assert server.most_at_once == 2
