@@ -22,7 +22,6 @@ from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.data import images_of
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
-from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.stored_labels import Labels
@@ -221,5 +220,5 @@ def open_described(files: ArrowFiles, reopen: Callable[[], Source], max_file_byt
     samples, labels = load_or_make(name, identity, files.index)
     where = printable(files.paths[0]) + (f" and {len(files.paths) - 1:,} more" if len(files.paths) > 1 else "")
     warn_of_left_out(samples.header.skipped, samples.header.examples, where)
-    images = IndexedSource(samples, max_file_bytes, Reopening(lambda rescan: images_of(reopen())))
+    images = IndexedSource(samples, max_file_bytes, lambda rescan: images_of(reopen()))
     return serve_labels(images, labels, has_list=files.classes is not None or bool(files.info))

@@ -16,7 +16,6 @@ from penstock.loaders.data.arrow.mapped_memory import MappedMemory, MemoryFile
 from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
-from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.stored_labels import save_with_labels
@@ -78,7 +77,7 @@ def open_dataset(
     kind = "Arrow files" if held is None else "Arrow files or parts of memory"
     samples, kept = save_with_labels(None, *rows.finish(kind, labels.finish(), order))
     warn_of_left_out(samples.header.skipped, samples.header.examples, "the data set")
-    reopen = Reopening(functools.partial(_refuse_to_reopen, held))  # which keeps the file alive here
+    reopen = functools.partial(_refuse_to_reopen, held)  # which keeps the file alive here
     has_list = classes is not None or bool(columns.classes)
     return serve_labels(IndexedSource(samples, max_file_bytes, reopen), kept, has_list=has_list)
 

@@ -123,7 +123,7 @@ class FolderScan(ClassFolders):
         subfolders = self._walk_folder(name, is_link, label, images)
         if subfolders is None:
             return
-        self.writer.add_class(name)
+        self.writer.classes.append(name)
         # Popped in bytewise order, so that the choice between two links to one folder does not depend on the listing.
         stack = [(name + b"/" + sub, link) for sub, link in reversed(subfolders)]
         while stack:

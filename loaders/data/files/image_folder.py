@@ -17,7 +17,6 @@ from penstock.loaders.data.files.folder_scan import (
 )
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import HIDDEN_IMAGES, LINK, warn_of_left_out, warn_of_parts
-from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.samples.file_stats import is_unchanged
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.system.progress_bar import ProgressBar
@@ -63,7 +62,7 @@ class ImageFolder(IndexedSource):
         super().__init__(
             _open_index(path, follow_symlinks, checked_bool("rescan", rescan)),
             options["max_file_bytes"],
-            Reopening(partial(ImageFolder, path, **options)),
+            partial(ImageFolder, path, **options),
             root=path,
             base=path,
             one_class="a flat folder counts as one class",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -15,7 +14,6 @@ from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.samples.file_stats import is_unchanged
 from penstock.loaders.data.samples.samples import Samples, as_prefix
 from penstock.loaders.data.samples.version import MISSING
-from penstock.loaders.system.column_file import ColumnFile
 from penstock.loaders.system.file_read import read_error, read_unchanged
 from penstock.loaders.system.retries import with_retries
 from penstock.loaders.system.saved_columns import drop_index
@@ -34,7 +32,7 @@ class IndexedSource:
     Args:
         samples: where they lie.
         max_file_bytes: a larger sample is refused before it is read.
-        reopen: makes this source again from the data as it is now, from its files too if `rescan`.
+        reopen: makes this source again from the data as it is now, from its files too if `rescan`; not in a worker.
         is_listed: whether a table or listing says which samples there are, so that only reopening shows a change.
         root: stands in for the folder that was indexed.
         base: folder to which names of samples are relative; None for names that are whole paths.
@@ -87,8 +85,13 @@ class IndexedSource:
         name, file_size, version = self.samples.container(number)
         if size > self._max_file_bytes:
             raise oversize_error(size, self._max_file_bytes, index, path)
-        with located_errors(index, path, self.samples.file):
+        try:
             return with_retries(lambda: read_unchanged(name, file_size, version.number, start, size), self._count_retry)
+        except OSError as error:
+            raise read_error(error, path).locate(sample=index) from error
+        except LoaderError as error:  # an index that is outdated
+            drop_index(self.samples.file)
+            raise error.locate(sample=index) from None
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Fill `rows` with the places of images `indices`; one larger than max_file_bytes stays ELSEWHERE."""
@@ -169,18 +172,6 @@ def describe_images(source: Source, num_bytes: int, one_class: str, where: str =
     if source.classes == (FLAT_CLASS,):
         classes += f" ({one_class})"
     return f"{images}, {classes}, {size_text(num_bytes)}{where and f' in {where}'}{skipped_text(source.skipped)}"
-
-
-@contextlib.contextmanager
-def located_errors(sample: int, path: bytes, index: ColumnFile) -> Iterator[None]:
-    """Turn what a read of an indexed sample raises into LoaderErrors with its place; drop an index that is outdated."""
-    try:
-        yield
-    except OSError as error:
-        raise read_error(error, path).locate(sample=sample) from error
-    except LoaderError as error:
-        drop_index(index)
-        raise error.locate(sample=sample) from None
 
 
 def oversize_error(size: int, limit: int, sample: int, path: bytes) -> LoaderError:

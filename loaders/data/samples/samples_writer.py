@@ -138,11 +138,6 @@ class SamplesWriter:
         self.container_of, self.starts, self.sizes = array("q"), array("q"), array("q")
         self.probe = b""
 
-    def add_class(self, name: bytes) -> int:
-        """Add a class and return its number."""
-        self.classes.append(name)
-        return len(self.classes) - 1
-
     def add_folder(self, path: bytes, label: int, stamps: tuple[int, int, int] | None = None) -> int:
         """Add a folder, `path` relative to the root, whose images are of class `label`; return its number.
 

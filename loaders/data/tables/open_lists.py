@@ -12,7 +12,6 @@ import numpy as np
 from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES, warn_of_left_out, warn_of_parts
-from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.choose_columns import choose_columns
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
@@ -177,7 +176,9 @@ def _open_rows(
 
 
 def _serve(samples: Samples, remote: RemoteOptions | None, max_file_bytes: int, base: bytes | None) -> IndexedSource:
-    reopen = Reopening(lambda rescan: _serve(_looked_up_again(samples), remote, max_file_bytes, base))
+    def reopen(rescan: bool) -> IndexedSource:
+        return _serve(_looked_up_again(samples), remote, max_file_bytes, base)
+
     return serve_list(samples, remote, max_file_bytes, reopen, base, is_listed=False)
 
 

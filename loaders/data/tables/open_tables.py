@@ -14,7 +14,6 @@ import numpy as np
 from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
-from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import RowOrigin
@@ -101,7 +100,10 @@ def _open_images(
 
     samples, labels = load_or_make(name if settled else None, made_by, make, rescan=rescan)
     remote = check_remote([samples.root], **options)
-    reopen = Reopening(lambda rescan: _open_images(paths, base, chosen, options, rescan)[0])
+
+    def reopen(rescan: bool) -> IndexedSource:
+        return _open_images(paths, base, chosen, options, rescan)[0]
+
     return serve_list(samples, remote, options["max_file_bytes"], reopen, base or folder_of(paths[0])), labels
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from penstock.loaders.data.files.folder_scan import ClassFolders, Subfolder, is_walked, refuse_empty_classes
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import HIDDEN, explain_name, is_image_name, warn_of_left_out, warn_of_parts
-from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.remote.object_stats import REMOTE_THREADS
 from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject
 from penstock.loaders.data.remote.remote_source import check_remote
@@ -23,12 +22,15 @@ def open_url_folder(url: bytes, *, max_file_bytes: int = MAX_FILE_BYTES, **remot
     remote_options: REMOTE_OPTIONS, as RemoteOptions holds them. Raises LoaderError E-NODATA, E-EMPTYCLASS.
     """
     remote = check_remote([url], max_file_bytes, **remote_options)
-    reopen = Reopening(lambda rescan: open_url_folder(url, max_file_bytes=max_file_bytes, **remote_options))
     root = url.rstrip(b"/")
     samples = UrlFolderScan(root).writer.save()
     warn_of_left_out(samples.header.skipped, samples.header.examples, printable(root))
     warn_of_parts(samples.classes, printable(root))
     refuse_empty_classes(samples, fix="remove the class folder that holds no image")
+
+    def reopen(rescan: bool) -> IndexedSource:
+        return open_url_folder(url, max_file_bytes=max_file_bytes, **remote_options)
+
     return serve_list(samples, remote, max_file_bytes, reopen, root)
 
 
@@ -53,7 +55,7 @@ class UrlFolderScan(ClassFolders):
             listings = pool.map(self._store.list, [f"{self._prefix}{name.decode()}/" for name, _ in folders])
             for (name, _), listed in zip(folders, listings, strict=True):
                 images = ContainerTable()
-                self.writer.add_class(name)
+                self.writer.classes.append(name)
                 self._take(listed, images)
                 self.writer.add_files(images)
 

@@ -12,7 +12,6 @@ from penstock.loaders.data.files.data import images_of
 from penstock.loaders.data.files.folder_scan import root_error
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, explain_name, warn_of_left_out, warn_of_parts
-from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.choose_columns import split_floats
 from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
 from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE
@@ -101,9 +100,9 @@ def open_tars(
         label = os.path.abspath(label)
     options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
     options |= {"max_file_bytes": max_file_bytes, **remote_options}
-    reopen = Reopening(lambda rescan: images_of(open_tars(paths, rescan=rescan, **options)))
     _warn_of_content(samples, paths, may_be_parts=label is None and classes is None)
-    images = serve_samples(samples, remote, max_file_bytes, reopen)
+    reopen = partial(open_tars, paths, **options)
+    images = serve_samples(samples, remote, max_file_bytes, lambda rescan: images_of(reopen(rescan=rescan)))
     return serve_labels(images, labels, has_list=classes is not None)
 
 

@@ -15,7 +15,6 @@ from range_server import RangeServer, serve_ranges
 
 from penstock.loaders import create_loader
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.remote_source import RemoteOptions, RemoteSource
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
@@ -64,9 +63,7 @@ def open_at(url: str, photos: ImageFolder, options: dict[str, Any]) -> RemoteSou
     starts = np.array([sizes[index % PARTS : index : PARTS].sum() for index in everything])
     writer.add_samples(everything % PARTS, starts, sizes, [b"%d.jpg" % index for index in everything])
     writer.classes, writer.labels = list(photos.classes), photos.labels(everything).astype(np.int32)
-    return RemoteSource(
-        writer.save(), RemoteOptions(**options), Reopening(lambda rescan: open_at(url, photos, options))
-    )
+    return RemoteSource(writer.save(), RemoteOptions(**options), lambda rescan: open_at(url, photos, options))
 
 
 def open_loader(source: Any, **settings: Any) -> Loader:

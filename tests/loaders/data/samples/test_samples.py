@@ -33,7 +33,7 @@ def example_builder(**changes: int) -> SamplesWriter:
     builder = SamplesWriter(root=ROOT, rules=FOLDER_RULES)
     builder.left_out.add("hidden", b".a", 3)
     for name in (b"ant", b"", b"b\xe9"):  # the middle class is empty
-        builder.add_class(name)
+        builder.classes.append(name)
     builder.add_folder(b"", 0, (10, 11, 1))
     builder.add_folder(b"ant", 0, (-20, 0, 2))
     builder.add_folder(b"ant/deep", 0, (30, 0, 2**64 - 1))
@@ -96,7 +96,7 @@ def test_samples_in_containers_of_unknown_version(tmp_path: Path) -> None:
 
 def test_large_files_and_many_folders_widen_their_columns(tmp_path: Path) -> None:
     builder = SamplesWriter(root=ROOT, rules=FOLDER_RULES)
-    builder.add_class(b"c")
+    builder.classes.append(b"c")
     for number in range(70_000):
         builder.add_folder(b"c/%d" % number, 0)
     builder.add_files(table((b"c/69999/a.jpg", 69_999, 2**40, 0)))
@@ -130,7 +130,7 @@ def test_fingerprint_keeps_names_apart_that_join_to_the_same_text(tmp_path: Path
     prints = set()
     for number, names in enumerate([(b"ab", b"c"), (b"a", b"bc")]):
         builder = SamplesWriter(root=ROOT, rules=FOLDER_RULES)
-        builder.add_class(b".")
+        builder.classes.append(b".")
         builder.add_folder(b"", 0)
         builder.add_files(table(*((name, 0, 1, 1) for name in names)))
         prints.add(write(builder, tmp_path / str(number)).header.fingerprint)
@@ -232,7 +232,7 @@ np.unique(np.linspace(0, 1, 5))
 before = resident()
 builder = SamplesWriter(root=b'/data', rules=FOLDER_RULES)
 root = builder.add_folder(b"", 0)
-builder.add_class(b".")
+builder.classes.append(b".")
 files = ContainerTable()
 for k in range(NUM_IMAGES):
     name = b"ILSVRC2012_%08d.JPEG" % (k * 7_654_321 % 100_000_000)
