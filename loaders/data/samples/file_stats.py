@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -11,8 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from penstock.loaders.data.samples.samples import Samples
-from penstock.loaders.data.samples.version import MISSING, Version, stamps_of
-from penstock.loaders.system.file_read import read_error
+from penstock.loaders.data.samples.version import MISSING, stamps_of
+from penstock.loaders.system.file_read import mtime_ns, read_error
 from penstock.loaders.system.retries import can_heal, with_retries
 
 THREADS = 32  # for network storage; on a local disk they take no more processor time than one
@@ -64,8 +65,7 @@ def _stat(path: bytes) -> tuple[int, int]:
             status = with_retries(lambda: os.stat(path))
         except OSError as again:
             raise read_error(again, path) from again
-    version = Version.of_file(status)
-    return (0 if version is MISSING else status.st_size), version.number
+    return (status.st_size, mtime_ns(status)) if stat.S_ISREG(status.st_mode) else (0, MISSING.number)
 
 
 def is_unchanged(
@@ -97,6 +97,6 @@ def is_unchanged(
     if not every:
         missing = np.flatnonzero(samples.versions == MISSING.number)[:NUM_SAMPLED]
         some = np.union1d(np.linspace(0, len(some) - 1, NUM_SAMPLED).astype(int), missing)
-    parts = (some[first : first + _CHUNK].tolist() for first in range(0, len(some), _CHUNK))
-    sizes, versions = stat(prefix, ([samples.container_name(number) for number in numbers] for numbers in parts))
+    parts = (some[first : first + _CHUNK] for first in range(0, len(some), _CHUNK))
+    sizes, versions = stat(prefix, map(samples.container_names, parts))
     return np.array_equal(sizes, samples.container_sizes[some]) and np.array_equal(versions, samples.versions[some])

@@ -161,6 +161,17 @@ class Samples(SavedIndex):
         folder = self.folder(self._scalars["container_folders"][number]) if self.has_folders else b""
         return folder + b"/" + name if folder else name
 
+    def container_names(self, numbers: npt.NDArray[np.int64]) -> list[bytes]:
+        """Return the names of several containers, as container_name does: a third of the time for each."""
+        text, offsets = self._scalars["container_names"], self._columns["container_offsets"]
+        ranges = zip(offsets[numbers].tolist(), offsets[numbers + 1].tolist(), strict=True)
+        names = [bytes(text[begin:end]) for begin, end in ranges]
+        if not self.has_folders:
+            return names
+        of_each = self._columns["container_folders"][numbers].tolist()
+        folders = {number: path and path + b"/" for number, path in ((n, self.folder(n)) for n in set(of_each))}
+        return [folders[number] + name for number, name in zip(of_each, names, strict=True)]
+
     def container(self, number: int) -> Container:
         """Return a container."""
         table = self._scalars
