@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import struct
 import sys
 import threading
@@ -31,6 +32,7 @@ IS_SIMD = ".post" in PIL.__version__  # Pillow-SIMD numbers its releases as post
 _ORIENTATION_TAG = 0x0112
 _BAND_PIXELS = 4_000_000  # pixels of a large image that are converted at a time
 _OTHER_ORDER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
+_WARNING_MODULES = rf"PIL\.|{re.escape(__name__)}$"  # that Pillow's warnings name
 _lock = threading.RLock()  # warning filters and Pillow's settings belong to the whole process
 
 
@@ -41,7 +43,7 @@ def _own_settings() -> Iterator[None]:
     LOAD_TRUNCATED_IMAGES is switched off too, because the user's program may have set it.
     """
     with _lock, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.filterwarnings("ignore", module=_WARNING_MODULES)  # others' belong to threads of the program
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         lenient, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
         try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jpeg_parts as jp
+import numpy as np
 import pytest
 import torch
 from broken_scans import repairable
@@ -15,7 +16,7 @@ from odd_images import jpeg, textured
 from photo_folder import photo
 from repaired_jpegs import cut, longer_segment
 
-from penstock.loaders import LoaderError, create_loader, open_source
+from penstock.loaders import Boxes, LoaderError, create_loader, open_source, with_fields
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.front.loader import Loader
@@ -92,6 +93,17 @@ def test_what_is_repaired_is_counted_and_named(folder: Path) -> None:
     first = json.loads(json.dumps(ledger.as_dict()))["repairs"][0]
     assert first["cause"] == "libjpeg repaired it: Corrupt JPEG data: premature end of data segment"
     assert first["path"].endswith("only/03.jpg")
+
+
+def test_what_is_refused_for_its_fields_is_not_counted_as_repaired(folder: Path) -> None:
+    boxes = np.array([[[0, 0, 1, 1]]] * 24, np.float32)
+    boxes[3, 0, 2] = 9999  # beyond the image, which libjpeg repairs
+    data = with_fields(folder, boxes=Boxes(boxes, [[0]] * 24))
+    with open_loader(data, decoder="simplejpeg", on_bad_sample="replace") as loader:
+        assert sum(len(batch["images"]) for batch in loader) == 23
+        ledger = loader.ledger()
+    assert [entry.sample for entry in ledger.bad] == [3]
+    assert [entry.sample for entry in ledger.repairs] == list(DAMAGED)[1:]
 
 
 @pytest.fixture(scope="module")

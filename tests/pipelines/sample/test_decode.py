@@ -6,10 +6,13 @@ import ctypes
 import gc
 import resource
 import sys
+import threading
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jpeg_parts as jp
 import numpy as np
@@ -218,6 +221,26 @@ def test_load_truncated_images_of_pillow_is_ignored(name: str, monkeypatch: pyte
     for kind, data in warned_then_broken().items():
         assert verdicts(ways(decoder(name), data)) == {"E-CORRUPT"}, kind
     assert ImageFile.LOAD_TRUNCATED_IMAGES is True
+
+
+def test_warnings_of_other_threads_are_not_lost_while_pillow_decodes(
+    recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, warned, open_image = threading.Event(), threading.Event(), Image.open
+
+    def open_slowly(*given: Any, **settings: Any) -> Image.Image:
+        begun.set()
+        assert warned.wait(10)
+        return open_image(*given, **settings)
+
+    monkeypatch.setattr(Image, "open", open_slowly)
+    thread = threading.Thread(target=decoder("pillow").full, args=(encoded(scene(9, 9), "PNG"),))
+    thread.start()
+    assert begun.wait(10)
+    warnings.warn("of the program", UserWarning, stacklevel=1)
+    warned.set()
+    thread.join()
+    assert [str(each.message) for each in recwarn] == ["of the program"]
 
 
 @pytest.mark.parametrize("name", DECODERS)
