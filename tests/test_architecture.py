@@ -67,7 +67,7 @@ ROOMS: dict[str, str] = {
 # are the modules of the room that lie in none of them.
 LOOSE = "."
 FOLDERS: dict[str, str] = {
-    "loaders/data": "samples files labels fields cache remote arrow tables tars views .",
+    "loaders/data": "samples sources files labels fields cache remote arrow tables tars views .",
     "loaders/make": ". sizes",
     "loaders/run": "metrics workers feed engine",
     "bench/probe": "data ceilings search",
@@ -492,14 +492,14 @@ OFFENCES: list[tuple[Check, str, str]] = [
     (import_direction, "loaders/a.py", "import importlib\nimportlib.import_module('penstock.bench.cli')"),
     (import_direction, "bench/a.py", "from loaders.order import x"),
     (import_direction, "bench/a.py", "import penstock"),
-    (room_direction, "loaders/order/a.py", "from penstock.loaders.data.files.contract import x"),
+    (room_direction, "loaders/order/a.py", "from penstock.loaders.data.sources.contract import x"),
     (room_direction, "loaders/data/cache/a.py", "from penstock.loaders.data.views.mix import x"),
     (room_direction, "loaders/make/a.py", "def f():\n    from penstock.loaders.make.sizes import read_sizes"),
     (room_direction, "loaders/data/cache/a.py", "def f():\n    from penstock.loaders.front import create"),
     (room_direction, "pipelines/jpeg/a.py", "import penstock.pipelines.spec"),
     (room_direction, "bench/train/a.py", "import importlib\nimportlib.import_module('penstock.bench.report.page')"),
     (backends_are_opened_by_name, "loaders/front/create.py", "from penstock.loaders.dali.dali_engine import x"),
-    (optional_packages_at_home, "loaders/data/files/contract.py", "def f():\n    import h5py"),
+    (optional_packages_at_home, "loaders/data/sources/contract.py", "def f():\n    import h5py"),
     (optional_packages_at_home, "loaders/data/cache/hdf5_cache.py", "def f():\n    from nvidia import dali"),
     (optional_packages_at_home, "bench/cli.py", "import importlib\nimportlib.import_module('nvidia.dali.fn')"),
     (optional_packages_lazy, "loaders/data/cache/hdf5_cache.py", "import h5py"),

@@ -20,9 +20,9 @@ from penstock.bench.probe.ceilings.remote_data import has_remote_samples
 from penstock.bench.probe.ceilings.store import StoreCeiling
 from penstock.bench.probe.data.training_folder import training_folder
 from penstock.bench.record.clock import Stopwatch
-from penstock.loaders.data.files.contract import Source, is_fetching
-from penstock.loaders.data.files.data import find_places
 from penstock.loaders.data.remote.object_store import is_url
+from penstock.loaders.data.sources.contract import Source, is_fetching
+from penstock.loaders.data.sources.data import find_places
 from penstock.loaders.front.open_source import open_source
 from penstock.loaders.make.sample_reader import SampleReader
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable

@@ -17,7 +17,7 @@ from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, TOLERAN
 from penstock.bench.record.environment import describe_environment
 from penstock.loaders.cache_build.open_or_build import prepare_source, prepare_whole
 from penstock.loaders.data.cache.hdf5_cache import known_cache
-from penstock.loaders.data.files.contract import Source, is_cache
+from penstock.loaders.data.sources.contract import Source, is_cache
 from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.loader import Loader
 from penstock.pipelines.errors import LoaderError

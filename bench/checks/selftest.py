@@ -24,7 +24,7 @@ from penstock.bench.train.step.settings import TrainSettings
 from penstock.bench.train.step.train_step import TrainStep
 from penstock.loaders.dali.dali_probe import describe_verdict, working_way
 from penstock.loaders.dali.dali_versions import versions
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.open_source import open_source

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from penstock.bench.checks.finding import Finding
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.loader import Loader
 from penstock.pipelines.spec import Augmentations, ImagePipeline

@@ -112,7 +112,7 @@ def train(  # noqa: PLR0913  a command's options are its parameters
     from penstock.bench.train.job import TrainingJob
     from penstock.bench.train.rank_group import join_process_group
     from penstock.bench.train.step.settings import TrainSettings
-    from penstock.loaders.data.files.contract import has_targets
+    from penstock.loaders.data.sources.contract import has_targets
 
     if validation is None and training_folder(data) != data:
         validation = os.path.join(data, "val")

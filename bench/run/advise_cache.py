@@ -21,7 +21,7 @@ from penstock.bench.record.loader_rate import loader_rate
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.cache.hdf5_cache import open_cache
-from penstock.loaders.data.files.contract import Source, is_cache
+from penstock.loaders.data.sources.contract import Source, is_cache
 from penstock.loaders.front.create import create_loader
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.errors import LoaderError

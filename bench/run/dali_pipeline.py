@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from penstock.bench.record.bench_record import DTYPES, BenchSettings, Options
-from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import dali_message, import_dali
 from penstock.pipelines.spec import imagenet_train

@@ -14,7 +14,7 @@ from penstock.bench.record.clock import Rate, StepTimes
 from penstock.bench.record.loader_time import Span, Traffic, WorkerTime
 from penstock.bench.record.resources import Resources, ResourceWatch
 from penstock.bench.run.rounds import Key
-from penstock.loaders.data.files.contract import is_fetching
+from penstock.loaders.data.sources.contract import is_fetching
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.order.ledger import EpochLedger
 from penstock.loaders.run.metrics.stats import LoaderStats

@@ -49,7 +49,7 @@ from penstock.bench.train.step.rates import resident_batch_rate, training_times
 from penstock.bench.train.step.settings import TrainSettings
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.cache.hdf5_cache import open_cache
-from penstock.loaders.data.files.contract import Source, is_cache
+from penstock.loaders.data.sources.contract import Source, is_cache
 
 CACHE_SHARE = 0.5  # of a budget: has to be left where a cache of a sample is to be built
 _MAX_CACHED_BYTES = 64 << 20  # of such a sample: built in seconds

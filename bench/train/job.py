@@ -21,7 +21,7 @@ from penstock.bench.train.step.models import build_model, check_model
 from penstock.bench.train.step.settings import TrainSettings
 from penstock.bench.train.step.torch_switches import torch_switches
 from penstock.bench.train.step.train_step import TrainStep, on_device
-from penstock.loaders.data.files.contract import Source, refuse_targets
+from penstock.loaders.data.sources.contract import Source, refuse_targets
 from penstock.loaders.front.create import check_arguments, create_loader
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.front.open_source import open_source, select_options

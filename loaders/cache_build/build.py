@@ -22,8 +22,8 @@ from penstock.loaders.data.cache.shards import (
     shard_name,
     write_manifest,
 )
-from penstock.loaders.data.files.contract import Source, field_kinds_of, refresh_source
-from penstock.loaders.data.files.data import find_whole, images_of
+from penstock.loaders.data.sources.contract import Source, field_kinds_of, refresh_source
+from penstock.loaders.data.sources.data import find_whole, images_of
 from penstock.loaders.system.durable_file import make_private_folder, remove_leftovers, sync_folder
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.real_path import real_place

@@ -23,7 +23,7 @@ from penstock.loaders.data.cache.format import FIELDS, FIELDS_SCHEMA, RECORD, SC
 from penstock.loaders.data.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.data.cache.shards import shard_range
 from penstock.loaders.data.fields.packed_fields import PackedField, pack_fields
-from penstock.loaders.data.files.contract import Source, has_fields, sample_name
+from penstock.loaders.data.sources.contract import Source, has_fields, sample_name
 from penstock.loaders.system.file_read import read_error
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.real_path import real_place

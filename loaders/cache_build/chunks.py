@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from penstock.loaders.cache_build.encode import SampleEncoder, Stored, mask_as_file
 from penstock.loaders.data.cache.format import RECORD, Encoding
-from penstock.loaders.data.files.contract import Source, field_kinds_of, has_fields, is_fetching
-from penstock.loaders.data.files.source_faults import call_source, name_sample
+from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_fields, is_fetching
+from penstock.loaders.data.sources.source_faults import call_source, name_sample
 from penstock.loaders.run.workers.pool import map_in_workers
 from penstock.loaders.system.machine import oom_kills
 from penstock.pipelines.errors import LoaderError

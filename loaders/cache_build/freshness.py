@@ -14,7 +14,7 @@ import torch
 
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
 from penstock.loaders.data.cache.format import SCHEMA, About, Encoding, digest_of
-from penstock.loaders.data.files.contract import Source, content_of, field_kinds_of
+from penstock.loaders.data.sources.contract import Source, content_of, field_kinds_of
 from penstock.pipelines.jpeg.recode import MISSING, jpegtran_path, jpegtran_version
 from penstock.pipelines.native.library import native_library
 

@@ -11,8 +11,8 @@ from penstock.loaders.cache_build.freshness import why_stale
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.data.cache.shards import MANIFEST
-from penstock.loaders.data.files.contract import Source, has_fields, has_targets, is_cache, refresh_source
-from penstock.loaders.data.files.data import Data
+from penstock.loaders.data.sources.contract import Source, has_fields, has_targets, is_cache, refresh_source
+from penstock.loaders.data.sources.data import Data
 from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.errors import LoaderError, printable, size_text
 from penstock.pipelines.messages.checked import shown

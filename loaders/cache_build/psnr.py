@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from penstock.loaders.data.files.source_faults import call_source
+from penstock.loaders.data.sources.source_faults import call_source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.plan.crops import plan_batch

@@ -16,8 +16,8 @@ from penstock.loaders.cache_build.encode import SampleEncoder, Stored
 from penstock.loaders.cache_build.freshness import source_identity
 from penstock.loaders.data.cache.format import FILE, PIXELS, STRIP, STRIPS, Record, crc32
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, find_header_fault, geometry_of
-from penstock.loaders.data.files.contract import Source, refresh_source, sample_name
-from penstock.loaders.data.files.source_faults import call_source
+from penstock.loaders.data.sources.contract import Source, refresh_source, sample_name
+from penstock.loaders.data.sources.source_faults import call_source
 from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.image_types import Pixels

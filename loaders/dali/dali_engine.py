@@ -20,7 +20,7 @@ from penstock.loaders.dali.dali_stage import DaliStage, Finished
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.dali.dali_verify import Verifier, mark_unwritten
 from penstock.loaders.data.cache.format import Encoding
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import Engine, HostBatch
 from penstock.loaders.make.layout import BatchLayout

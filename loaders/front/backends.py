@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.loaders.cache_build.open_or_build import SOURCE_OPTIONS, prepare_whole
 from penstock.loaders.dali import dali_engine
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.layout import BatchLayout

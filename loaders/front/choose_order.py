@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import BlockwiseSource, Source, refuse_targets
+from penstock.loaders.data.sources.contract import BlockwiseSource, Source, refuse_targets
 from penstock.loaders.order.block_layout import BlockSizes
 from penstock.loaders.order.block_order import BlockShuffled
 from penstock.loaders.order.bucket_order import Bucketed

@@ -8,10 +8,10 @@ from typing import Any
 
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
 from penstock.loaders.data.fields.field_specs import Boxes, Coco, Keypoints, Yolo, count_values, field_source
-from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.data import Data, find_whole, join_sources
 from penstock.loaders.data.labels.label_rows import LEAVE_OUT
 from penstock.loaders.data.labels.labelled import count_labels, label_source
+from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.data import Data, find_whole, join_sources
 from penstock.loaders.data.tables.field_columns import fill_columns, has_column, refuse_other_order
 from penstock.loaders.data.views.mix import checked_shares, mix_sources
 from penstock.loaders.data.views.split import split_source

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from penstock.loaders.data.fields.keypoint_pairs import warn_of_unpaired
-from penstock.loaders.data.files.contract import Source, field_kinds_of, has_targets, is_cache
 from penstock.loaders.data.labels.labelled import warn_of_lost_labels, warn_of_no_labels
+from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_targets, is_cache
 from penstock.loaders.front.backend_choice import Choice, choose_named, choose_saved
 from penstock.loaders.front.backends import BACKENDS
 from penstock.loaders.front.batch import BatchContents

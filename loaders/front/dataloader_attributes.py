@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from torch.utils.data import DistributedSampler
 
-from penstock.loaders.data.files.contract import Source, field_kinds_of, has_targets
+from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_targets
 from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.order.ledger import CountSources
 from penstock.loaders.order.schedule import Schedule

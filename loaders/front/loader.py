@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from penstock.loaders.data.files.contract import Source, has_fields, is_fetching
+from penstock.loaders.data.sources.contract import Source, has_fields, is_fetching
 from penstock.loaders.front.batch import Batch, BatchContents
 from penstock.loaders.front.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.front.iteration import Iteration

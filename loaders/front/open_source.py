@@ -18,12 +18,8 @@ from penstock.loaders.data.arrow.saved_dataset import is_saved_dataset, open_sav
 from penstock.loaders.data.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.data.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.data.files.arrays import ArraySource
-from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.data import join_sources
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.files.path_patterns import expand_pattern, is_pattern
-from penstock.loaders.data.files.reopen_source import Reopening
-from penstock.loaders.data.files.source_faults import check_source
 from penstock.loaders.data.foreign_data import cure_by_name, cure_of_missing, cure_of_object, cure_of_option
 from penstock.loaders.data.labels.class_numbers import checked_classes, checked_classes_by_label
 from penstock.loaders.data.labels.labelled import are_targets, label_source, names_numbers
@@ -33,6 +29,10 @@ from penstock.loaders.data.remote.pinned_urls import pin_url
 from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS, check_remote
 from penstock.loaders.data.remote.url_patterns import expand_url, is_url_pattern
 from penstock.loaders.data.remote.whole_files import copy_urls, copy_whole
+from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.data import join_sources
+from penstock.loaders.data.sources.reopen_source import Reopening
+from penstock.loaders.data.sources.source_faults import check_source
 from penstock.loaders.data.tables import open_lists
 from penstock.loaders.data.tables.open_tables import open_tables
 from penstock.loaders.data.tables.table_rows import TABLE_SUFFIXES

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.make.layout import BatchLayout, Part, image_layout, patch_layout
 from penstock.loaders.make.native_rows import Plan, plan_images
 from penstock.loaders.make.own_transform import OwnTransform, transformed_layout

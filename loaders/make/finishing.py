@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from penstock.loaders.data.files.contract import Source, TargetSource, has_fields, has_targets
-from penstock.loaders.data.files.source_faults import naming_method
+from penstock.loaders.data.sources.contract import Source, TargetSource, has_fields, has_targets
+from penstock.loaders.data.sources.source_faults import naming_method
 from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.make.served_fields import ServedFields
 from penstock.pipelines.targets import map_targets, parts_of

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import LocatedSource, Source, is_located
+from penstock.loaders.data.sources.contract import LocatedSource, Source, is_located
 from penstock.loaders.make.layout import BatchLayout, Slot
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import is_fetching
-from penstock.loaders.data.files.source_faults import checked_class_numbers, naming_method
+from penstock.loaders.data.sources.contract import is_fetching
+from penstock.loaders.data.sources.source_faults import checked_class_numbers, naming_method
 from penstock.loaders.make.batch_part import BatchPart
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.layout import Slot

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.loaders.data.files.source_faults import name_sample
+from penstock.loaders.data.sources.source_faults import name_sample
 from penstock.loaders.make.batch_part import BatchPart
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.layout import Slot

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import get_worker_info
 
-from penstock.loaders.data.files.contract import BlockSource, Source, is_fetching
+from penstock.loaders.data.sources.contract import BlockSource, Source, is_fetching
 from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.order.schedule import Schedule
 

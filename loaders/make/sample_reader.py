@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source, WindowSource
-from penstock.loaders.data.files.source_faults import call_source
+from penstock.loaders.data.sources.contract import Source, WindowSource
+from penstock.loaders.data.sources.source_faults import call_source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import ImagePart, Levels, Window
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.fields.geometry import Geometry
-from penstock.loaders.data.files.contract import FieldSource, Source, has_fields, has_moving_fields
-from penstock.loaders.data.files.source_faults import name_sample, naming_method
+from penstock.loaders.data.sources.contract import FieldSource, Source, has_fields, has_moving_fields
+from penstock.loaders.data.sources.source_faults import name_sample, naming_method
 from penstock.loaders.make.engine_contract import HostBatch
 from penstock.pipelines.errors import printable
 from penstock.pipelines.fields.field_kinds import FieldKind, of_kind

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import FieldSource, has_fields
-from penstock.loaders.data.files.source_faults import name_sample, naming_method
+from penstock.loaders.data.sources.contract import FieldSource, has_fields
+from penstock.loaders.data.sources.source_faults import name_sample, naming_method
 from penstock.loaders.make.batch_part import BatchPart
 from penstock.loaders.make.batch_planner import BatchPlanner, Content
 from penstock.loaders.make.compose_fields import RowFields

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source, field_kinds_of, has_fields, has_moving_fields
-from penstock.loaders.data.files.source_faults import call_source, naming_method
+from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_fields, has_moving_fields
+from penstock.loaders.data.sources.source_faults import call_source, naming_method
 from penstock.loaders.make.layout import Slot
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import of_kind

@@ -27,7 +27,7 @@ from penstock.loaders import (
     with_fields,
     with_labels,
 )
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 
 N = 12
 

@@ -23,7 +23,7 @@ from tar_files import write_tar
 
 from penstock.loaders import Boxes, Masks, create_loader, open_source, with_fields
 from penstock.loaders.data.files import content_probe
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines import ImagePipeline
 
 N = 6

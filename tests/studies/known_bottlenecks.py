@@ -31,8 +31,8 @@ from penstock.bench.record.advice import Verdict
 from penstock.bench.record.bench_record import BenchRecord, BenchSettings, TriedAdvice
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.rounds import Display
-from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.data import Data
+from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.data import Data
 from penstock.loaders.front.open_source import open_source
 from penstock.loaders.system.json_file import write_json
 from penstock.loaders.system.machine import available_cpus

@@ -23,8 +23,8 @@ import torch
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.cache.hdf5_cache import open_cache
-from penstock.loaders.data.files.contract import LocatedSource
 from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.sources.contract import LocatedSource
 from penstock.loaders.make.sample_reader import SampleReader
 from penstock.pipelines.native.library import native_library
 from penstock.pipelines.native.rows import ROW, NativeStage

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from penstock.loaders.dali.dali_tasks import CropTaskProducer
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.front.open_source import open_source
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.producer import Producer

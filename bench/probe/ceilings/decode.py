@@ -14,7 +14,7 @@ from penstock.bench.probe.ceilings.remote_data import fetched_apart, has_remote_
 from penstock.bench.probe.ceilings.store import StoreCeiling
 from penstock.bench.probe.data.wrapped_sources import FetchedSource
 from penstock.bench.record.clock import Rate, Stopwatch, measure_rate
-from penstock.loaders.data.files.contract import Source, is_fetching
+from penstock.loaders.data.sources.contract import Source, is_fetching
 from penstock.loaders.make.layout import Slot, image_layout
 from penstock.loaders.make.native_rows import native_rows, plan_images, suits_native_library
 from penstock.loaders.make.sample_reader import Loaded, SampleReader

@@ -17,9 +17,9 @@ from penstock.bench.record.clock import Rate, Stopwatch, measure_rate
 from penstock.bench.record.resources import storage_bytes
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
 from penstock.loaders.data.cache.hdf5_layout import read_layout
-from penstock.loaders.data.files.contract import Source, WindowSource
-from penstock.loaders.data.files.data import Data
 from penstock.loaders.data.files.indexed_source import IndexedSource
+from penstock.loaders.data.sources.contract import Source, WindowSource
+from penstock.loaders.data.sources.data import Data
 from penstock.loaders.system.machine import available_cpus, many_workers
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.plan.crops import plan_batch

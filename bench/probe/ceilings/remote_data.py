@@ -8,9 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.data import Data, find_places, find_whole
 from penstock.loaders.data.remote.remote_source import RemoteOptions, Request
+from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.data import Data, find_places, find_whole
 
 _LOOKED_AT = 1024  # samples
 

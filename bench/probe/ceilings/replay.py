@@ -9,7 +9,7 @@ from itertools import cycle, islice
 
 import torch
 
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.front.create import create_loader
 from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.order.cursor import Cursor

@@ -15,9 +15,9 @@ import numpy as np
 from penstock.bench.probe.ceilings.remote_data import count_remote, fetched_apart, find_remote, plan_requests
 from penstock.bench.record.clock import Rate, Stopwatch
 from penstock.bench.record.loader_time import StoreTime
-from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.remote.fetcher import read_joined
 from penstock.loaders.data.remote.remote_source import Request
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.front.choose_order import choose_order
 from penstock.pipelines.errors import LoaderError
 

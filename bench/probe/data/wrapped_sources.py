@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.data import Data, as_data
+from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.data import Data, as_data
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
 
 

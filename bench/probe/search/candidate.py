@@ -10,9 +10,9 @@ from penstock.bench.probe.ceilings.remote_data import fetched_apart
 from penstock.bench.probe.data.wrapped_sources import repeat_source
 from penstock.bench.record.bench_record import DTYPES, BenchSettings, KnobValue, Options
 from penstock.loaders.cache_build.open_or_build import prepare_whole
-from penstock.loaders.data.files.contract import Source, is_cache
-from penstock.loaders.data.files.data import images_of
 from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS
+from penstock.loaders.data.sources.contract import Source, is_cache
+from penstock.loaders.data.sources.data import images_of
 from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.front.open_source import open_source

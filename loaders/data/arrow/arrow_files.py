@@ -18,8 +18,6 @@ from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.data.arrow.arrow_package import arrow_errors, import_pyarrow
 from penstock.loaders.data.arrow.arrow_values import locate_values
 from penstock.loaders.data.arrow.image_rows import ImageRows, check_order, no_rows_error
-from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.data import images_of
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
 from penstock.loaders.data.labels.label_rows import RAISE
@@ -31,6 +29,8 @@ from penstock.loaders.data.remote.remote_source import check_remote
 from penstock.loaders.data.remote.whole_files import copy_urls
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import Container
+from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.data import images_of
 from penstock.loaders.system.file_read import open_regular, read_error
 from penstock.pipelines.errors import LoaderError, printable
 

@@ -13,12 +13,12 @@ from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.data.arrow.arrow_values import Values, locate_values
 from penstock.loaders.data.arrow.image_rows import ImageRows
 from penstock.loaders.data.arrow.mapped_memory import MappedMemory, MemoryFile
-from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.stored_labels import save_with_labels
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.system.machine import ensure_memory
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_int, shown

@@ -28,12 +28,12 @@ from penstock.loaders.data.files.content_probe import probe_ranges, read_file
 from penstock.loaders.data.files.folder_scan import skipped_text
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, describe_images, oversize_error
 from penstock.loaders.data.files.left_out import NO_ROW_LABEL, warn_of_left_out
-from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.stored_labels import keep_labels
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, join, read_whole
 from penstock.loaders.data.samples.columns import ArrayColumn
+from penstock.loaders.data.sources.reopen_source import Reopening
 from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged
 from penstock.loaders.system.retries import with_retries
 from penstock.pipelines.errors import LoaderError, printable

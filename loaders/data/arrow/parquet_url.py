@@ -19,8 +19,6 @@ import numpy.typing as npt
 from penstock.loaders.data.arrow.arrow_parquet import ImageGroup, read_group
 from penstock.loaders.data.arrow.group_cache import GroupCache
 from penstock.loaders.data.arrow.parquet_source import ParquetSource
-from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.reopen_source import Reopening
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.remote.fetcher import MAX_REQUEST_BYTES, Range, forgetting
 from penstock.loaders.data.remote.object_stats import are_same_objects
@@ -33,6 +31,8 @@ from penstock.loaders.data.remote.remote_source import (
 )
 from penstock.loaders.data.remote.whole_files import copy_whole
 from penstock.loaders.data.samples.version import Container
+from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.reopen_source import Reopening
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.user_warnings import warn_user

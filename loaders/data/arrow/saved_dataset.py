@@ -9,12 +9,12 @@ from typing import Any
 
 from penstock.loaders.data.arrow.arrow_columns import AUTO, Label
 from penstock.loaders.data.arrow.arrow_files import ArrowFiles, open_described
-from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.remote.path_or_url import absolute, is_file, read_whole
 from penstock.loaders.data.remote.remote_source import check_remote
 from penstock.loaders.data.remote.whole_files import copy_urls
+from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.checked import shown
 

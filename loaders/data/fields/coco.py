@@ -18,7 +18,7 @@ from penstock.loaders.data.fields.coco_document import (
     read_document,
 )
 from penstock.loaders.data.fields.keypoint_pairs import find_pairs, has_lonely
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines.errors import printable
 from penstock.pipelines.fields.ragged import Ragged, find_elements
 from penstock.pipelines.messages.checked import shown

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.fields.coco_document import file_error, find_images, find_objects, read_document
-from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.samples.columns import BytesColumn
+from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import shown
 

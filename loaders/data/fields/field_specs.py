@@ -18,10 +18,10 @@ from penstock.loaders.data.fields.fielded import Field, add_fields
 from penstock.loaders.data.fields.mask_files import find_masks, match_source
 from penstock.loaders.data.fields.mask_values import warn_of_ignored_foreground
 from penstock.loaders.data.fields.yolo import TextFiles, read_yolo
-from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.data import Data
-from penstock.loaders.data.files.source_faults import call_by_name
 from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn, RaggedColumn
+from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.data import Data
+from penstock.loaders.data.sources.source_faults import call_by_name
 from penstock.loaders.system.file_read import decode_text
 from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.fields.field_kinds import MIN_AREA, RULES, FieldKind

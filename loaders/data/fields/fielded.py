@@ -9,10 +9,10 @@ from typing import NamedTuple
 from penstock.loaders.data.fields.coco_masks import CocoMasks
 from penstock.loaders.data.fields.mask_files import MaskFiles, MaskSource
 from penstock.loaders.data.fields.yolo import TextFiles
-from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.data import Data, as_data
-from penstock.loaders.data.files.step import Step
 from penstock.loaders.data.samples.columns import ArrayColumn, RaggedColumn
+from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.data import Data, as_data
+from penstock.loaders.data.sources.step import Step
 from penstock.pipelines.fields.field_kinds import FieldKind
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source, sample_name
-from penstock.loaders.data.files.data import find_whole
+from penstock.loaders.data.sources.contract import Source, sample_name
+from penstock.loaders.data.sources.data import find_whole
 from penstock.pipelines.errors import count_text, printable
 
 _TAR = b".tar"

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from penstock.loaders.data.fields.join import find_partners, refuse_repeated, sample_stems, stem
 from penstock.loaders.data.files.content_probe import probe_ranges
-from penstock.loaders.data.files.contract import Source, sample_name
-from penstock.loaders.data.files.data import find_whole
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES
-from penstock.loaders.data.files.source_faults import call_by_name
 from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn
+from penstock.loaders.data.sources.contract import Source, sample_name
+from penstock.loaders.data.sources.data import find_whole
+from penstock.loaders.data.sources.source_faults import call_by_name
 from penstock.loaders.system.file_read import mtime_ns, read_error
 from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.messages.checked import shown

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import FieldSource
-from penstock.loaders.data.files.source_faults import naming_method
 from penstock.loaders.data.samples.columns import (
     ArrayColumn,
     RaggedColumn,
@@ -20,6 +18,8 @@ from penstock.loaders.data.samples.columns import (
     ragged_bytes,
     unpack_arrays,
 )
+from penstock.loaders.data.sources.contract import FieldSource
+from penstock.loaders.data.sources.source_faults import naming_method
 from penstock.loaders.system.json_file import Count
 from penstock.pipelines.fields.field_kinds import Elements, FieldKind
 from penstock.pipelines.fields.ragged import Ragged, join_rows

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from penstock.loaders.data.fields.join import file_stem, sample_stems, stem
 from penstock.loaders.data.fields.mask_files import whole_names
-from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.labels.class_numbers import checked_names
 from penstock.loaders.data.samples.columns import RaggedColumn
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.system.file_read import decode_text
 from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.fields.ragged import Ragged

@@ -1,1 +1,1 @@
-"""From an index to the encoded image and its label: folders and arrays."""
+"""Folders of images and arrays, and the reader of samples that an index locates."""

@@ -27,13 +27,13 @@ from penstock.loaders.data.files.left_out import (
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import FOLDER_RULES, ContainerTable, LeftOut, SamplesWriter
 from penstock.loaders.data.samples.version import MISSING, stamps_of
+from penstock.loaders.data.sources.contract import ONE_CLASS
 from penstock.loaders.system.file_read import mtime_ns, read_error
 from penstock.loaders.system.retries import with_retries
 from penstock.pipelines.errors import LoaderError, printable
 
 # Folders that file systems and archivers leave next to the data; names that begin with a dot are also skipped.
 FOREIGN_FOLDERS = frozenset({"lost+found", "__MACOSX", "@eaDir"})
-FLAT_CLASS = b"."
 
 # Suffixes of images for torchvision.datasets.ImageFolder: IMG_EXTENSIONS of torchvision/datasets/folder.py.
 IMAGE_FOLDER_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -55,7 +55,7 @@ class ClassFolders:
 
     Images are files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder. They are numbered by
     class, then by path bytes, in whatever order they are listed. A root whose images lie only in itself is flat: one
-    class, FLAT_CLASS. Otherwise images next to class folders are skipped. `writer` counts skipped entries by reason.
+    class, ONE_CLASS. Otherwise images next to class folders are skipped. `writer` counts skipped entries by reason.
     Raises LoaderError E-NODATA without any image, or if the folders of a flat root hold images of a format that is not
     read. Subclasses list what there is.
     """
@@ -70,7 +70,7 @@ class ClassFolders:
         if self.writer.flat:
             if self.writer.classes:
                 refuse_strays(root, len(top), self.writer.left_out)
-            self.writer.classes = [FLAT_CLASS]
+            self.writer.classes = [ONE_CLASS]
             self.writer.add_files(top)
         elif len(top):
             self.writer.left_out.add(BESIDE_CLASSES, min(map(top.names.__getitem__, range(len(top)))), len(top))

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.folder_scan import FLAT_CLASS, skipped_text
-from penstock.loaders.data.files.reopen_source import Reopening
+from penstock.loaders.data.files.folder_scan import skipped_text
 from penstock.loaders.data.samples.file_stats import is_unchanged
 from penstock.loaders.data.samples.samples import Samples, as_prefix
 from penstock.loaders.data.samples.version import MISSING
+from penstock.loaders.data.sources.contract import ONE_CLASS, Source
+from penstock.loaders.data.sources.reopen_source import Reopening
 from penstock.loaders.system.file_read import read_error, read_unchanged
 from penstock.loaders.system.retries import with_retries
 from penstock.loaders.system.saved_columns import drop_index
@@ -169,7 +169,7 @@ def describe_images(source: Source, num_bytes: int, one_class: str, where: str =
     one_class: why all images are of one class, in words.
     """
     images, classes = count_text(len(source), "image"), count_text(len(source.classes), "class")
-    if source.classes == (FLAT_CLASS,):
+    if source.classes == (ONE_CLASS,):
         classes += f" ({one_class})"
     return f"{images}, {classes}, {size_text(num_bytes)}{where and f' in {where}'}{skipped_text(source.skipped)}"
 

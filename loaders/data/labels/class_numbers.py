@@ -16,7 +16,6 @@ from penstock.pipelines.messages.checked import near_name, shown
 
 # Each class has a name, which every process holds: a larger number is an identifier, not a class number.
 MAX_CLASSES = 1 << 20
-ONE_CLASS = b"."  # of images without labels, as of a flat folder
 ClassLabel = str | int
 
 

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source, has_targets
-from penstock.loaders.data.files.data import as_data
-from penstock.loaders.data.files.source_faults import call_by_name
-from penstock.loaders.data.files.step import Step
-from penstock.loaders.data.labels.class_numbers import ONE_CLASS, checked_classes, checked_classes_by_label
+from penstock.loaders.data.labels.class_numbers import checked_classes, checked_classes_by_label
 from penstock.loaders.data.labels.label_rows import LabelRows, warn_of_rare_classes
 from penstock.loaders.data.labels.label_text import is_number
 from penstock.loaders.data.labels.stored_labels import ALONE, NOT_CLASSES, Labels, keep_labels
 from penstock.loaders.data.samples.columns import SavedColumns, StoredValues
+from penstock.loaders.data.sources.contract import ONE_CLASS, Source, has_targets
+from penstock.loaders.data.sources.data import as_data
+from penstock.loaders.data.sources.source_faults import call_by_name
+from penstock.loaders.data.sources.step import Step
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.labels.class_numbers import ONE_CLASS
 from penstock.loaders.data.samples.columns import SavedColumns, StoredValues, save_columns
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
+from penstock.loaders.data.sources.contract import ONE_CLASS
 
 ALONE = ""  # the name of labels that have none
 # The class of all images whose labels are of another kind: a cache, which holds class numbers, keeps this name.

@@ -14,11 +14,11 @@ from penstock.loaders.data.arrow.arrow_files import ArrowFile
 from penstock.loaders.data.arrow.arrow_parquet import open_file, read_schema
 from penstock.loaders.data.arrow.dataset_object import refuse_transform
 from penstock.loaders.data.fields.field_specs import Masks
-from penstock.loaders.data.files.contract import Source, sample_name
 from penstock.loaders.data.files.path_patterns import expand_pattern, is_pattern
 from penstock.loaders.data.labels.choose_columns import IMAGE_COLUMNS, find_named, refuse_twins
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of
 from penstock.loaders.data.samples.columns import BytesColumn
+from penstock.loaders.data.sources.contract import Source, sample_name
 from penstock.loaders.data.tables.open_tables import as_root
 from penstock.loaders.data.tables.table_rows import PARQUET_SUFFIX, TABLE_SUFFIXES, choose_reader, read_header
 from penstock.loaders.system.file_read import read_error

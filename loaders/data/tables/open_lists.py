@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES, warn_of_left_out, warn_of_parts
 from penstock.loaders.data.labels.choose_columns import choose_columns
@@ -21,6 +20,7 @@ from penstock.loaders.data.remote.object_stats import NONE_LISTED, Listed
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, without_query
 from penstock.loaders.data.remote.remote_source import RemoteOptions, check_remote
 from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.tables.list_index import index_list
 from penstock.loaders.data.tables.open_tables import SHOW_AFTER_S, as_root, serve_list
 from penstock.loaders.data.tables.row_packer import NO_LABEL, RowPacker

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
 from penstock.loaders.data.labels.label_rows import RAISE
@@ -26,6 +25,7 @@ from penstock.loaders.data.samples.columns import SavedColumns
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import MISSING
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.tables.list_index import index_list
 from penstock.loaders.data.tables.row_packer import RowPacker
 from penstock.loaders.data.tables.table_rows import Row, choose_reader, read_parquet

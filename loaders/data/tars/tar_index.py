@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.loaders.data.files.folder_scan import FLAT_CLASS, skipped_text
+from penstock.loaders.data.files.folder_scan import skipped_text
 from penstock.loaders.data.files.left_out import BESIDE_CLASSES, NO_LABEL, NO_SAMPLES, PARTS
 from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE, LabelRows
 from penstock.loaders.data.labels.row_errors import Fail
 from penstock.loaders.data.labels.stored_labels import Labels, split_classes
 from penstock.loaders.data.samples.samples_writer import LeftOut, SamplesWriter
+from penstock.loaders.data.sources.contract import ONE_CLASS
 from penstock.loaders.data.tars.tar_join import TarSamples
 from penstock.loaders.data.tars.tar_labels import (
     FOLDER,
@@ -204,7 +205,7 @@ def _find_labels(
         return _Labels(folders, are_names=True)
     if settings.label == FOLDER:
         raise LoaderError("E-FORMAT", "no member lies in a folder", fix=_FIX_LABEL, path=tars[0].container.name)
-    return _Labels([b"0"] * len(names), classes=(FLAT_CLASS,))
+    return _Labels([b"0"] * len(names), classes=(ONE_CLASS,))
 
 
 def _refuse_other_places(tars: Sequence[TarSamples], places: LabelPlaces, chosen: int) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.data import images_of
 from penstock.loaders.data.files.folder_scan import root_error
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, explain_name, warn_of_left_out, warn_of_parts
@@ -25,6 +23,8 @@ from penstock.loaders.data.remote.remote_source import (
 from penstock.loaders.data.remote.url_patterns import refuse_http
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import LeftOut
+from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.data import images_of
 from penstock.loaders.data.tars.tar_headers import AFTER_END, LONG_END, NO_END
 from penstock.loaders.data.tars.tar_index import IndexSettings, index_tars
 from penstock.loaders.data.tars.tar_labels import JSON, open_table

@@ -7,9 +7,9 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source, refuse_targets
-from penstock.loaders.data.files.data import as_data
-from penstock.loaders.data.files.step import Step
+from penstock.loaders.data.sources.contract import Source, refuse_targets
+from penstock.loaders.data.sources.data import as_data
+from penstock.loaders.data.sources.step import Step
 from penstock.pipelines.errors import count_text
 from penstock.pipelines.messages.checked import near_name, shown
 from penstock.pipelines.messages.user_warnings import warn_user

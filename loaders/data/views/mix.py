@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.data import Data
+from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.data import Data
 from penstock.pipelines.messages.checked import shown
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source, has_targets, refuse_mixture, sample_name
-from penstock.loaders.data.files.data import Data, as_data
+from penstock.loaders.data.sources.contract import Source, has_targets, refuse_mixture, sample_name
+from penstock.loaders.data.sources.data import Data, as_data
 from penstock.loaders.data.views.saved_split import SavedSplit, load_split, save_split
 from penstock.loaders.system.durable_file import ensure_writable
 from penstock.loaders.system.real_path import real_place

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source, refuse_mixture, refuse_targets
-from penstock.loaders.data.files.data import Data, as_data, find_places
+from penstock.loaders.data.sources.contract import Source, refuse_mixture, refuse_targets
+from penstock.loaders.data.sources.data import Data, as_data, find_places
 from penstock.loaders.data.views.subset_spec import SubsetSpec, is_slice, parse_subset
 from penstock.pipelines.messages.checked import checked_int
 from penstock.pipelines.messages.user_warnings import warn_user

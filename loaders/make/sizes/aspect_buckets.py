@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.make.sizes.read_sizes import refuse_unread
 from penstock.loaders.make.sizes.saved_sizes import image_sizes
 from penstock.loaders.order.bucket_order import Bucketed, make_bucketed

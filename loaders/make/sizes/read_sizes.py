@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source
-from penstock.loaders.data.files.source_faults import name_sample
+from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.source_faults import name_sample
 from penstock.loaders.make.native_rows import native_rows
 from penstock.loaders.make.sample_reader import SampleReader
 from penstock.loaders.system.machine import available_cpus

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source, content_of
 from penstock.loaders.data.samples.columns import SavedColumns, StoredValues, save_columns
+from penstock.loaders.data.sources.contract import Source, content_of
 from penstock.loaders.make.sizes.read_sizes import read_sizes
 from penstock.loaders.system.column_file import narrowest
 from penstock.loaders.system.saved_columns import load_saved

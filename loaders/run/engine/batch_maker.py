@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch.utils.data import Dataset, get_worker_info
 
-from penstock.loaders.data.files.source_faults import name_sample
+from penstock.loaders.data.sources.source_faults import name_sample
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.producer import Aborted, Producer
 from penstock.loaders.order.ledger import BadSample

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.layout import BatchLayout

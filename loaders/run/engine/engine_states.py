@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from penstock.loaders.data.files.source_faults import name_sample
+from penstock.loaders.data.sources.source_faults import name_sample
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.order.cursor import NOWHERE, Cursor

@@ -19,7 +19,7 @@ from penstock.bench.checks.finding import Finding
 from penstock.bench.checks.selftest_device import SelftestFailure
 from penstock.loaders import Loader, create_loader
 from penstock.loaders.dali.dali_probe import Verdict
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
 
 # An arbitrary user, who may read what root may, since the interpreter may lie in a folder of root's.

@@ -12,7 +12,7 @@ from penstock.bench.checks import selftest, selftest_device
 from penstock.bench.checks.finding import Finding
 from penstock.bench.checks.selftest_device import SelftestFailure, check_device
 from penstock.loaders import Loader, create_loader
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines.spec import imagenet_train
 
 CPU = torch.device("cpu")

@@ -20,7 +20,7 @@ from penstock.bench.report.text import repeat_command
 from penstock.bench.train.job import TrainingJob
 from penstock.bench.train.step.settings import TrainSettings
 from penstock.loaders.data.cache.hdf5_cache import open_cache
-from penstock.loaders.data.files.data import Data
+from penstock.loaders.data.sources.data import Data
 from penstock.loaders.front.open_source import FILES, Kind, open_source, select_options
 
 OPENING = sys.modules["penstock.loaders.front.open_source"]

@@ -13,7 +13,7 @@ from processes import eventually
 
 from penstock.bench.record.loader_time import Span, WorkerTime
 from penstock.loaders import create_loader
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.run.metrics.stats import LoaderStats
 from penstock.pipelines import imagenet_train
 

@@ -22,7 +22,7 @@ from penstock.bench.run.advise_cache import ENCODINGS, advise_cache, build_optio
 from penstock.loaders import open_source
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.cache.format import Encoding
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines import LoaderError
 from penstock.pipelines.errors import size_text
 

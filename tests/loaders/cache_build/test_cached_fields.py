@@ -18,7 +18,7 @@ from penstock.loaders.cache_build.unfinished import BuildFolder
 from penstock.loaders.cache_build.verify import verify_against, verify_cache
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.cache.hdf5_cache import open_cache
-from penstock.loaders.data.files.contract import has_fields
+from penstock.loaders.data.sources.contract import has_fields
 from penstock.pipelines import imagenet_eval, imagenet_train
 
 NUM_PHOTOS = 13

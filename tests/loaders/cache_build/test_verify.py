@@ -21,8 +21,8 @@ from penstock.loaders.cache_build.verify import BadImage, CacheReport, find_dama
 from penstock.loaders.data.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, Encoding, Record
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.data.files.arrays import ArraySource
-from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.sources.contract import Source
 
 ENCODINGS = {
     "lossless": Encoding(),

@@ -16,8 +16,8 @@ from photo_folder import photo
 
 from penstock.loaders import LoaderError
 from penstock.loaders.data.files.arrays import ArraySource
-from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.front.open_source import FILES, Kind, open_source
 
 IMAGES, LABELS = np.zeros((2, 4, 4, 3), np.uint8), [0, 1]

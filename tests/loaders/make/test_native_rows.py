@@ -24,9 +24,9 @@ from penstock.loaders.dali.dali_tasks import CropTaskProducer
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.data.files.arrays import ArraySource
-from penstock.loaders.data.files.contract import is_located
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.sources.contract import is_located
 from penstock.loaders.front.open_source import open_source
 from penstock.loaders.make import native_rows
 from penstock.loaders.make.producer import Aborted, Producer

@@ -24,7 +24,7 @@ from placed_fields import (
 )
 
 from penstock.loaders import Boxes, Keypoints, Masks, open_source, with_fields
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.front.batch import Batch
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
 from penstock.pipelines.plan.crops import BatchPlan

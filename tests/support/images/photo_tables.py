@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 

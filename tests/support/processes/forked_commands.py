@@ -251,7 +251,7 @@ def _serve() -> None:
     import penstock.bench.report.cache_text
     import penstock.loaders.cache_build.build
     import penstock.loaders.cache_build.build_ranks
-    import penstock.loaders.data.files.contract
+    import penstock.loaders.data.sources.contract
 
     gc.freeze()  # what a command collects at its end is its own
     print("ready", flush=True)

@@ -8,8 +8,8 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.sources.contract import Source
 
 
 def num_open_files() -> int:

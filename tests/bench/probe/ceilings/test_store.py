@@ -17,9 +17,9 @@ from penstock.bench.probe.ceilings.decode import DecodeCeilings, all_decoders
 from penstock.bench.probe.ceilings.remote_data import count_remote, fetched_apart, find_remote, has_remote_samples
 from penstock.bench.probe.ceilings.store import StoreCeiling
 from penstock.loaders import LoaderError, concat, mix, open_source
-from penstock.loaders.data.files.data import as_data
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.remote.remote_source import RemoteSource
+from penstock.loaders.data.sources.data import as_data
 from penstock.pipelines import imagenet_train
 
 SHORT_S = 0.05

@@ -11,8 +11,8 @@ from photo_folder import write_folder
 
 from penstock.bench.probe.data.wrapped_sources import repeat_source, sample_of
 from penstock.loaders import create_loader, open_source
-from penstock.loaders.data.files.contract import Source, WindowSource, is_cache, is_located
-from penstock.loaders.data.files.data import Data
+from penstock.loaders.data.sources.contract import Source, WindowSource, is_cache, is_located
+from penstock.loaders.data.sources.data import Data
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.native.rows import ROW
 

@@ -19,7 +19,7 @@ from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.record.non_default_options import all_options, non_default_options
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.dali.dali_probe import Verdict
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines import LoaderError, imagenet_train
 
 PIPELINE = imagenet_train(32)

@@ -16,7 +16,7 @@ from photo_tables import IMAGE, features
 
 from penstock.loaders import concat, open_source
 from penstock.loaders.data.arrow.arrow_columns import AUTO, Chosen, choose_typed, holds_bytes, read_features
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
 
 BYTES, TEXT, NUMBER, PIXELS = pa.binary(), pa.string(), pa.int64(), pa.list_(pa.list_(pa.uint8()))

@@ -20,8 +20,8 @@ from photo_tables import IMAGE, assert_same_samples, photo_table, write_parquet
 from penstock.loaders import Blocks, create_loader
 from penstock.loaders.data.arrow.arrow_parquet import has_image_bytes
 from penstock.loaders.data.arrow.parquet_source import ParquetSource
-from penstock.loaders.data.files.contract import Source, is_located
 from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.sources.contract import Source, is_located
 from penstock.loaders.front.open_source import open_source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import ELSEWHERE, ENCODED, ROW

@@ -26,7 +26,7 @@ from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.data.cache.format import SCHEMA, STRIPS
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.cache.shards import MANIFEST
-from penstock.loaders.data.files.contract import Source, WindowSource
+from penstock.loaders.data.sources.contract import Source, WindowSource
 from penstock.loaders.front.open_source import open_source
 from penstock.pipelines import imagenet_eval
 

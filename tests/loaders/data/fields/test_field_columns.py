@@ -19,7 +19,7 @@ from photo_folder import photo
 from PIL import Image
 
 from penstock.loaders import Boxes, Column, Keypoints, Masks, create_loader, with_fields
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines.spec import ImagePipeline
 
 N = 5

@@ -13,7 +13,7 @@ from PIL import Image
 from tar_files import write_tar
 
 from penstock.loaders import Masks, concat, open_source, with_fields
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 
 PIECES = ("a", "b", "1", "2.840", "frame", "x-y")
 

@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 from penstock.loaders import open_source, with_labels
-from penstock.loaders.data.files.contract import Source, has_targets
+from penstock.loaders.data.sources.contract import Source, has_targets
 from penstock.pipelines.errors import LoaderError
 
 NUM_COLUMNS = 80  # drawn, each in all containers; 1,500 take a minute

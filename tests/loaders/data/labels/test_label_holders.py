@@ -20,9 +20,9 @@ from tar_files import write_tar
 
 from penstock.loaders import concat, create_loader, open_source, split
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.data.files.contract import Source
 from penstock.loaders.data.labels.stored_labels import keep_labels
 from penstock.loaders.data.samples.columns import StoredValues
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError

@@ -12,8 +12,8 @@ from folder_trees import plant, settle
 from photo_folder import write_folder
 
 from penstock.loaders import create_loader
-from penstock.loaders.data.files.contract import LocatedSource, is_located
 from penstock.loaders.data.files.indexed_source import IndexedSource
+from penstock.loaders.data.sources.contract import LocatedSource, is_located
 from penstock.loaders.front.open_source import open_source
 from penstock.pipelines.errors import LoaderError
 

@@ -16,7 +16,7 @@ from photo_folder import photo
 from tar_files import write_tar
 
 from penstock.loaders import open_source
-from penstock.loaders.data.files.contract import has_targets
+from penstock.loaders.data.sources.contract import has_targets
 from penstock.loaders.data.tars.tar_labels import folder_labels, open_table
 from penstock.pipelines.errors import LoaderError
 

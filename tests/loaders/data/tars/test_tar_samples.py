@@ -14,7 +14,7 @@ import pytest
 from tar_files import END, entry, webdataset_samples, write_tar
 
 from penstock.loaders import open_source
-from penstock.loaders.data.files.contract import has_targets
+from penstock.loaders.data.sources.contract import has_targets
 from penstock.loaders.data.tars.tar_samples import NO_RANK, UNREAD, find_role
 from penstock.pipelines.errors import LoaderError
 

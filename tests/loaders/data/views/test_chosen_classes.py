@@ -15,7 +15,7 @@ from PIL import Image
 from tar_files import write_tar
 
 from penstock.loaders import concat, create_loader, mix, open_source, with_labels
-from penstock.loaders.data.files.contract import Source
+from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines import ImagePipeline
 
 NAMES = ["ant", "bee", "cat", "dog"]

@@ -15,9 +15,9 @@ from range_server import RangeServer, serve_ranges
 from served_rows import Row, serve
 
 from penstock.loaders import create_loader, open_source
-from penstock.loaders.data.files.contract import is_fetching
-from penstock.loaders.data.files.data import Data
 from penstock.loaders.data.remote.remote_source import RemoteSource
+from penstock.loaders.data.sources.contract import is_fetching
+from penstock.loaders.data.sources.data import Data
 from penstock.pipelines import imagenet_train
 
 NUM_PHOTOS = 40

@@ -18,7 +18,7 @@ from photo_folder import write_folder
 from penstock.loaders import create_loader, open_source, split
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.files.arrays import ArraySource
-from penstock.loaders.data.files.data import Data
+from penstock.loaders.data.sources.data import Data
 from penstock.loaders.data.views.split import _fit_thresholds, hash_names
 from penstock.pipelines.errors import LoaderError
 

@@ -16,8 +16,8 @@ from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.verify import verify_against
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.files.arrays import ArraySource
-from penstock.loaders.data.files.contract import Source, is_cache, is_located
-from penstock.loaders.data.files.data import Data, as_data
+from penstock.loaders.data.sources.contract import Source, is_cache, is_located
+from penstock.loaders.data.sources.data import Data, as_data
 from penstock.loaders.data.views.subset import limit_per_class
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError

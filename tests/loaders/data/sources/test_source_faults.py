@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from faulty_source import FaultySource, divide_by_zero
 
-from penstock.loaders.data.files.source_faults import call_source, name_sample
+from penstock.loaders.data.sources.source_faults import call_source, name_sample
 from penstock.loaders.system import retries
 from penstock.loaders.system.retries import find_status
 from penstock.pipelines.errors import LoaderError

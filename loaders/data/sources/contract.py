@@ -13,6 +13,7 @@ from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
 from penstock.pipelines.targets import Targets
 
+ONE_CLASS = b"."  # the class of images without labels, as of a flat folder
 _READING = ("read", "path", "stored_size", "read_window")  # methods on which it depends what is read
 
 

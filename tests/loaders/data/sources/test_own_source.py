@@ -25,7 +25,7 @@ from photo_folder import photo, write_folder
 from range_server import CUT, USUAL, RangeServer, serve_ranges
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.data.files.source_faults import name_sample
+from penstock.loaders.data.sources.source_faults import name_sample
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.system import retries
 from penstock.pipelines import imagenet_eval

@@ -16,10 +16,10 @@ from penstock.loaders import concat, create_loader, open_source
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.files.arrays import ArraySource
-from penstock.loaders.data.files.contract import Source, WindowSource, is_cache, is_located
-from penstock.loaders.data.files.data import Data
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.files.joined import join_name_tables, merge_classes
+from penstock.loaders.data.sources.contract import Source, WindowSource, is_cache, is_located
+from penstock.loaders.data.sources.data import Data
+from penstock.loaders.data.sources.joined import join_name_tables, merge_classes
 from penstock.loaders.make.native_rows import native_rows
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError

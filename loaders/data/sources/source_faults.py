@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source, has_targets, sample_name
+from penstock.loaders.data.sources.contract import Source, has_targets, sample_name
 from penstock.loaders.system import retries
 from penstock.loaders.system.file_read import read_error
 from penstock.loaders.system.retries import can_heal, find_status, with_retries

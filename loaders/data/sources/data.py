@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import (
+from penstock.loaders.data.samples.columns import take_values
+from penstock.loaders.data.sources.contract import (
     Abilities,
     BlockSource,
     Source,
@@ -26,9 +27,8 @@ from penstock.loaders.data.files.contract import (
     refuse_mixture,
     sample_name,
 )
-from penstock.loaders.data.files.joined import check_fields, check_targets, locate_joined, merge_classes, renumber
-from penstock.loaders.data.files.step import Step
-from penstock.loaders.data.samples.columns import take_values
+from penstock.loaders.data.sources.joined import check_fields, check_targets, locate_joined, merge_classes, renumber
+from penstock.loaders.data.sources.step import Step
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.fields.ragged import join_rows, take_rows

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.contract import Source, has_targets, is_located
-from penstock.loaders.data.files.folder_scan import FLAT_CLASS
+from penstock.loaders.data.sources.contract import ONE_CLASS, Source, has_targets, is_located
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -70,11 +69,11 @@ def merge_classes(of_sources: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
                 "by name: give them different names with classes=, or all sources the same classes"
             )
     names = sorted({name for classes in of_sources for name in classes})
-    if FLAT_CLASS in names:
-        unlabelled = sum(FLAT_CLASS in classes for classes in of_sources)
+    if ONE_CLASS in names:
+        unlabelled = sum(ONE_CLASS in classes for classes in of_sources)
         warn_user(
             f"{unlabelled:,} of {len(of_sources):,} joined sources have no labels: all of their images are of class "
-            f"{names.index(FLAT_CLASS)}, called '.', next to the classes of the others; with_labels(source, labels) "
+            f"{names.index(ONE_CLASS)}, called '.', next to the classes of the others; with_labels(source, labels) "
             "gives them labels"
         )
     if all(name.isdigit() for name in names):
@@ -86,7 +85,7 @@ def merge_classes(of_sources: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
 def _warn_of_numbers(of_sources: Sequence[tuple[bytes, ...]], names: Sequence[bytes]) -> None:
     """Warn of sources whose classes are numbers next to others that have names; `names` are those of all."""
     named = (classes for classes in of_sources if classes and not any(name.isdigit() for name in classes))
-    one = next((classes[0] for classes in named if classes != (FLAT_CLASS,)), None)
+    one = next((classes[0] for classes in named if classes != (ONE_CLASS,)), None)
     for classes in of_sources:
         if not classes or not all(name.isdigit() for name in classes):
             continue
