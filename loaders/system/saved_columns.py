@@ -63,6 +63,11 @@ class SavedIndex:
         write_columns(file, json.dumps(asdict(header)).encode("ascii"), columns, cls.kinds)
 
     @property
+    def is_saved(self) -> bool:
+        """Whether the file lies in a folder, and not in memory."""
+        return not self.file.path.startswith(b"/proc/")
+
+    @property
     def identity(self) -> str:
         """Hex digest by which another process knows this index."""
         return str(self.header.content)

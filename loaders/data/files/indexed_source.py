@@ -83,6 +83,8 @@ class IndexedSource:
         path = self.path(index)
         number, start, size = self.samples.place(index)
         name, file_size, version = self.samples.container(number)
+        if not self.samples.has_ranges:
+            name = path  # of a subclass perhaps another place, with the same files
         if size > self._max_file_bytes:
             raise oversize_error(size, self._max_file_bytes, index, path)
         try:
@@ -137,8 +139,9 @@ class IndexedSource:
 
     def refreshed(self) -> IndexedSource:
         """Return this source if the data is unchanged, otherwise one of the data as it is now."""
-        is_same = self.is_unchanged()
-        if is_same and not self._about["is_listed"]:
+        is_listed = self._about["is_listed"]
+        is_same = (self.samples.is_saved or not is_listed) and self.is_unchanged()  # else all is looked up anyway
+        if is_same and not is_listed:
             return self
         again = self._reopen(rescan=not is_same)
         return self if again.content == self.content else again

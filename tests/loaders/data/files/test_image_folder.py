@@ -44,6 +44,21 @@ def test_reads_labels_paths(source: ImageFolder, tmp_path: Path) -> None:
     assert source.describe() == "3 images, 2 classes, 0.0 MB"
 
 
+class Mirrored(ImageFolder):
+    """Reads the files of a copy."""
+
+    def path(self, index: int) -> bytes:
+        return super().path(index).replace(b"/tree/", b"/copy/")
+
+
+def test_a_subclass_says_where_its_files_are(tmp_path: Path) -> None:
+    settle(plant(tmp_path / "copy", dict.fromkeys(NAMES, b"the copy")))
+    source = Mirrored(settle(plant(tmp_path / "tree", dict.fromkeys(NAMES, b"original"))))
+    for path in (tmp_path / "copy").glob("*/*"):
+        os.utime(path, ns=((tmp_path / "tree" / path.parent.name / path.name).stat().st_mtime_ns,) * 2)
+    assert [source.read(0), open_source(source, subset=[2, 0]).read(1)] == [b"the copy"] * 2
+
+
 def test_positions_outside_are_index_errors(source: ImageFolder) -> None:
     for index in (-1, 3):
         with pytest.raises(IndexError, match="of 3"):

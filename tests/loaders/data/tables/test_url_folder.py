@@ -78,7 +78,9 @@ def test_parts_of_the_data_by_url_are_warned_of(server: RangeServer) -> None:
 
 def test_a_folder_is_listed_again(server: RangeServer) -> None:
     source: Any = open_source("s3://data")
+    before = server.requests["all"]
     assert source.refreshed() is source
+    assert server.requests["all"] - before == 3  # listings: none for each image
     (server.root / "data/b/9.png").write_bytes(b"new")
     again = source.refreshed()
     assert [again.path(1), len(again)] == [b"s3://data/b/9.png", 5]
