@@ -14,6 +14,7 @@ from memory_source import MemorySource
 from odd_images import corpus, encoded, jpeg, scene, textured
 from photo_folder import photo
 
+from penstock.loaders import Boxes, with_fields
 from penstock.loaders.data.cache.format import Encoding
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.jpeg.header import parse_header
@@ -150,6 +151,19 @@ def test_damage_that_is_repaired_is_served_as_on_the_torch_backend(options: dict
     dali = stream(MemorySource(items), epochs=2, **settings, **options)
     assert ours.bad == []
     assert_taken(dali, ours)
+
+
+@pytest.mark.parametrize("options", WORKERS, ids=IDS)
+def test_a_substitute_is_shown_where_a_sample_is_refused_for_its_boxes(options: dict[str, Any]) -> None:
+    """Also where the substitute is not DALI's to decode, and the refused image was."""
+    boxes = np.array([[[0, 0, 1, 1]]] * 16, np.float32)
+    boxes[::2, 0, 2] = 9999  # beyond the image
+    items = [encoded(textured(40, 50), "PNG") if n % 2 else photo(n) for n in range(16)]
+    data = with_fields(MemorySource(items), boxes=Boxes(boxes, [[0]] * 16))
+    settings = {"batch_size": 8, "on_bad_sample": "replace"}
+    ours = stream(data, backend="torch", **settings)
+    assert len(ours.bad) >= 8
+    assert_near(stream(data, **settings, **options), ours)
 
 
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)
