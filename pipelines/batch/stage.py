@@ -88,12 +88,9 @@ class BatchStage:
         without = "" if self.device.type == "cpu" else ", ".join(self._augment.unfused)
         return "fused kernels" if self.fused else f"torch (no fused kernel for {without})" if without else "torch"
 
-    def plan(self, key: BatchKey, size: tuple[int, int] | None = None) -> AugmentPlan | None:
-        """Draw the augmentations of the batch `key`; None if the pipeline has none.
-
-        size: height and width of its images, in pixels, where it is not the pipeline's.
-        """
-        return plan_augmentations(self._augment, size or self._size, key) if self._augment.active else None
+    def plan(self, key: BatchKey) -> AugmentPlan | None:
+        """Draw the augmentations of the batch `key`, of images of the pipeline's size; None if it has none."""
+        return plan_augmentations(self._augment, self._size, key) if self._augment.active else None
 
     def targets(self, labels: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
         """Return labels unchanged, or mixed: int64 [batch] become soft targets, float32 [batch, num_classes]."""
@@ -207,7 +204,7 @@ class PatchStage(BatchStage):
 
 
 class PlainStage:
-    """Hand batches of a user's own transform on; floats become `dtype`. It has the methods of BatchStage.
+    """Hand batches of a user's own transform on; floats become `dtype`. It is called as BatchStage is.
 
     Attributes:
         dtype: of the results.
@@ -222,10 +219,6 @@ class PlainStage:
     def __init__(self, made: torch.dtype, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype = dtype if made.is_floating_point and dtype.is_floating_point else made
         self.device = device
-
-    def plan(self, key: BatchKey, size: tuple[int, int] | None = None) -> AugmentPlan | None:
-        """Draw nothing."""
-        return None
 
     def targets(self, labels: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
         """Return the labels."""
