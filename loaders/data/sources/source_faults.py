@@ -136,10 +136,12 @@ def _translate(error: Exception) -> LoaderError:
 
 def _place(error: Exception) -> str:
     """Return the innermost line of the source's own file that `error` passed, as " (FILE:LINE)"; "" for none."""
-    lines = [
-        (frame.f_code.co_filename, line)
+    frames = [
+        (frame.f_globals.get("__name__", "").startswith("penstock."), frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
         if frame.f_code.co_filename not in (__file__, retries.__file__)
     ]
+    of_user = [frame for frame in frames if not frame[0]]  # Data stands before a part's own source
+    lines = [(file, line) for _, file, line in of_user or frames]
     own = [line for file, line in lines if file == lines[0][0]]
     return f" ({lines[0][0]}:{own[-1]})" if own else ""

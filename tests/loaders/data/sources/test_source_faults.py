@@ -12,9 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from faulty_source import FaultySource, divide_by_zero
 
+from penstock.loaders.data.sources.data import Data
 from penstock.loaders.data.sources.source_faults import call_source, name_sample
 from penstock.loaders.system import retries
 from penstock.loaders.system.retries import find_status
@@ -134,6 +136,12 @@ def test_a_fault_of_the_sources_own_code_names_the_line_in_its_file(delays: list
     file, _, line = caught.value.cause.rpartition(" (")[2].rstrip(")").rpartition(":")
     assert Path(file).name == "faulty_source.py"
     assert "1 // 0" in Path(file).read_text("utf-8").splitlines()[int(line) - 1]
+
+
+def test_the_line_is_the_sources_below_a_part_too(delays: list[float]) -> None:
+    part = Data([FaultySource(4, {2: divide_by_zero})]).take(np.array([2]))
+    with pytest.raises(LoaderError, match=r"ZeroDivisionError: .*/faulty_source.py:\d+"):
+        call_source(part.read, 0)
 
 
 def test_the_line_is_the_sources_not_that_of_the_library_that_it_calls(delays: list[float]) -> None:
