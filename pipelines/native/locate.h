@@ -22,7 +22,8 @@ typedef struct {
 PN_EXPORT int pn_locate_files(const pn_files *files, int64_t max_bytes, const int64_t *samples, pn_row *rows,
                               int32_t count);
 
-/* The same for `records` of one cache file, RECORD of loaders/data/cache/format.py; its payload begins at `start` of `fd`.
+/* The same for `records` of one cache file, RECORD of loaders/data/cache/format.py; its payload begins at `start` of
+ * `fd`.
  */
 PN_EXPORT int pn_locate_stored(const uint8_t *records, int64_t num_records, int32_t fd, int64_t start,
                                const int64_t *samples, pn_row *rows, int32_t count);
