@@ -7,7 +7,6 @@ import copy
 import functools
 import math
 import os
-import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -30,10 +29,10 @@ from penstock.loaders.data.remote.remote_source import (
     check_remote,
 )
 from penstock.loaders.data.remote.whole_files import copy_whole
-from penstock.loaders.data.samples.version import Container
+from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn
+from penstock.loaders.data.samples.version import Container, Version
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.sources.reopen_source import Reopening
-from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.user_warnings import warn_user
 
@@ -59,9 +58,9 @@ class UrlParquetSource(ParquetSource):
     def __init__(self, paths: list[bytes], *, remote: RemoteOptions, **options: Any) -> None:
         super().__init__(paths, **options)
         self._reopen = Reopening(functools.partial(UrlParquetSource, paths, remote=remote, **options))
-        names = np.frombuffer(pickle.dumps(self._containers), np.uint8)
-        self._shared_containers = SharedArray.create(names.shape, np.uint8, name="penstock-urls")
-        self._shared_containers.array[:] = names
+        self._names = BytesColumn([container.name for container in self._containers])
+        states = [(container.size, container.version.number) for container in self._containers]
+        self._states = ArrayColumn(np.array(states, np.int64))
         for container in self._containers:
             if not container.version.is_known:
                 warn_of_no_version(container.name)
@@ -174,12 +173,15 @@ class UrlParquetSource(ParquetSource):
         return self if are_same_objects(self._containers) else self._reopen()
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_containers", "_lock", "_ahead", "_decoders", "_fetchers")  # names may hold signatures
+        left_out = ("_containers", "_lock", "_ahead", "_decoders", "_fetchers")  # URLs may hold signatures
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._containers = pickle.loads(self._shared_containers.array.tobytes())  # noqa: S301
+        states = enumerate(self._states.take(slice(None)).tolist())
+        self._containers = [
+            Container(self._names.read(n), size, Version.of_stored_object(v)) for n, (size, v) in states
+        ]
         self._begin(self.options)
 
 

@@ -15,7 +15,7 @@ from penstock.loaders.data.fields.join import find_partners, refuse_repeated, sa
 from penstock.loaders.data.files.content_probe import probe_ranges
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES
 from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn
-from penstock.loaders.data.sources.contract import Source, sample_name
+from penstock.loaders.data.sources.contract import Source, content_of, refresh_source, sample_name
 from penstock.loaders.data.sources.data import find_whole
 from penstock.loaders.data.sources.source_faults import call_by_name
 from penstock.loaders.system.file_read import mtime_ns, read_error
@@ -81,9 +81,7 @@ class MaskSource:
 
     def content(self) -> bytes:
         """Return a digest that covers the modification times of the masks' files."""
-        masks = self._masks.refreshed() if hasattr(self._masks, "refreshed") else self._masks
-        content: str = getattr(masks, "content", masks.fingerprint)
-        return hashlib.blake2b(content.encode(), digest_size=16).digest()
+        return hashlib.blake2b(content_of(refresh_source(self._masks)).encode(), digest_size=16).digest()
 
     def digest(self) -> bytes:
         """Return a digest of which masks these are."""

@@ -20,8 +20,7 @@ from penstock.loaders import open_source
 from penstock.loaders.data.arrow import parquet_url
 from penstock.loaders.data.files.content_probe import NUM_PROBES
 from penstock.loaders.data.remote import object_store
-from penstock.loaders.data.samples.columns import ArrayColumn
-from penstock.loaders.system.shared_memory import SharedArray
+from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn
 from penstock.pipelines.errors import LoaderError
 
 IMAGE_BYTES, ROWS = 20_000, 60
@@ -141,7 +140,7 @@ def test_row_groups_are_fetched_once(server: RangeServer, tmp_path: Path) -> Non
     state = {
         name: value
         for name, value in source.__getstate__().items()
-        if not isinstance(value, (ArrayColumn, SharedArray))
+        if not isinstance(value, (ArrayColumn, BytesColumn))
     }
     assert os.fsencode(server.url) not in pickle.dumps(state)
     with pytest.raises(ValueError, match="only data by URL takes bytes_ahead"):
