@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=True)
 
     def _answer(self, *, with_body: bool) -> None:
-        number = self.state.begin()
+        number, has_ended = self.state.begin(), False
         self.state.watch(self.path)
         try:
             time.sleep(self.state.delay_s)
@@ -173,13 +173,16 @@ class _Handler(BaseHTTPRequestHandler):
                     self.state.wait_for_turn(len(body[begin : begin + _PIECE]))
                     if begin + _PIECE >= len(body):  # before the client has all, and a test looks
                         self.state.count(len(body))
+                        self.state.end()
+                        has_ended = True
                     self.wfile.write(body[begin : begin + _PIECE])
                 if status == CUT:
                     self.close_connection = True
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
         finally:
-            self.state.end()
+            if not has_ended:
+                self.state.end()
 
     def _trickle(self, body: bytes) -> None:
         for begin in range(len(body)):
