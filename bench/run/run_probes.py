@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,6 @@ from penstock.bench.record.bench_record import (
 from penstock.bench.record.clock import Rate, StepTimes
 from penstock.bench.record.loader_rate import loader_rate
 from penstock.bench.record.loader_time import StoreTime
-from penstock.bench.run.dali_pipeline import DALI_PIPELINE, PIPELINE_OPTIONS, DaliPipeline
 from penstock.bench.run.measured_loader import LoaderTurns
 from penstock.bench.run.pillow_loader import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
 from penstock.bench.run.rounds import Key, Prepared, Probe
@@ -248,20 +247,7 @@ class RunProbes:
         self._stack.callback(end_workers, loader)
         self.how[BASELINE_NAME] = f"{workers} workers"
         self._others = lambda: worker_pids(loader)
-        probes: Probes = {("baseline", BASELINE_NAME): partial(self._rate, OnDevice(loader, wanted.device))}
-        if self._about["backend"] == "dali":
-            probes["baseline", DALI_PIPELINE] = Prepared(self._dali_pipeline)
-        return probes
-
-    def _dali_pipeline(self) -> Probe:
-        """Return what measures DALI's own pipeline with our loader's options. Raises LoaderError if it cannot serve."""
-        subject, wanted = self._subject, self._settings
-        largest = next(iter(subject.decoders.values())).largest
-        options = {name: value for name, value in subject.chosen.options.items() if name in PIPELINE_OPTIONS}
-        batches = DaliPipeline(subject.data.source, subject.data.plain, wanted, options, largest)
-        self._stack.enter_context(closing(batches))
-        self.how[DALI_PIPELINE] = batches.about
-        return partial(self._rate, batches)
+        return {("baseline", BASELINE_NAME): partial(self._rate, OnDevice(loader, wanted.device))}
 
     # ---- models ----
 

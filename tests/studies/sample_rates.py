@@ -1,10 +1,10 @@
 """Measures kinds of samples and shapes of batches next to other loaders that do the same work.
 
 `python sample_rates.py PHOTOS --rounds 5 --json FILE`: images per second, the rounds alternating, of two workers or
-threads each: eight views of each image; the user's own transform in numpy; a mask next to each image (PNG, made from
-the photos); batches in aspect buckets next to batches of one size. The others are torch's DataLoader with Pillow, DALI
-where it is installed, and FFCV of another interpreter: `--ffcv PYTHON`. What each of them does is said in
-samples_by_dali.py and samples_by_ffcv.py, and what they cannot do in OUT_OF_REACH.
+threads each: one random crop of each image (with --gpu on the GPU); eight views of each image; the user's own transform
+in numpy; a mask next to each image (PNG, made from the photos); batches in aspect buckets next to batches of one size.
+The others are torch's DataLoader with Pillow, DALI where it is installed, and FFCV of another interpreter:
+`--ffcv PYTHON`. samples_by_dali.py and samples_by_ffcv.py say how they do it, OUT_OF_REACH what they cannot do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock.pipelines import imagenet_train
 
 PIPELINES = [imagenet_train(size, scale=share) for size, share in VIEWS]
 SETTLE_S = 1.5
-KINDS = {"eight views": "views", "own transform": "transform", "mask": "mask"}
+KINDS = {"photo": "photo", "eight views": "views", "own transform": "transform", "mask": "mask"}
 OUT_OF_REACH = {
     "mask": {
         "FFCV": "random crops and flips draw for each field on their own, and the resize averages pixels, so that "
@@ -52,7 +52,7 @@ OUT_OF_REACH = {
 class PillowSamples(Dataset[Any]):
     """Makes the same samples with Pillow, as people write it for torch's DataLoader.
 
-    kind: "views", "transform" or "mask".
+    kind: "photo", "views", "transform" or "mask".
     """
 
     def __init__(self, photos: Path, masks: Path, kind: str) -> None:
@@ -148,7 +148,9 @@ class Ffcv:
         return line.strip()
 
 
-def cases(photos: Path, masks: Path, ffcv: Path | None) -> dict[str, dict[str, Callable[[], Any]]]:
+def cases(
+    photos: Path, masks: Path, ffcv: Path | None, *, on_gpu: bool = False
+) -> dict[str, dict[str, Callable[[], Any]]]:
     """Return, for each case, what makes the loaders that are compared; Penstock's comes first."""
 
     def ours(source: Any = photos, **settings: Any) -> Any:
@@ -162,14 +164,20 @@ def cases(photos: Path, masks: Path, ffcv: Path | None) -> dict[str, dict[str, C
 
     def by_dali(kind: str) -> Any:
         files = sorted(photos.iterdir())
-        loader = make_dali(kind, files, [masks / f"{path.stem}.png" for path in files])
+        matching = [masks / f"{path.stem}.png" for path in files]
+        loader = make_dali(kind, files, matching, on_gpu=on_gpu and kind == "photo")
         if kind == "mask":
             check_masks(next(iter(loader))[0])
         return Here(lambda: loader)
 
+    device = "cuda" if on_gpu else "cpu"
     buckets = [(224, 224), (192, 256), (256, 192)]
     many = [photos] * 8  # so that each bucket fills batches
     found: dict[str, dict[str, Callable[[], Any]]] = {
+        "photo": {
+            "Penstock": partial(ours, device=device),
+            "Penstock, dali backend": partial(ours, backend="dali", device=device),
+        },
         "eight views": {"Penstock": partial(ours, pipeline=PIPELINES)},
         "own transform": {"Penstock": partial(ours, transform=shift_colors, dtype=torch.float32)},
         "mask": {"Penstock": lambda: ours(with_fields(photos, mask=masks))},
@@ -190,13 +198,14 @@ def main(
     seconds: Annotated[float, typer.Option(help="Seconds of a round.")] = 4,
     only: Annotated[list[str] | None, typer.Option(help="Cases to measure.")] = None,
     ffcv: Annotated[Path | None, typer.Option(help="A Python that has ffcv.")] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Measure the case photo on the GPU.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Where to write the record.")] = None,
 ) -> None:
     """Measure the cases, and print medians and ratios."""
     found: dict[str, dict[str, list[float]]] = {}
     load: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, makers in cases(photos.resolve(), make_masks(photos, Path(folder)), ffcv).items():
+        for name, makers in cases(photos.resolve(), make_masks(photos, Path(folder)), ffcv, on_gpu=gpu).items():
             if only and name not in only:
                 continue
             loaders = {who: make() for who, make in makers.items()}

@@ -1,6 +1,7 @@
-"""DALI's own pipelines for each kind of sample, on the CPU, as its documentation builds them.
+"""DALI's own pipelines for each kind of sample, as its documentation builds them.
 
-Views: the file is decoded once, and each view is a random_resized_crop of it. Mask: two readers of one seed and one
+Photo: the crop is drawn and decoded by image_random_crop, on a GPU too ("mixed"). Views: the file is decoded once, and
+each view is a random_resized_crop of it. Mask: two readers of one seed and one
 window for both files, so that image and mask stay together. Own transform: python_function, which DALI calls for one
 image at a time in one thread.
 """
@@ -23,10 +24,10 @@ def shift_at_random(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return shift_colors(image, _GENERATOR)
 
 
-def make_dali(kind: str, photos: Sequence[Path], masks: Sequence[Path]) -> Any:
+def make_dali(kind: str, photos: Sequence[Path], masks: Sequence[Path], *, on_gpu: bool = False) -> Any:
     """Return an iterable of epochs of batches: lists of one dict of tensors.
 
-    kind: "views", "transform" or "mask".
+    kind: "photo", "views", "transform" or "mask". on_gpu: decode and resize there, for "photo" only.
     """
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.plugin.base_iterator import LastBatchPolicy
@@ -47,9 +48,20 @@ def make_dali(kind: str, photos: Sequence[Path], masks: Sequence[Path]) -> Any:
     def planes(image: Any, mirror: Any = 0) -> Any:
         return fn.crop_mirror_normalize(image, mirror=mirror, dtype=types.UINT8, output_layout="CHW", mean=0.0, std=1.0)
 
-    @pipeline_def(batch_size=BATCH, num_threads=WORKERS, device_id=None, seed=1)
+    @pipeline_def(batch_size=BATCH, num_threads=WORKERS, device_id=0 if on_gpu else None, seed=1)
     def work() -> Any:
         encoded, number = read(photos, "Reader")
+        if kind == "photo":
+            part = fn.decoders.image_random_crop(
+                encoded,
+                device="mixed" if on_gpu else "cpu",
+                output_type=types.RGB,
+                random_area=WHOLE,
+                random_aspect_ratio=RATIO,
+                adjust_orientation=False,
+            )
+            image = fn.resize(part, size=[SIZE, SIZE], interp_type=types.INTERP_TRIANGULAR)
+            return planes(image, fn.random.coin_flip()), number
         if kind == "views":
             whole = fn.decoders.image(encoded, output_type=types.RGB)
             made = []
@@ -67,6 +79,7 @@ def make_dali(kind: str, photos: Sequence[Path], masks: Sequence[Path]) -> Any:
         return planes(image), cut(mask, window, mirror, types.INTERP_NN, types.GRAY), number, its_number
 
     names = {
+        "photo": ["image", "number"],
         "views": [*(f"view {number}" for number in range(len(VIEWS))), "number"],
         "transform": ["image", "number"],
         "mask": ["image", "mask", "number", "number of mask"],

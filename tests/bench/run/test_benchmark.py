@@ -43,7 +43,6 @@ from penstock.bench.record.bench_record import (
 from penstock.bench.record.clock import Rate
 from penstock.bench.run import run_probes
 from penstock.bench.run.benchmark import run_benchmark
-from penstock.bench.run.dali_pipeline import DALI_PIPELINE
 from penstock.bench.run.measured_loader import LoaderTurns
 from penstock.bench.run.pillow_loader import PillowDataset, baseline_loader
 from penstock.bench.run.rounds import Display, OnBegin
@@ -171,7 +170,7 @@ def test_command_prints_writes_and_saves(photos: Path, tmp_path: Path) -> None:
             assert loader.describe()["workers"] == workers
 
 
-def test_dali_is_tuned_and_measured_beside_its_own_pipeline(photos: Path, tmp_path: Path) -> None:
+def test_dali_is_tuned_and_measured_next_to_the_baseline(photos: Path, tmp_path: Path) -> None:
     printed, document = bench_dali(photos, tmp_path, "--baseline", "--save", tmp_path / "p.json")
     tried = [each["options"] for each in document["candidates"]]
     assert {"workers": 1, "readers": 1, "prefetch": 2} in tried
@@ -181,7 +180,7 @@ def test_dali_is_tuned_and_measured_beside_its_own_pipeline(photos: Path, tmp_pa
     chosen = document["chosen"]["options"]
     assert chosen in tried
     rates = {m["name"]: m["images_per_s"] for m in document["measured"] if m["kind"] == "baseline"}
-    assert set(rates) == {"torch DataLoader + Pillow", DALI_PIPELINE}
+    assert set(rates) == {"torch DataLoader + Pillow"}
     assert min(rates.values()) > 0
     assert document["loader"]["readers"] == chosen["readers"]
     assert any(name.startswith("nvidia-dali") for name in document["environment"]["packages"])
@@ -331,18 +330,15 @@ def test_real_search_keeps_its_budgets(photos: Path, tmp_path: Path) -> None:
         small(max_cpu=1, tune=False)
 
 
-def test_dali_reads_a_cache_but_its_own_pipeline_is_left_out(photos: Path, tmp_path: Path) -> None:
+def test_dali_reads_a_cache_next_to_the_baseline(photos: Path, tmp_path: Path) -> None:
     cache = tmp_path / "photos.h5"
     bench_dali(photos, tmp_path, "--cache", cache, "--no-tune")
-    printed, document = bench_dali(cache, tmp_path, "--no-tune", "--baseline")
+    _, document = bench_dali(cache, tmp_path, "--no-tune", "--baseline")
     assert document["candidates"] == []
     assert document["loader"]["backend"] == "dali"
     assert "HDF5 cache" in document["data"]["summary"]
     assert [m["name"] for m in document["measured"] if m["kind"] == "baseline"] == ["torch DataLoader + Pillow"]
-    assert notes_of(document) == [
-        f"{DALI_PIPELINE} was left out: readers.file needs a folder of files, and the data are none"
-    ]
-    assert "was left out" in printed
+    assert notes_of(document) == []
 
 
 def test_a_baseline_that_takes_no_bad_file_is_left_out(tmp_path: Path) -> None:
@@ -355,10 +351,9 @@ def test_a_baseline_that_takes_no_bad_file_is_left_out(tmp_path: Path) -> None:
     assert {(entry["sample"], entry["code"]) for entry in ledger["bad"]} == {(5, "E-FORMAT")}
     assert f"delivered={ledger['delivered']} replaced={ledger['replaced']} repaired=0; bad" in printed
     assert str(folder) not in json.dumps(document)
-    torch_out, peer_out = sorted(notes_of(document), key=lambda note: note.startswith(DALI_PIPELINE))
-    assert torch_out.startswith("torch DataLoader + Pillow was left out: ")
-    assert "cannot identify image file" in torch_out
-    assert peer_out.startswith(f"{DALI_PIPELINE} was left out: DALI: ")
+    (left_out,) = notes_of(document)
+    assert left_out.startswith("torch DataLoader + Pillow was left out: ")
+    assert "cannot identify image file" in left_out
     assert [m["kind"] for m in document["measured"] if m["kind"] != "ceiling"] == ["loader"]
     assert document["measured"][-1]["images_per_s"] > 0
 
