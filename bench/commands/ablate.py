@@ -56,11 +56,11 @@ def ablate(
 
 
 def _print(found: Ablation) -> None:
-    from penstock.bench.report.console import plain_console, print_table
-    from penstock.bench.report.section_types import Table
+    from penstock.bench.report.section_types import Section, Table
+    from penstock.bench.report.terminal import print_sections
 
     base = found.base
-    print(
+    about = (
         f"{base.settings.model}, batch {base.batch_size} of {base.size}x{base.size} pixels on {base.settings.device}, "
         f"resident (no loader), median of {found.rounds} rounds: {found.base_images_per_s:,.1f} images/s, "
         f"{_mib(found.base_peak_bytes)} MiB"
@@ -74,7 +74,7 @@ def _print(found: Ablation) -> None:
         rows.append((row.name, f"{on:,.1f}", f"{off:,.1f}", f"{on / off:.2f}", *map(_mib, row.peak_bytes), ""))
     names = ("images/s with", "without", "times", "MiB with", "without")
     columns = [("technique", "text"), *((name, "number") for name in names), ("", "text")]
-    print_table(Table(caption="", columns=columns, rows=rows), plain_console())
+    print_sections([Section(title=about, tables=[Table(caption="", columns=columns, rows=rows)])])
 
 
 def _mib(count: int | None) -> str:

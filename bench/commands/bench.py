@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,9 +54,7 @@ def bench(  # noqa: PLR0913  a command's options are its parameters
         int | None,
         typer.Option(min=1, help="Rounds at most.", show_default="until they agree, or time is up; 3 with --thorough"),
     ] = None,
-    baseline: Annotated[
-        bool, typer.Option("--baseline", help="Also measure the usual loader; for dali also DALI's own pipeline.")
-    ] = False,
+    baseline: Annotated[bool, typer.Option("--baseline", help="Also measure the usual loader.")] = False,
     tune: Annotated[
         bool | None, typer.Option(help="Search the settings first.", show_default="on for all, dali, and with a limit")
     ] = None,
@@ -78,14 +75,7 @@ def bench(  # noqa: PLR0913  a command's options are its parameters
     save: Annotated[
         str | None, typer.Option(help="Save the choice as this profile ('default': for backend auto).")
     ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, callback=common.writable, help="Write a page of tables and plots here (HTML)."),
-    ] = None,
-    cache_tradeoff: Annotated[
-        bool | None,
-        typer.Option(help="Also try each kind of cache on a sample.", show_default="on with --report --thorough"),
-    ] = None,
+    report: common.Page = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print everything that was measured, not only a summary.")
     ] = False,
@@ -96,9 +86,10 @@ def bench(  # noqa: PLR0913  a command's options are its parameters
     options: dict[str, Any] = dict(locals())  # each field of BenchSettings is an option
 
     from penstock.bench.record.bench_record import BenchSettings
-    from penstock.bench.report.page import write_page
-    from penstock.bench.report.summary import print_summary
-    from penstock.bench.report.terminal import print_record
+    from penstock.bench.report.page import about_text, page, record_sections, write_page
+    from penstock.bench.report.section_types import Section
+    from penstock.bench.report.sections_summary import summary_section
+    from penstock.bench.report.terminal import print_sections
     from penstock.bench.verdict.judge import without_paths
     from penstock.loaders.system.json_file import write_json
 
@@ -115,26 +106,19 @@ def bench(  # noqa: PLR0913  a command's options are its parameters
         if json_file:
             write_json(json_file, without_paths(record).as_dict())
 
-    with_caches = thorough and report is not None
-    record = _measure(data, BenchSettings(**asked), cache_tradeoff, keep, with_caches=with_caches)
-    (print_record if verbose else print_summary)(record)
+    record = _measure(data, BenchSettings(**asked), keep)
+    everything = [Section(title=about_text(record)), *record_sections(record)] if verbose else []
+    print_sections([*everything, summary_section(record, whole=verbose)])
     keep(record)
     if report:
-        write_page(without_paths(record), report)
+        write_page(page(without_paths(record)), report)
         print(f"report written to {report}")
     if save:
         _save_choice(record, save)
 
 
-def _measure(
-    data: str,
-    settings: BenchSettings,
-    tradeoff: bool | None,
-    keep: Callable[[BenchRecord], None],
-    *,
-    with_caches: bool,
-) -> BenchRecord:
-    """Run the benchmark and show how it goes on; try the kinds of caches if that is wanted.
+def _measure(data: str, settings: BenchSettings, keep: Callable[[BenchRecord], None]) -> BenchRecord:
+    """Run the benchmark and show how it goes on.
 
     keep: called with the record so far after each round.
     """
@@ -142,7 +126,6 @@ def _measure(
     from penstock.bench.checks.finding import DoctorSettings
     from penstock.bench.probe.search.candidate import BenchData
     from penstock.bench.report.live_table import LiveTable
-    from penstock.bench.run.advise_cache import wants_cache_kinds, with_cache_kinds
     from penstock.bench.run.benchmark import run_benchmark
     from penstock.bench.run.rounds import Display
     from penstock.bench.run.time_budget import TimeBudget
@@ -152,14 +135,12 @@ def _measure(
     ensure_loader_fits(DoctorSettings.of(settings), _OWN_BYTES)
     found = BenchData(training_folder(data), settings)  # which may show bars of its own: an index, a cache
     with LiveTable(lambda: budget.left) as table:
-        try_caches = wants_cache_kinds(found.source, tradeoff, default=with_caches)
         table.print(found.source.describe())
         if settings.tunes:
             what = "the backends" if settings.backend == "all" else f"settings of {settings.backend}"
             table.print(f"comparing {what} first, for at most {settings.search_seconds:.0f} s (--no-tune: defaults)")
         display = Display(begin=table.begin, measured=table.measured, recorded=keep)
-        record = run_benchmark(found, data, settings, budget, display)
-        return with_cache_kinds(found.source, record, table.begin) if try_caches else record
+        return run_benchmark(found, data, settings, budget, display)
 
 
 def _check(settings: BenchSettings) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,11 +16,18 @@ from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.probe.data.training_folder import training_folder
 
+if TYPE_CHECKING:
+    from penstock.bench.report.section_types import Section
+    from penstock.loaders.cache_build.build import BuiltCache
+    from penstock.loaders.cache_build.verify import BadImage, CacheReport
+    from penstock.loaders.data.cache.format import About
+
 cache = typer.Typer(
     help="Build a cache of a data set, from which crops are read and decoded alone; look at one, check one.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+_STORED = {"strips": "as JPEGs in strips", "file": "as the files they were", "pixels": "as pixels"}
 Cache = Annotated[Path, typer.Argument(metavar="PATH", help="A cache file, or a folder of shards.")]
 
 
@@ -46,7 +54,7 @@ def build(
 
     With --shards N, the ranks of torchrun or the tasks of a SLURM job array build N files together.
     """
-    from penstock.bench.report.cache_text import describe_build
+    from penstock.bench.report.terminal import print_sections
     from penstock.loaders.cache_build.build import build_cache
     from penstock.loaders.cache_build.build_progress import BuildDisplay, BuildProgress
     from penstock.loaders.cache_build.build_ranks import build_ranks
@@ -74,21 +82,21 @@ def build(
                 progress=display or BuildProgress(),
             )
         if ranks.rank == 0 or ranks.group is None:
-            typer.echo(describe_build(built))
+            print_sections([_build_section(built)])
 
 
 @cache.command(cls=common.NamingCommand)
 def info(path: Cache, as_json: common.AsJson = False) -> None:
     """Show what a cache holds, how it is stored and what it was built from."""
-    from penstock.bench.report.cache_text import cache_files, cache_record, describe_cache
+    from penstock.bench.report.terminal import print_sections
     from penstock.loaders.data.cache.hdf5_cache import open_cache
 
     abouts = open_cache(path).about
-    files = cache_files(path)
+    files = _cache_files(path)
     if as_json:
-        typer.echo(json.dumps(cache_record(path, files, abouts), indent=2))
+        typer.echo(json.dumps(_cache_record(path, files, abouts), indent=2))
     else:
-        typer.echo(describe_cache(path, files, abouts))
+        print_sections([_cache_section(path, files, abouts)])
 
 
 @cache.command(cls=common.NamingCommand)
@@ -99,7 +107,6 @@ def verify(
     as_json: common.AsJson = False,
 ) -> None:
     """Check every byte of a cache; exit code 4 if it is damaged, or not of --source."""
-    from penstock.bench.report.cache_text import findings_record
     from penstock.loaders.cache_build.verify import verify_against, verify_cache
     from penstock.loaders.data.cache.hdf5_cache import open_cache
     from penstock.loaders.data.cache.shards import check_shards, read_manifest
@@ -120,7 +127,7 @@ def verify(
         with ProgressBar("comparing", len(opened)) as bar:
             reports.append(verify_against(opened, data, deep=deep, progress=bar.advance))
     if as_json:
-        typer.echo(json.dumps(findings_record(reports), indent=2))
+        typer.echo(json.dumps(_findings_record(reports), indent=2))
     else:
         typer.echo("\n".join(report.describe() for report in reports))
     if not all(report.sound for report in reports):
@@ -138,13 +145,16 @@ def advise(
     rounds: common.Rounds = 3,
     seed: common.Seed = 0,
     json_file: common.JsonFile = None,
+    report: common.Page = None,
 ) -> None:
     """Say what each kind of cache of DATA would take on the disk and give in images/s, and what it would lose.
 
     Small caches of a sample are built in a temporary folder (TMPDIR), measured alternating, and removed.
     """
     from penstock.bench.record.cache_advice import AdviceSettings
-    from penstock.bench.report.terminal import print_advice
+    from penstock.bench.report.page import make_page, write_page
+    from penstock.bench.report.sections_choices import tradeoff_section
+    from penstock.bench.report.terminal import print_sections
     from penstock.bench.run.advise_cache import advise_cache
     from penstock.loaders.front.open_source import open_source
     from penstock.loaders.system.json_file import write_json
@@ -156,6 +166,124 @@ def advise(
     data = open_source(training_folder(source))
     with ProgressBar("starting") as bar:
         advice = advise_cache(data, settings, bar.show)
-    print_advice(advice)
+    section, about = tradeoff_section(advice), str(advice.data["summary"])
+    typer.echo(about)
+    print_sections([section])
     if json_file:
         write_json(json_file, asdict(advice))
+    if report:
+        write_page(make_page("cache advice", section.title, [section], about=about), report)
+
+
+def _cache_files(path: Path) -> list[bytes]:
+    """Return the files of a whole cache. Raises LoaderError E-CACHE."""
+    from penstock.loaders.data.cache.shards import shard_paths
+
+    name = os.fsencode(path)
+    return shard_paths(name) if os.path.isdir(name) else [name]
+
+
+def _cache_record(path: Path, files: Sequence[bytes], abouts: Sequence[About]) -> dict[str, Any]:
+    """Return what `penstock cache info --json` prints."""
+    from penstock.pipelines.errors import printable
+
+    first = abouts[0]
+    source_bytes, file_bytes = sum(about.source_bytes for about in abouts), sum(map(os.path.getsize, files))
+    return {
+        "path": printable(os.fsencode(path))[1:-1],
+        "shards": len(abouts),
+        "samples": sum(about.samples for about in abouts),
+        "classes": len(first.classes),
+        "encoding": first.encoding,
+        "lossless": first.coded.lossless,
+        "psnr_db": _mean_psnr(abouts),
+        "file_bytes": file_bytes,
+        "source_bytes": source_bytes,
+        "ratio": round(file_bytes / source_bytes, 4) if source_bytes else None,
+        "counts": _sum_tables([about.counts for about in abouts]),
+        "kept": _sum_tables([about.kept for about in abouts]),
+        "fingerprint": first.fingerprint,
+        "source": first.source,
+        "versions": first.versions,
+    }
+
+
+def _cache_section(path: Path, files: Sequence[bytes], abouts: Sequence[About], whose: str = "") -> Section:
+    """Return the section of what a cache holds; `whose` files they are where they are only a part of a set."""
+    from penstock.bench.report.section_types import Section
+    from penstock.pipelines.errors import count_text, size_text
+
+    record = _cache_record(path, files, abouts)
+    built, of = record["shards"], abouts[0].shard[1]
+    part = built < of
+    shards = f" in {f'{built} of ' if part else ''}{of} shards" if of > 1 else ""
+    title = (
+        f"{record['path']}: {whose if part else ''}{count_text(record['samples'], 'image')}, "
+        f"{count_text(record['classes'], 'class')}{shards} ({abouts[0].coded.describe()})"
+    )
+    source_size = size_text(record["source_bytes"])
+    lines = [f"{size_text(record['file_bytes'])}, {record['ratio'] or 0:.3f} times its source ({source_size})"]
+    counts = record["counts"]
+    stored = (f"{counts[name]:,} {text}" for name, text in _STORED.items() if counts.get(name))
+    lines.append(f"stored {', '.join(stored)}")
+    if record["kept"]:
+        kept = sorted(record["kept"].items(), key=lambda item: -item[1])
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in kept)
+        lines.append(f"JPEGs without restart markers, which are read whole: {reasons}")
+    if counts.get("bad"):
+        lines.append(f"{count_text(counts['bad'], 'bad image')}, stored as it was: reading it names its fault")
+    if not record["lossless"]:
+        psnr = record["psnr_db"]
+        lines.append("lossy" + (f": PSNR {psnr:.1f} dB against the source" if psnr is not None else ""))
+    return Section(title=title, texts=lines)
+
+
+def _build_section(built: BuiltCache) -> Section:
+    """Return the section of what a build made, for the end of its command."""
+    from penstock.bench.report.section_types import Section
+    from penstock.loaders.data.cache.shards import MANIFEST
+
+    encoded, seconds = sum(file.built for file in built.files), sum(file.seconds for file in built.files)
+    resumed = sum(file.resumed for file in built.files)
+    section = Section(title="")
+    if built.files:
+        # Of a set, the files that this process saw to: others may build theirs still.
+        files, abouts = [file.path for file in built.files], [file.about for file in built.files]
+        section = _cache_section(Path(os.fsdecode(built.path)), files, abouts, "this process: ")
+    lines = [*section.texts]
+    if seconds:
+        taken_up = f"; {resumed:,} were there from a build that was stopped" if resumed else ""
+        lines.append(f"built {encoded:,} images in {seconds:,.1f} s: {encoded / seconds:,.0f} images/s{taken_up}")
+    else:
+        lines.append("nothing to do: it was built already, of this source with these settings")
+    if not built.complete:
+        lines.append(f"not complete: {MANIFEST.decode()} is written when the last shard is there")
+    return replace(section, texts=lines)
+
+
+def _findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
+    """Return what `penstock cache verify --json` prints."""
+    from penstock.pipelines.errors import printable
+
+    def list_findings(findings: Iterable[BadImage]) -> list[dict[str, Any]]:
+        return [{"sample": f.sample, "name": printable(f.name)[1:-1], "cause": f.cause} for f in findings]
+
+    return {
+        "samples": reports[0].samples,
+        "bytes": reports[0].num_bytes,
+        "kinds": reports[0].kinds,
+        "stale": " ".join(report.stale for report in reports if report.stale),
+        "sound": all(report.sound for report in reports),
+        "damaged": list_findings(finding for report in reports for finding in report.damaged),
+        "differing": list_findings(finding for report in reports for finding in report.differing),
+    }
+
+
+def _mean_psnr(abouts: Sequence[About]) -> float | None:
+    known = [about.psnr_db for about in abouts if about.psnr_db is not None]
+    return round(sum(known) / len(known), 3) if known else None
+
+
+def _sum_tables(tables: Sequence[dict[str, int]]) -> dict[str, int]:
+    names = dict.fromkeys(name for table in tables for name in table)
+    return {name: sum(table.get(name, 0) for table in tables) for name in names}

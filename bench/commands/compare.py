@@ -53,8 +53,8 @@ def compare(
 
 
 def _print(found: Comparison) -> None:
-    from penstock.bench.report.console import plain_console, print_table
-    from penstock.bench.report.section_types import Table
+    from penstock.bench.report.section_types import Section, Table
+    from penstock.bench.report.terminal import print_sections
 
     rows = []
     for c in found.changes:
@@ -65,9 +65,7 @@ def _print(found: Comparison) -> None:
         verdict = "within the noise" if c.within_noise else "faster" if c.ratio > 1 else "slower"
         rows.append((c.kind, c.name, before, after, f"{c.ratio:.3f}", verdict))
     columns = [("what", "short"), ("measured", "short"), ("A, images/s", "short"), ("B, images/s", "short")]
-    console = plain_console()
-    print_table(Table(caption="", columns=[*columns, ("B to A", "number"), ("", "short")], rows=rows), console)
-    for difference in found.differs:
-        console.print(f"Not the same: {difference}")
-    for version in found.versions:
-        console.print(f"Versions: {version}")
+    table = Table(caption="", columns=[*columns, ("B to A", "number"), ("", "short")], rows=rows)
+    notes = [f"Not the same: {difference}" for difference in found.differs]
+    notes += [f"Versions: {version}" for version in found.versions]
+    print_sections([Section(title="", tables=[table], notes=notes)])

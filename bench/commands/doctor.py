@@ -8,7 +8,6 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
-from penstock.bench.commands.terminal_text import wrap_for_terminal
 
 if TYPE_CHECKING:
     from penstock.bench.checks.finding import Finding
@@ -74,6 +73,8 @@ def doctor(  # noqa: PLR0913  a command's options are its parameters
 
 def print_finding(finding: Finding) -> None:
     """Print one finding: its state, what was found and, unless it is ok, what fixes it."""
+    from penstock.bench.report.terminal import wrap_for_terminal
+
     colour = {"ok": "green", "warn": "yellow", "fail": "red"}[finding.state]
     typer.echo(
         f"{typer.style(f'{finding.state:5}', fg=colour)} {finding.name:30} {wrap_for_terminal(finding.found, _INDENT)}"

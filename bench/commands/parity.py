@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,8 +55,8 @@ def parity(
 
 
 def _print(record: ParityRecord) -> None:
-    from penstock.bench.report.console import plain_console, print_table
-    from penstock.bench.report.section_types import Table
+    from penstock.bench.report.section_types import Section, Table
+    from penstock.bench.report.terminal import print_sections
 
     rows = []
     for pair in record.pairs:
@@ -71,20 +70,13 @@ def _print(record: ParityRecord) -> None:
     numbers = [(name, "number") for name in ("mean", "99.9 %", "max", "worst image")]
     columns = [("engine", "text"), ("engine", "short"), ("stream", "short"), *numbers, ("", "short")]
     caption = f"{record.data.describe()}\n{record.images:,} images compared; distances in levels, 0 to 255"
-    print_table(Table(caption=caption, columns=columns, rows=rows), plain_console())
-    for line in _tolerances(record):
-        typer.echo(line)
-    for left in record.left_out:
-        typer.echo(f"left out: {left.name}: {left.cause} ({left.fix})")
-    for pair in record.outside:
-        typer.echo(f"outside: {pair.first} and {pair.second}: {'; '.join(pair.outside())}")
-    typer.echo(_verdict_line(record))
-
-
-def _tolerances(record: ParityRecord) -> Iterator[str]:
-    yield "stream: order, labels, crops, flips and ledger, always equal; pixels at most:"
+    notes = ["stream: order, labels, crops, flips and ledger, always equal; pixels at most:"]
     for tolerance in dict.fromkeys(pair.tolerance for pair in record.pairs):
-        yield f"{tolerance.name}: mean {tolerance.mean:g}, 99.9 % {tolerance.p99_9} ({tolerance.why})"
+        notes.append(f"{tolerance.name}: mean {tolerance.mean:g}, 99.9 % {tolerance.p99_9} ({tolerance.why})")
+    notes += [f"left out: {left.name}: {left.cause} ({left.fix})" for left in record.left_out]
+    notes += [f"outside: {pair.first} and {pair.second}: {'; '.join(pair.outside())}" for pair in record.outside]
+    table = Table(caption=caption, columns=columns, rows=rows)
+    print_sections([Section(title="", tables=[table], notes=[*notes, _verdict_line(record)])])
 
 
 def _verdict_line(record: ParityRecord) -> str:

@@ -18,11 +18,12 @@ def report(
 ) -> None:
     """Make the page of a benchmark record: tables, plots and verdict in one HTML file."""
     from penstock.bench.record.bench_record import read_record
+    from penstock.bench.report.page import page as page_of
     from penstock.bench.report.page import write_page
 
     measured = read_record(record)
     try:
-        write_page(measured, page)
+        write_page(page_of(measured), page)
     except (KeyError, TypeError, ValueError) as error:  # parts that do not fit together
         named = f"{type(error).__name__}: {error}"
         raise ValueError(f"{record}: not a record of `penstock bench` ({named})") from None

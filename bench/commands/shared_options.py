@@ -83,6 +83,9 @@ Model = Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")]
 Seconds = Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Number of rounds; each makes every measurement once.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the record here.", callback=writable)]
+Page = Annotated[
+    Path | None, typer.Option(dir_okay=False, callback=writable, help="Write a page of tables and plots here (HTML).")
+]
 OnRepaired = Annotated[
     str | None,
     typer.Option(

@@ -11,7 +11,6 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
-from penstock.bench.commands.terminal_text import wrap_for_terminal
 from penstock.bench.probe.data.training_folder import training_folder
 
 if TYPE_CHECKING:
@@ -194,7 +193,8 @@ def _train(job: TrainingJob, plan: CheckpointPlan | None, json_file: Path | None
 
 
 def _find_lr(job: TrainingJob, file: Path) -> None:
-    from penstock.bench.report.lr_sweep_page import write_sweep_page
+    from penstock.bench.report.page import make_page, write_page
+    from penstock.bench.report.sections_choices import sweep_section
     from penstock.bench.train.rank_group import is_first_rank
 
     sweep, lr = job.sweep_lr()
@@ -202,7 +202,10 @@ def _find_lr(job: TrainingJob, file: Path) -> None:
     _write(file, document)
     _say(f"the loss falls fastest at a learning rate of {sweep.suggestion:.3g}: --lr {lr:.3g}")
     if is_first_rank():
-        write_sweep_page(document, file.with_suffix(".html"))
+        title = f"The loss falls fastest at a learning rate of {sweep.suggestion:.2g}"
+        about = f"{len(sweep.rates):,} updates"
+        made = make_page("learning-rate sweep", title, [sweep_section(document)], about=about)
+        write_page(made, file.with_suffix(".html"))
 
 
 def _find_batch_size(job: TrainingJob, budget_gib: float | None) -> None:
@@ -218,6 +221,7 @@ def _find_batch_size(job: TrainingJob, budget_gib: float | None) -> None:
 
 
 def _line(report: EpochReport) -> str:
+    from penstock.bench.report.terminal import wrap_for_terminal
     from penstock.loaders.order.ledger import EpochLedger
 
     accuracy = f"  accuracy {report.validation.accuracy:6.1%}" if report.validation else ""

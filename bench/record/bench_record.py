@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 
 from penstock.bench.record.advice import Advice, Verdict
-from penstock.bench.record.cache_advice import CacheAdvice
 from penstock.bench.record.loader_time import StoreTime, Traffic, WorkerTime
 from penstock.bench.record.resources import Resources
 from penstock.loaders.system.json_file import decode_json
@@ -232,7 +231,6 @@ class BenchRecord:
         candidates: what the search tried.
         chosen: what to use; not the loader where the final rounds found another backend to be faster.
         applied: what became of the verdict's advice when it was taken.
-        cache: what each kind of cache of the data would take and give, where that was measured.
         store: what remote storage gives without a loader; None for data on this machine.
         notes: what was left out, and why.
         ledger: number of epochs that the loader began, what became of their samples, and the bad ones, each once.
@@ -252,7 +250,6 @@ class BenchRecord:
     store: StoreTime | None = None
     notes: tuple[str, ...] = ()
     applied: tuple[TriedAdvice, ...] = ()
-    cache: CacheAdvice | None = None
     ledger: dict[str, Any] | None = None
     verdict: Verdict | None = None
 

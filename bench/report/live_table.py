@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.bench.record.bench_record import KIND_NAMES
-from penstock.bench.report.console import plain_console
+from penstock.bench.report.terminal import plain_console
 from penstock.bench.report.text import rate_text, shown, spread_text
 
 _SEARCH = "search"  # kind of a short measurement of the search

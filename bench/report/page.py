@@ -1,8 +1,8 @@
-"""The report page: a benchmark record as one HTML file that needs nothing else."""
+"""The report page: sections, such as those of a benchmark record, as one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from penstock.bench.report.sections_choices import (
     machine_section,
     repeat_section,
     search_sections,
-    tradeoff_section,
 )
 from penstock.bench.report.sections_measured import measurements_section, over_time_section, step_section
 from penstock.bench.report.text import hindrance_text, rate_text, rounds_text, shown, spread_text
@@ -38,31 +37,42 @@ def page(record: BenchRecord) -> str:
     record whose parts do not fit together.
     """
     verdict = record.verdict
-    return fill_template(
-        kicker="Penstock benchmark report",
-        title=_title(record),
+    return make_page(
+        "benchmark report",
+        _title(record),
+        record_sections(record),
         sentence=verdict.sentence if verdict else "",
         about=about_text(record),
         tiles=_tiles(record),
-        sections=record_sections(record),
     )
 
 
-def write_page(record: BenchRecord, path: Path) -> None:
-    """Write the page to `path`, whose folder is made where it is missing. Raises what `page` does, OSError."""
-    text = page(record)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8")
-
-
-def fill_template(**about: Any) -> str:
-    """Return the template filled in; every text is escaped where the template puts it, whatever it holds."""
+def make_page(
+    kind: str,
+    title: str,
+    sections: Sequence[Section],
+    *,
+    about: str,
+    sentence: str = "",
+    tiles: Sequence[Mapping[str, str]] = (),
+) -> str:
+    """Return a page as HTML; every text is escaped where the template puts it, whatever it holds."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finish
     )
-    return environment.from_string(_TEMPLATE.read_text("utf-8")).render(about).lstrip() + "\n"
+    template = environment.from_string(_TEMPLATE.read_text("utf-8"))
+    filled = template.render(
+        kicker=f"Penstock {kind}", title=title, sentence=sentence, about=about, tiles=tiles, sections=sections
+    )
+    return filled.lstrip() + "\n"
+
+
+def write_page(made: str, path: Path) -> None:
+    """Write a page to `path`; the folder is made where it is missing. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(made, "utf-8")
 
 
 def _finish(value: Any) -> Any:
@@ -78,7 +88,6 @@ def record_sections(record: BenchRecord) -> list[Section]:
         step_section(record),
         over_time_section(record),
         *search_sections(record),
-        tradeoff_section(record.cache),
         machine_section(record),
         repeat_section(record),
     ]

@@ -1,19 +1,21 @@
-"""Sections of the report page on what can be chosen: changes, candidates, caches; and on how to repeat the run."""
+"""Sections on what can be chosen: changes, candidates, caches, the learning rate; and on how to repeat the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.bench.record.advice import Advice
 from penstock.bench.record.bench_record import KIND_NAMES, BenchRecord, Tried, TriedAdvice
 from penstock.bench.record.cache_advice import CacheAdvice, StorageKind
-from penstock.bench.report.charts import Bar, BarChart
+from penstock.bench.report.charts import Bar, BarChart, Line, LineChart, log_share, log_ticks, ticks
 from penstock.bench.report.section_types import Figure, Section, Table
 from penstock.bench.report.text import rate_text, repeat_command, spread_text, times_text
 from penstock.pipelines.errors import size_text
 
 _ROOM = 1.05  # beyond the longest bar
+_FIRST_UPDATES = 10  # of a sweep, before the loss diverges: they set the scale
+_LOSS_ROOM = 1.5  # times the highest of their losses
 
 
 def changes_section(record: BenchRecord) -> Section:
@@ -93,11 +95,8 @@ def _candidate_row(tried: Tried) -> tuple[str, ...]:
     return tried.name, rate_text(tried.images_per_s), processors, memory, tried.why
 
 
-def tradeoff_section(cache: CacheAdvice | None) -> Section:
+def tradeoff_section(cache: CacheAdvice) -> Section:
     """Return the section of what each kind of cache of the data would take and give."""
-    title = "What a cache would take and give"
-    if not cache or not cache.offers:
-        return Section(title=title, missing="penstock bench --cache-tradeoff DATA measures it, of files")
     settings, files = cache.settings, cache.offers[0].images_per_s
     rows = [_storage_row(each, files) for each in cache.offers]
     columns = [("stored as", "text"), ("whole data", "number"), ("images/s", "number")]
@@ -109,7 +108,7 @@ def tradeoff_section(cache: CacheAdvice | None) -> Section:
     )
     rates, sizes = zip(*map(_storage_bars, cache.offers), strict=True)
     return Section(
-        title=title,
+        title="What a cache would take and give",
         texts=[about],
         figures=[
             Figure(chart=_bars(rates, "images/s"), caption="Longer is faster."),
@@ -145,6 +144,29 @@ def _storage_bars(stored: StorageKind) -> tuple[Bar, Bar]:
 def _bars(bars: list[Bar] | tuple[Bar, ...], axis: str) -> BarChart:
     limit = _ROOM * max((max(bar.end, *(bar.spread or (0.0,))) for bar in bars), default=0.0)
     return BarChart(rows=bars, axis=axis, limit=limit or 1.0)
+
+
+def sweep_section(sweep: Mapping[str, Any]) -> Section:
+    """Return the section of what `penstock train --find-lr` writes as JSON: loss over learning rate."""
+    rates, low, high = sweep["rates"], min(sweep["rates"]), max(sweep["rates"])
+    top = _LOSS_ROOM * max(sweep["smoothed"][:_FIRST_UPDATES]) or 1.0
+    suggestion = f"{sweep['suggestion']:.2g}"
+
+    def line(label: str, kind: str, losses: Sequence[float]) -> Line:
+        points = [(log_share(rate, low, high), loss / top) for rate, loss in zip(rates, losses, strict=True)]
+        return Line(label=label, kind=kind, parts=[points])
+
+    chart = LineChart(
+        lines=[line("loss of each update", "work", sweep["losses"]), line("running mean", "loader", sweep["smoothed"])],
+        x_axis="learning rate",
+        y_axis="loss",
+        x_ticks=list(log_ticks(low, high)),
+        y_ticks=list(ticks(top)),
+        marks=[(f"{100 * log_share(sweep['suggestion'], low, high):.2f}%", f"suggestion {suggestion}")],
+        text=f"Line chart, loss over learning rate, from {low:.2g} to {high:.2g}. Suggestion: {suggestion}.",
+    )
+    caption = "The learning rate grows from update to update; the suggestion is where the running mean falls fastest."
+    return Section(title="Loss over learning rate", figures=[Figure(chart=chart, caption=caption)])
 
 
 def machine_section(record: BenchRecord) -> Section:

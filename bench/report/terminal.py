@@ -1,47 +1,92 @@
-"""The sections of a record's page as text for the terminal."""
+"""Sections as text for the terminal: those of the page, and those of commands."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable
+from typing import Any
+
 from rich.console import Console
+from rich.table import Table as TextTable
+from rich.text import Text
 
-from penstock.bench.record.bench_record import BenchRecord
-from penstock.bench.record.cache_advice import CacheAdvice
-from penstock.bench.report.console import plain_console, plain_text, print_table
-from penstock.bench.report.page import about_text, record_sections
-from penstock.bench.report.section_types import Section
-from penstock.bench.report.sections_choices import tradeoff_section
-from penstock.bench.report.summary import summary
+from penstock.bench.report.section_types import Section, Table
+from penstock.bench.report.text import shown
 
-
-def print_record(record: BenchRecord) -> None:
-    """Print everything that a record holds to standard output, and the summary at the end."""
-    console = plain_console()
-    console.print(plain_text(about_text(record)))
-    for section in record_sections(record):
-        console.print()
-        print_section(section, console)
-    console.print()
-    console.print(summary(record, whole=True))
+_LEAST_WIDTH = 20
 
 
-def print_advice(advice: CacheAdvice) -> None:
-    """Print the ways to store the data to standard output."""
-    console = plain_console()
-    console.print(plain_text(advice.data["summary"]))
-    print_section(tradeoff_section(advice), console)
+def plain_console(**options: Any) -> Console:
+    """Return a console of rich that prints text as it is: `[red]` in a name is no markup, `:smile:` no emoji."""
+    return Console(markup=False, emoji=False, highlight=False, **options)
 
 
-def print_section(section: Section, console: Console) -> None:
-    """Print a section; of its charts only those whose figures stand in no table, in words."""
-    charts = [figure.chart.text for figure in section.figures if not section.tables]
-    console.print(plain_text(section.title, "bold"))
-    for text in (*section.texts, *charts):
-        console.print(plain_text(text))
-    for table in section.tables:
-        print_table(table, console)
-    for heading, pairs in section.facts:
-        console.print(plain_text(f"{heading}: {', '.join(f'{name} {value}' for name, value in pairs)}"))
-    for code in section.code:
-        console.print(plain_text(f"{code['caption']}\n{code['text']}"), soft_wrap=True)
-    for note in section.notes:
-        console.print(plain_text(note))
+def print_sections(sections: Iterable[Section], console: Console | None = None) -> None:
+    """Print sections, to standard output by default; lines are broken between words, and only on a terminal.
+
+    Of the charts only those are printed, in words, whose figures stand in no table.
+    """
+    console = console or plain_console()
+    for number, section in enumerate(sections):
+        if number:
+            console.print()
+        charts = [figure.chart.text for figure in section.figures if not section.tables]
+        _print_lines(console, [section.title] if section.title else [], "bold")
+        _print_lines(console, (*section.texts, *charts))
+        for table in section.tables:
+            _print_table(table, console)
+        _print_lines(
+            console,
+            (f"{heading}: {', '.join(f'{name} {value}' for name, value in pairs)}" for heading, pairs in section.facts),
+        )
+        _print_lines(console, section.notes)
+        for code in section.code:
+            console.print(_plain_text("\n".join(filter(None, code.values()))), soft_wrap=True)
+
+
+def _print_lines(console: Console, lines: Iterable[Any], style: str = "") -> None:
+    for line in lines:
+        console.print(_plain_text(line, style), soft_wrap=not console.is_terminal)
+
+
+def _plain_text(value: Any, style: str = "") -> Text:
+    return Text(str(shown(value)), style=style)
+
+
+def _print_table(table: Table, console: Console) -> None:
+    """Print a table between its caption and its long texts, each of which has a line: a column would be a word wide.
+
+    Figures are never broken or cut; names are broken where the screen is narrow, and those of columns above figures.
+    """
+    columns = [number for number, (_, kind) in enumerate(table.columns) if not number or kind != "text"]
+    drawn = TextTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number in columns:
+        name, kind = table.columns[number]
+        if kind == "number":
+            width = max((len(row[number]) for row in table.rows), default=0) or len(name)
+            head = textwrap.fill(name, width, break_long_words=False)
+            drawn.add_column(head, justify="right", no_wrap=True)
+        else:
+            drawn.add_column(name, overflow="fold")
+    for row in table.rows:
+        drawn.add_row(*(_plain_text(row[number]) for number in columns))
+    if console.measure(drawn, options=console.options.update(max_width=1_000)).maximum > console.width:
+        drawn.padding = (0, 1, 0, 0)  # before a name is broken
+    _print_lines(console, [table.caption] if table.caption else [], "dim")
+    console.print(drawn)
+    texts = [number for number in range(len(table.columns)) if number not in columns]
+    _print_lines(console, (f"{row[0]}: {row[number]}" for row in table.rows for number in texts if row[number]))
+
+
+def wrap_for_terminal(text: str, indent: int) -> str:
+    """Return text broken between words, its further lines after `indent` spaces; as it is where no terminal shows it.
+
+    The first line may begin up to three columns right of `indent`.
+    """
+    if not sys.stdout.isatty():
+        return text
+    width = max(_LEAST_WIDTH, shutil.get_terminal_size().columns - indent - 3)
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False, drop_whitespace=True)
+    return f"\n{'':{indent}}".join(lines)

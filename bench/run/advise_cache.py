@@ -14,7 +14,6 @@ from statistics import median
 import torch
 
 from penstock.bench.probe.data.wrapped_sources import repeat_source, sample_of
-from penstock.bench.record.bench_record import BenchRecord
 from penstock.bench.record.cache_advice import FILES, LOSSLESS, AdviceSettings, CacheAdvice, StorageKind
 from penstock.bench.record.environment import describe_environment
 from penstock.bench.record.loader_rate import loader_rate
@@ -35,8 +34,6 @@ ENCODINGS = (
     Encoding(kind="raw", resize=256),
 )
 _BATCHES = 50  # of an epoch, so that few of them are the slow first ones
-_MAX_ROUNDS = 3
-_MAX_SECONDS = 2.0  # in a benchmark: six ways of storing differ enough to be seen in less time than a ceiling
 
 OnProgress = Callable[[int, int, str], None]
 
@@ -86,34 +83,6 @@ def advise_cache(
         ),
         notes=tuple(notes),
     )
-
-
-def wants_cache_kinds(source: Source, asked: bool | None, *, default: bool) -> bool:
-    """Return whether a benchmark tries the caches of `source`: as asked for, or `default` where it is none itself.
-
-    Raises ValueError if it was asked for of a cache.
-    """
-    cached = is_cache(source)
-    if asked and cached:
-        raise ValueError("--cache-tradeoff needs a folder of images, and the data are a cache already")
-    return asked if asked is not None else default and not cached
-
-
-def with_cache_kinds(source: Source, record: BenchRecord, progress: OnProgress) -> BenchRecord:
-    """Return the record with what each kind of cache of `source` takes and gives; a note where none can be tried."""
-    wanted = record.settings
-    settings = AdviceSettings(
-        size=wanted.size,
-        batch_size=wanted.batch_size,
-        workers=record.workers,
-        seconds=min(wanted.seconds, _MAX_SECONDS),
-        rounds=int(min(_MAX_ROUNDS, wanted.most_rounds)),
-        seed=wanted.seed,
-    )
-    try:
-        return replace(record, cache=advise_cache(source, settings, progress))
-    except LoaderError as error:  # what was measured before is not lost to a full disk
-        return replace(record, notes=(*record.notes, f"the cache trade-off was left out: {error.cause}"))
 
 
 def _file_bytes(sample: Source) -> int:

@@ -15,20 +15,14 @@ from command_line import penstock_here
 
 from penstock.bench.record.bench_record import BenchSettings
 from penstock.bench.report.charts import Bar, ticks
-from penstock.bench.report.lr_sweep_page import write_sweep_page
-from penstock.bench.report.page import page
-from penstock.bench.report.sections_choices import changes_section
+from penstock.bench.report.page import make_page, page
+from penstock.bench.report.sections_choices import changes_section, sweep_section
 from penstock.bench.report.sections_measured import rates_chart, step_lanes, step_section
 from penstock.bench.report.text import repeat_command
-from penstock.bench.run import advise_cache
-from penstock.bench.run.advise_cache import wants_cache_kinds, with_cache_kinds
-from penstock.loaders import open_source
-from penstock.loaders.cache_build.build import build_cache
-from penstock.pipelines.errors import LoaderError
 
 RESULTS = Path(__file__).resolve().parents[3] / "bench" / "results"
 VOID = ("meta", "br")
-CHARTS = 7  # rates, lanes, over time alone and with the model, candidates, and two of caches
+CHARTS = 5  # rates, lanes, over time alone and with the model, and candidates
 
 
 class Page:
@@ -105,18 +99,16 @@ def test_every_measurement_is_in_the_table_and_in_the_chart(made: str) -> None:
 
 def test_what_limits_and_what_to_change_are_said(made: str) -> None:
     read = Page(made)
-    for words in ("1,779 images/s from the loader; the limit is the model", "a peer was left out", "raw was left out"):
+    for words in ("1,779 images/s from the loader; the limit is the model", "a peer was left out"):
         assert words in read.text, words
     for row in (
         ["--workers 4", "loader", "1,700", "3,000", "1.76 ×", "2,720", "1.60 ×", "there are processors left"],
-        ["--resize 400 --quality 90", "8.0 MB", "3,000", "2,700 to 3,300", "1.68 ×", "34.6 dB"],
         ["penstock, torch backend", "1,690, 1,868", "1,601", "1,957"],
     ):
         assert row in read.rows
     assert read.row("more memory")[-1] == "not tried: there is none"
     assert read.row("hdf5 of the cache")[1:4] == ["2,400", "1.8", "850 MB"]
     assert read.row("dali of the files")[-1] == "DALI is not installed"
-    assert "--resize 400 --quality 90, 34.6 dB: 40 kB" in read.charts[-1]
 
 
 def test_advice_that_was_not_tried_has_no_columns_for_it() -> None:
@@ -144,7 +136,7 @@ def test_strings_of_the_user_stay_text_wherever_they_stand() -> None:
     changed["applied"][0]["what"] = HOSTILE
     for each in changed["measured"]:
         each["name"] = f"{each['name']} {HOSTILE}"
-    for each in changed["candidates"] + changed["cache"]["offers"]:
+    for each in changed["candidates"]:
         each["name"] = HOSTILE
     made = page(restored(changed))
     made.encode("utf-8")
@@ -153,11 +145,11 @@ def test_strings_of_the_user_stay_text_wherever_they_stand() -> None:
     assert not re.search(r"\bid=", read.attributes)
     assert not re.search("[\x00\u202e\ud800\t]", made)
     escaped = HOSTILE[: HOSTILE.index("\u202e")] + "\\u202egnp.exe\\x00\\ud800\\t"
-    assert read.text.count(escaped) > 50  # in tables and in charts
+    assert read.text.count(escaped) > 45  # in tables and in charts
     assert [escaped in text for text in read.charts] == [
         True,
         False,
-        *[True] * 5,
+        *[True] * 3,
     ]  # the step's parts have no such names
 
 
@@ -181,7 +173,7 @@ def test_every_record_in_the_repository_gives_a_page(name: str) -> None:
     read = Page(page(restored(document)))
     assert (read.is_balanced, len(read.charts)) == (True, charts)
     if name.startswith("cpu-2-photos"):  # of an old version
-        for words in ("that gave no advice", "that did not keep it", "bench --cache-tradeoff DATA measures it"):
+        for words in ("that gave no advice", "that did not keep it"):
             assert words in read.text, words
 
 
@@ -268,11 +260,10 @@ def test_no_error_tick_reaches_into_the_figure_of_its_bar() -> None:
         assert left + width <= figure + 0.011  # both are rounded
 
 
-def test_a_sweep_of_learning_rates_is_a_page_with_its_lines(tmp_path: Path) -> None:
+def test_a_sweep_of_learning_rates_is_a_page_with_its_lines() -> None:
     rates, losses = [10.0**power for power in range(-5, 1)], [2.0, 1.9, 1.0, 0.5, 4.0, 400.0]
     sweep = {"rates": rates, "losses": losses, "smoothed": losses, "suggestion": 1e-3, "lr": 1e-3}
-    write_sweep_page(sweep, tmp_path / "sweep.html")
-    made = (tmp_path / "sweep.html").read_text("utf-8")
+    made = make_page("sweep", "x", [sweep_section(sweep)], about="6 updates")
     read = Page(made)
     assert read.is_balanced
     assert "from 1e-05 to 1. Suggestion: 0.001." in read.charts[0]
@@ -299,10 +290,8 @@ def test_bench_and_report_write_the_same_page(photos: Path, tmp_path: Path) -> N
     first, written, second = tmp_path / "pages" / "a.html", tmp_path / "a.json", tmp_path / "b.html"
     fast = "--model none --workers 0 --batch-size 4 --size 32 --seconds 0.1 --rounds 1"
     more = "--backend torch --device cpu --decoder simplejpeg --no-tune --thorough --verbose"
-    done = penstock_here("bench", photos, *f"{fast} {more}".split(), "--json", written, "--report", first)
-    assert "penstock cache build" in done.stdout  # the trade-off's table
+    penstock_here("bench", photos, *f"{fast} {more}".split(), "--json", written, "--report", first)
     record = json.loads(written.read_text())
-    assert [offer["name"] for offer in record["cache"]["offers"]][:2] == ["files", "cache"]
     assert str(tmp_path.parent) not in written.read_text()
     assert "'DATA'," in record["verdict"]["call"]
     over_time = {each["kind"]: each["over_time"] for each in record["measured"]}
@@ -312,13 +301,12 @@ def test_bench_and_report_write_the_same_page(photos: Path, tmp_path: Path) -> N
     assert first.read_bytes() == second.read_bytes()
     read = Page(first.read_text("utf-8"))
     assert read.row(SIMPLEJPEG, "ceiling")
-    assert len(read.charts) == 5
+    assert len(read.charts) == 3
 
 
 DAMAGES: tuple[dict[str, Any], ...] = (
     {"measured": [{"kind": "loader"}]},
     {"workers": None},
-    {"cache": {"offers": [{}]}},
     {"environment": {}},
     {"settings": {"dtype": "int8"}},
 )
@@ -331,25 +319,3 @@ def test_invalid_record_is_refused_in_one_line(text: str, tmp_path: Path) -> Non
     assert re.search(r"a\.json'?: not a record of `penstock bench` \(.*\)\n$", done.stderr), done.stderr
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert not (tmp_path / "a.html").exists()
-
-
-def test_caches_are_tried_by_default_of_files_only(photos: Path, tmp_path: Path) -> None:
-    files = open_source(photos)
-    build_cache(files, tmp_path / "x.h5", workers=0)
-    cache = open_source(tmp_path / "x.h5")
-    assert [wants_cache_kinds(files, asked, default=True) for asked in (None, True, False)] == [True, True, False]
-    assert [wants_cache_kinds(cache, asked, default=True) for asked in (None, False)] == [False, False]
-    assert not wants_cache_kinds(files, None, default=False)
-    with pytest.raises(ValueError, match="a cache already"):
-        wants_cache_kinds(cache, True, default=False)
-
-
-def test_a_trade_off_that_fails_costs_no_measurement(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise LoaderError("E-NOSPC", "the disk is full")
-
-    monkeypatch.setattr(advise_cache, "advise_cache", full)
-    before = restored({**document(), "cache": None})
-    after = with_cache_kinds(open_source(photos), before, lambda *_: None)
-    assert after.notes == (*before.notes, "the cache trade-off was left out: the disk is full")
-    assert (after.cache, after.measured) == (None, before.measured)

@@ -16,7 +16,8 @@ from penstock.bench.commands.bench import _save_choice
 from penstock.bench.record.bench_record import BenchRecord, Measured
 from penstock.bench.report.live_table import LiveTable
 from penstock.bench.report.page import page
-from penstock.bench.report.summary import split_advice, summary
+from penstock.bench.report.sections_summary import split_advice, summary_section
+from penstock.bench.report.terminal import print_sections
 from penstock.bench.verdict.judge import judge
 
 
@@ -25,9 +26,9 @@ def judged(made: BenchRecord) -> BenchRecord:
 
 
 def screen(made: BenchRecord, width: int = 80) -> list[str]:
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(summary(made))
-    return console.export_text().splitlines()
+    file = io.StringIO()
+    print_sections([summary_section(made)], Console(width=width, file=file, force_terminal=True, color_system=None))
+    return file.getvalue().splitlines()
 
 
 FULL = record(
@@ -46,11 +47,13 @@ FULL = record(
 
 def test_the_end_of_a_run_fits_on_one_screen() -> None:
     made = judged(replace(FULL, notes=("not measured in 120 s (--budget): " + "much " * 40,)))
+    assert made.verdict is not None
     lines = screen(made)
     assert len(lines) <= 24
-    assert max(map(len, lines)) <= 80
+    call = next(number for number, line in enumerate(lines) if line.startswith("from penstock"))
+    assert max(map(len, lines[:call])) <= 80
+    assert lines[call:] == made.verdict.call.splitlines()  # as it is, to be pasted
     text = " ".join(" ".join(lines).split())
-    assert made.verdict is not None
     for words in (
         made.verdict.sentence,
         "2,000 1,800 to 2,400",
@@ -68,7 +71,9 @@ def test_advice_and_ratios_are_whole_on_any_screen(width: int) -> None:
     advice = replace(split_advice(made)[0][0], what="--workers 8, " * 12 + "--requests 256")
     assert made.verdict is not None
     made = replace(made, verdict=replace(made.verdict, advice=(advice,)))
-    lines = screen(made, width)
+    assert made.verdict is not None
+    whole = "\n".join(screen(made, width))
+    lines = whole.removesuffix(made.verdict.call.rstrip()).splitlines()
     assert max(map(len, lines)) <= width
     assert f"Faster: {advice.what}: 3,000 images/s predicted" in " ".join(" ".join(lines).split())
     assert "…" not in "".join(lines)

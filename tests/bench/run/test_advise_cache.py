@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,7 @@ from processes import eventually
 
 from penstock.bench.probe.data.wrapped_sources import sample_of
 from penstock.bench.record.cache_advice import FILES, LOSSLESS, AdviceSettings
+from penstock.bench.report.sections_choices import tradeoff_section
 from penstock.bench.report.text import rate_text
 from penstock.bench.run import advise_cache as cache_advice
 from penstock.bench.run.advise_cache import ENCODINGS, advise_cache, build_options
@@ -83,7 +85,7 @@ def test_what_cannot_be_built_here_is_left_out_with_its_reason(photos: Path, mon
     monkeypatch.setattr(cache_advice, "build_cache", refusing)
     advice = advise_cache(open_source(photos), FAST, lambda *_: None, (ENCODINGS[0], ENCODINGS[-1]))
     assert [offer.name for offer in advice.offers] == [FILES, "--encoding raw --resize 256"]
-    assert advice.notes == ("jpeg, lossless was left out: jpegtran is not here",)
+    assert tradeoff_section(advice).notes == ("jpeg, lossless was left out: jpegtran is not here",)
 
 
 def test_a_cache_is_no_data_to_advise_on(photos: Path, tmp_path: Path) -> None:
@@ -97,19 +99,23 @@ def test_options_are_those_of_the_command(encoding: Encoding, options: str) -> N
     assert build_options(encoding) == options
 
 
-def test_the_command_prints_a_table_and_writes_the_record(photos: Path, tmp_path: Path) -> None:
+def test_the_command_prints_a_table_and_writes_record_and_page(photos: Path, tmp_path: Path) -> None:
     fast = ("--sample", 8, "--seconds", 0.1, "--rounds", 1, "--workers", 0, "--size", 32, "--batch-size", 4)
-    run = penstock_here("cache", "advise", photos, *fast, "--json", tmp_path / "a.json", env={"COLUMNS": "80"})
+    written = ("--json", tmp_path / "a.json", "--report", tmp_path / "a.html")
+    run = penstock_here("cache", "advise", photos, *fast, *written, env={"COLUMNS": "80"})
     assert (run.returncode, run.stderr) == (0, "")
     document = json.loads((tmp_path / "a.json").read_text())
     assert document["data"]["sample"] == 8
     assert "…" not in run.stdout  # nothing is cut, and the options of a row stand in one line
     lines = [" ".join(line.split()) for line in run.stdout.splitlines()]
+    rates, sizes = re.findall(r'role="img" aria-label="([^"]*)"', (tmp_path / "a.html").read_text("utf-8"))
     for offer in document["offers"]:
         begin = f"{offer['name']} {size_text(round(offer['whole_bytes']))} "
         (line,) = [line for line in lines if line.startswith(begin)]
         rate, of_files = offer["images_per_s"], document["offers"][0]["images_per_s"]
         shown = rate_text(rate)
+        assert re.search(rf"{offer['name']}, [^:]*: {shown}[;.]", rates)
+        assert re.search(rf"{offer['name']}, [^:]*: {offer['bytes_an_image'] / 1e3:,.0f} kB", sizes)
         assert f" {shown} {shown} to {shown} {rate / of_files:.2f} × " in line  # of the one round
         assert line.endswith("lossless" if offer["lossless"] else f"{offer['psnr_db']:.1f} dB")
 

@@ -184,7 +184,7 @@ def test_the_verdict_is_computed_once_for_every_output(
     judged: list[str] = []
     monkeypatch.setattr("penstock.bench.verdict.judge.advise", lambda record, limit: (judged.append(limit), ())[1])
     small = "--backend torch --model none --workers 0 --batch-size 8 --size 32 --device cpu"
-    short = "--thorough --seconds 0.1 --rounds 1 --no-cache-tradeoff --apply"
+    short = "--thorough --seconds 0.1 --rounds 1 --apply"
     files = tmp_path / "record.json", tmp_path / "page.html"
     run = penstock_here("bench", photos, *f"{small} {short}".split(), "--json", files[0], "--report", files[1])
     assert (run.returncode, files[1].is_file()) == (0, True)

@@ -61,15 +61,6 @@ def document() -> dict[str, Any]:
             _tried("hdf5 of the cache", images_per_s=2400.0, cpu_cores=1.8, memory_mb=850.0),
             _tried("dali of the files", why="DALI is not installed"),
         ],
-        "cache": {
-            "settings": {"batch_size": 64, "rounds": 2, "seconds": 2.0},
-            "data": {"sample": 150, "summary": "200 images"},
-            "environment": {},
-            "workers": 2,
-            "notes": ["raw was left out: no room"],
-            "offers": [_offer("files", 110_000, 1790.0), _offer("cache", 112_000, 2420.0)]
-            + [_offer(f"--resize {size} --quality 90", 100 * size, 3000.0, 34.56) for size in (500, 400)],
-        },
         "verdict": {
             "limit": "model",
             "sentence": "The model limits: 81 images/s.",
@@ -87,15 +78,3 @@ def restored(made: dict[str, Any]) -> BenchRecord:
 def _tried(name: str, **more: Any) -> dict[str, Any]:
     backend, _, data = name.partition(" of the ")
     return {"name": name, "backend": backend, "decoder": "simplejpeg", "cached": data == "cache", "options": {}, **more}
-
-
-def _offer(name: str, size: int, rate: float, psnr_db: float | None = None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "lossless": psnr_db is None,
-        "bytes_an_image": float(size),
-        "whole_bytes": 200.0 * size,
-        "images_per_s": rate,
-        "rounds": [0.9 * rate, 1.1 * rate],
-        "psnr_db": psnr_db,
-    }

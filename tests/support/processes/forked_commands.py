@@ -248,7 +248,6 @@ def _serve() -> None:
     import penstock.bench.commands.iterate
     import penstock.bench.commands.synth
     import penstock.bench.commands.train
-    import penstock.bench.report.cache_text
     import penstock.loaders.cache_build.build
     import penstock.loaders.cache_build.build_ranks
     import penstock.loaders.data.sources.contract
