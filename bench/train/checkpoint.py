@@ -101,6 +101,8 @@ def load_checkpoint(
         _check_same_validation(path, state.get("validation"), validation)
         step.module.load_state_dict(state["model"])
         step.optimizer.load_state_dict(state["optimizer"])
+        if any(step.optimizer.defaults.keys() - group.keys() for group in step.optimizer.param_groups):
+            raise _unusable(path, "its optimiser is of another version")  # as lars and lamb before they were timm's
         step.scaler.load_state_dict(state["scaler"])
         _restore_schedule(step, state)
         torch.set_rng_state(state["random"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable
 from types import ModuleType
 from typing import cast
@@ -137,7 +138,7 @@ def build_model(settings: TrainSettings, num_classes: int) -> nn.Module:
             if getattr(settings, option) != plain:
                 raise ValueError(f"{option} is for the bundled models ({', '.join(MODELS)}), not for {name!r}")
         check_model(name)
-        return cast(nn.Module, _import_timm(name).create_model(name, num_classes=num_classes, pretrained=False))
+        return cast(nn.Module, _timm_for(name).create_model(name, num_classes=num_classes, pretrained=False))
 
 
 def _set_techniques(model: nn.Module, *, inplace: bool, conv_bias: bool) -> None:
@@ -152,7 +153,7 @@ def check_model(name: str) -> None:
     """Raise for a name that `build_model` does not take, as that does, without making a model."""
     if name in MODELS:
         return
-    timm = _import_timm(name)
+    timm = _timm_for(name)
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=5, cutoff=0.5)
         hint = (
@@ -163,13 +164,17 @@ def check_model(name: str) -> None:
         raise ValueError(f"unknown model {name!r}; valid are {', '.join(MODELS)}{hint}")
 
 
-def _import_timm(name: str) -> ModuleType:
+def _timm_for(name: str) -> ModuleType:
+    return import_timm("timm", f"model {name!r} is not bundled ({', '.join(MODELS)} are)", "a bundled model")
+
+
+def import_timm(module: str, needed_for: str, instead: str) -> ModuleType:
+    """Import a module of timm. Raises LoaderError E-DEPENDENCY with what needs it, and what does not."""
     try:
-        import timm
+        return importlib.import_module(module)
     except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision built for another torch
         raise LoaderError(
             "E-DEPENDENCY",
-            f"model {name!r} is not bundled ({', '.join(MODELS)} are), and timm cannot be imported ({error})",
-            fix="pip install timm and the torchvision of this torch, or choose a bundled model",
+            f"{needed_for}, and timm cannot be imported ({error})",
+            fix=f"pip install timm and the torchvision of this torch, or choose {instead}",
         ) from error
-    return cast(ModuleType, timm)

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from penstock.bench.train.step.lars_lamb import Lamb, Lars
+from penstock.bench.train.step.models import import_timm
 from penstock.bench.train.step.technique_settings import OptimizerSettings
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, lr: float | None = None) -> Optimizer:
-    """Return the optimiser that the settings name, with `lr` in place of `settings.lr` if it is given."""
+    """Return the optimiser that the settings name, with `lr` in place of `settings.lr` if it is given.
+
+    Raises LoaderError E-DEPENDENCY for lars and lamb without timm.
+    """
     lr = settings.lr if lr is None else lr
     betas = (settings.beta1, settings.beta2)
     if settings.optimizer == "sgd":
@@ -21,11 +24,12 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, lr: float |
     groups = _groups(model, settings)
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=settings.eps, **_kernel(settings))
-    for group, adapt in zip(groups, (True, False), strict=True):
-        group["adapt"] = adapt
+    for group, adapts in zip(groups, (True, False), strict=True):
+        group["always_adapt"] = adapts  # else timm leaves matrices alone that do not decay
+    timm: Any = import_timm("timm.optim", f"optimizer={settings.optimizer!r} is timm's", "sgd or adamw")
     if settings.optimizer == "lars":
-        return Lars(groups, lr=lr, momentum=settings.momentum, trust=settings.trust)
-    return Lamb(groups, lr=lr, betas=betas, eps=settings.eps)
+        return timm.Lars(groups, lr=lr, momentum=settings.momentum, trust_coeff=settings.trust, eps=0.0)  # type: ignore[no-any-return]
+    return timm.Lamb(groups, lr=lr, betas=betas, eps=settings.eps, max_grad_norm=None)  # type: ignore[no-any-return]
 
 
 def sgd(model: nn.Module, settings: OptimizerSettings, *, lr: float) -> torch.optim.SGD:

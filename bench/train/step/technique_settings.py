@@ -46,7 +46,7 @@ class OptimizerSettings:
     """Choose what turns gradients into weights. Norms and biases do not decay, and lars and lamb do not adapt them."""
 
     optimizer: Literal["sgd", "adamw", "lars", "lamb"] = setting(
-        "sgd", "sgd (Nesterov), adamw, lars (large batches) or lamb."
+        "sgd", "sgd (Nesterov), adamw, lars (large batches) or lamb; the last two need timm."
     )
     lr: float = setting(0.05, "Peak learning rate.", POSITIVE)
     lr_scaling: Literal["none", "linear", "sqrt"] = setting(

@@ -188,7 +188,7 @@ def test_a_trace_of_steps_is_written(tmp_path):
 
 def test_the_command_stops_and_goes_on(photos, tmp_path):
     command = ("train", photos, "--size", 32, "--batch-size", 8, "--workers", 0, "--epochs", 2, "--device", "cpu")
-    techniques = ("--accumulate", 2, "--clip-norm", 1, "--no-inplace", "--schedule", "onecycle", "--optimizer", "lamb")
+    techniques = ("--accumulate", 2, "--clip-norm", 1, "--no-inplace", "--schedule", "onecycle", "--optimizer", "adamw")
     file = tmp_path / "run.pt"
     stopped = penstock_here(*command, *techniques, "--checkpoint", file, "--stop-after", 3)
     assert (stopped.returncode, stopped.stderr) == (0, "")

@@ -1,7 +1,9 @@
-"""Optimisers and schedules: torch's own by name, LARS and LAMB against their formulas written out."""
+"""Optimisers and schedules: torch's own by name, and what timm's are given."""
 
 import dataclasses
 import math
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from penstock.bench.train.step.optimizers import make_optimizer
 from penstock.bench.train.step.schedules import make_schedule
 from penstock.bench.train.step.settings import TrainSettings
 from penstock.bench.train.step.technique_settings import OptimizerSettings, ScheduleSettings
+from penstock.pipelines.errors import LoaderError
 
 STEPS = 7
 
@@ -39,56 +42,41 @@ def trained(settings):
     return states
 
 
-def lars_update(p, g, memory, settings, adapt, step):
-    decay = settings.weight_decay if adapt else 0.0
-    rate = 1.0
-    if adapt:
-        rate = settings.trust * p.norm() / (g.norm() + decay * p.norm())
-    velocity = settings.momentum * memory.get("v", torch.zeros_like(p)) + settings.lr * rate * (g + decay * p)
-    memory["v"] = velocity
-    return p - velocity
+class GivenOptimizer(torch.optim.SGD):
+    """Keeps what timm's optimisers would be called with."""
+
+    def __init__(self, groups, lr, **options):
+        super().__init__(groups, lr=lr)
+        self.options = options
 
 
-def lamb_update(p, g, memory, settings, adapt, step):
-    decay = settings.weight_decay if adapt else 0.0
-    memory["m"] = settings.beta1 * memory.get("m", torch.zeros_like(p)) + (1 - settings.beta1) * g
-    memory["v"] = settings.beta2 * memory.get("v", torch.zeros_like(p)) + (1 - settings.beta2) * g * g
-    mean = memory["m"] / (1 - settings.beta1 ** (step + 1))
-    square = memory["v"] / (1 - settings.beta2 ** (step + 1))
-    update = mean / (square.sqrt() + settings.eps) + decay * p
-    rate = p.norm() / update.norm() if adapt else 1.0
-    return p - settings.lr * rate * update
-
-
-@pytest.mark.parametrize(("name", "update"), [("lars", lars_update), ("lamb", lamb_update)])
-@pytest.mark.parametrize("decay", [0.0, 0.02])
-def test_layerwise_optimisers_follow_their_papers(name, update, decay):
-    settings = OptimizerSettings(optimizer=name, lr=0.3, weight_decay=decay, trust=0.02)
-    model = small_model()
-    weights, memories = [p.detach().clone() for p in model.parameters()], [{} for _ in model.parameters()]
-    for step, state in enumerate(trained(settings)):
-        gradients(model, step)
-        grads = [p.grad for p in model.parameters()]
-        # Norms and biases are neither adapted nor decayed: those have one dimension.
-        weights = [
-            update(p, g, memory, settings, p.ndim > 1, step)
-            for p, g, memory in zip(weights, grads, memories, strict=True)
-        ]
-        torch.testing.assert_close(state, weights)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lars", {"momentum": 0.8, "trust_coeff": 0.02, "eps": 0.0}),
+        ("lamb", {"betas": (0.7, 0.99), "eps": 1e-5, "max_grad_norm": None}),
+    ],
+)
+def test_lars_and_lamb_are_timms(name, options, monkeypatch):
+    """Matrices are adapted whether they decay or not; norms and biases, which do not decay, never."""
+    stub = SimpleNamespace(**{name.capitalize(): GivenOptimizer})
+    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(optim=stub))
+    monkeypatch.setitem(sys.modules, "timm.optim", stub)
+    given = {"momentum": 0.8, "trust": 0.02, "beta1": 0.7, "beta2": 0.99, "eps": 1e-5, "weight_decay": 0.1}
+    made = make_optimizer(small_model(), OptimizerSettings(optimizer=name, lr=0.3, **given))
+    assert made.options == options
+    assert [(g["lr"], g["weight_decay"], g["always_adapt"]) for g in made.param_groups] == [
+        (0.3, 0.1, True),
+        (0.3, 0.0, False),
+    ]
+    assert [{p.ndim for p in group["params"]} for group in made.param_groups] == [{2}, {1}]
 
 
 @pytest.mark.parametrize("name", ["lars", "lamb"])
-def test_layers_without_weights_or_gradients_are_left_in_peace(name):
-    model = nn.Linear(3, 3, bias=False)
-    nn.init.zeros_(model.weight)
-    optimizer = make_optimizer(model, OptimizerSettings(optimizer=name, lr=0.1))
-    model.weight.grad = torch.ones(3, 3)
-    optimizer.step()  # a rate of |w| / |g| would never leave zero, or be NaN
-    assert model.weight.isfinite().all()
-    assert model.weight.abs().min() > 0.01
-    model.weight.grad = torch.zeros(3, 3)
-    optimizer.step()
-    assert model.weight.isfinite().all()
+def test_without_timm_they_are_one_clear_error(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm.optim", None)
+    with pytest.raises(LoaderError, match=rf"E-DEPENDENCY.*optimizer='{name}'.*pip install timm"):
+        make_optimizer(small_model(), OptimizerSettings(optimizer=name))
 
 
 def test_adamw_decays_matrices_alone():

@@ -31,7 +31,7 @@ def weights_of(model):
     return [p.detach() for p in model.parameters()]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "lamb"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("padding", [(), (1, 8, 9, 10, 11)])
 def test_accumulated_batches_equal_one_large_batch(optimizer, padding):
     settings = dataclasses.replace(SETTINGS, optimizer=optimizer)
