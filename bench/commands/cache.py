@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from penstock.bench.probe.data.training_folder import training_folder
 if TYPE_CHECKING:
     from penstock.bench.report.section_types import Section
     from penstock.loaders.cache_build.build import BuiltCache
-    from penstock.loaders.cache_build.verify import BadImage, CacheReport
+    from penstock.loaders.cache_build.verify import CacheReport
     from penstock.loaders.data.cache.format import About
 
 cache = typer.Typer(
@@ -103,34 +103,26 @@ def info(path: Cache, as_json: common.AsJson = False) -> None:
 def verify(
     path: Cache,
     source: Annotated[Path | None, typer.Option(help="Compare names, labels and times with this folder.")] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="With --source: compare every image's pixels as well.")] = False,
     as_json: common.AsJson = False,
 ) -> None:
     """Check every byte of a cache; exit code 4 if it is damaged, or not of --source."""
-    from penstock.loaders.cache_build.verify import verify_against, verify_cache
+    from penstock.loaders.cache_build.verify import refuse_other_source, verify_cache
     from penstock.loaders.data.cache.hdf5_cache import open_cache
     from penstock.loaders.data.cache.shards import check_shards, read_manifest
     from penstock.loaders.front.open_source import open_source
     from penstock.loaders.system.progress_bar import ProgressBar
     from penstock.pipelines.errors import EXIT_CACHE
 
-    if deep and source is None:
-        raise ValueError("--deep compares with the images of --source: give that as well")
     opened = open_cache(path)
     if path.is_dir():
         folder = os.fsencode(path)
         check_shards(folder, read_manifest(folder), opened.about)
-    with ProgressBar("checking", len(opened)) as bar:
-        reports = [verify_cache(opened, progress=bar.advance)]
     if source is not None:
-        data = open_source(source)
-        with ProgressBar("comparing", len(opened)) as bar:
-            reports.append(verify_against(opened, data, deep=deep, progress=bar.advance))
-    if as_json:
-        typer.echo(json.dumps(_findings_record(reports), indent=2))
-    else:
-        typer.echo("\n".join(report.describe() for report in reports))
-    if not all(report.sound for report in reports):
+        refuse_other_source(opened, open_source(source))
+    with ProgressBar("checking", len(opened)) as bar:
+        report = verify_cache(opened, progress=bar.advance)
+    typer.echo(json.dumps(_findings_record(report), indent=2) if as_json else report.describe())
+    if not report.sound:
         raise typer.Exit(EXIT_CACHE)
 
 
@@ -261,21 +253,19 @@ def _build_section(built: BuiltCache) -> Section:
     return replace(section, texts=lines)
 
 
-def _findings_record(reports: Sequence[CacheReport]) -> dict[str, Any]:
+def _findings_record(report: CacheReport) -> dict[str, Any]:
     """Return what `penstock cache verify --json` prints."""
     from penstock.pipelines.errors import printable
 
-    def list_findings(findings: Iterable[BadImage]) -> list[dict[str, Any]]:
-        return [{"sample": f.sample, "name": printable(f.name)[1:-1], "cause": f.cause} for f in findings]
-
     return {
-        "samples": reports[0].samples,
-        "bytes": reports[0].num_bytes,
-        "kinds": reports[0].kinds,
-        "stale": " ".join(report.stale for report in reports if report.stale),
-        "sound": all(report.sound for report in reports),
-        "damaged": list_findings(finding for report in reports for finding in report.damaged),
-        "differing": list_findings(finding for report in reports for finding in report.differing),
+        "samples": report.samples,
+        "bytes": report.num_bytes,
+        "kinds": report.kinds,
+        "sound": report.sound,
+        "damaged": [
+            {"sample": found.sample, "name": printable(found.name)[1:-1], "cause": found.cause}
+            for found in report.damaged
+        ],
     }
 
 

@@ -7,24 +7,19 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from penstock.loaders.cache_build.encode import SampleEncoder, Stored
 from penstock.loaders.cache_build.freshness import source_identity
 from penstock.loaders.data.cache.format import FILE, PIXELS, STRIP, STRIPS, Record, crc32
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, find_header_fault, geometry_of
 from penstock.loaders.data.sources.contract import Source, refresh_source, sample_name
-from penstock.loaders.data.sources.source_faults import call_source
 from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.image_types import Pixels
-from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg import strips
-from penstock.pipelines.sample.decode import ImageDecoder
-from penstock.pipelines.spec import ImagePipeline
 
 OnProgress = Callable[[int], None]
 
@@ -50,29 +45,24 @@ class CacheReport:
         num_bytes: bytes that they take.
         kinds: file, strips, pixels -> how many are stored so.
         damaged: images whose bytes are not those that were stored.
-        differing: images that are not those of the source.
-        stale: why a loader refuses the cache for this source although its images are the same; "" if it does not.
     """
 
     samples: int
     num_bytes: int
     kinds: dict[str, int]
-    damaged: list[BadImage] = field(default_factory=list)
-    differing: list[BadImage] = field(default_factory=list)
-    stale: str = ""
+    damaged: list[BadImage]
 
     @property
     def sound(self) -> bool:
         """Whether nothing was found."""
-        return not (self.damaged or self.differing or self.stale)
+        return not self.damaged
 
     def describe(self, most: int = 20) -> str:
-        """Return a line on all, then one for each of the first `most` findings."""
-        found = [("damaged", finding) for finding in self.damaged] + [("differs", f) for f in self.differing]
-        verdict = f"{len(found):,} bad" if found else f"stale: {self.stale}" if self.stale else "sound"
-        lines = [f"{self.samples:,} images, {self.num_bytes:,} bytes: {verdict}"]
-        lines += [f"  {what} sample={f.sample} name={printable(f.name)}: {f.cause}" for what, f in found[:most]]
-        return "\n".join(lines + [f"  and {len(found) - most:,} more"] * (len(found) > most))
+        """Return a line on all, then one for each of the first `most` damaged images."""
+        count = len(self.damaged)
+        lines = [f"{self.samples:,} images, {self.num_bytes:,} bytes: {f'{count:,} bad' if count else 'sound'}"]
+        lines += [f"  damaged sample={f.sample} name={printable(f.name)}: {f.cause}" for f in self.damaged[:most]]
+        return "\n".join(lines + [f"  and {count - most:,} more"] * (count > most))
 
 
 def verify_cache(cache: Hdf5Cache, *, progress: OnProgress | None = None, workers: int | None = None) -> CacheReport:
@@ -88,36 +78,23 @@ def verify_cache(cache: Hdf5Cache, *, progress: OnProgress | None = None, worker
             cache.mask(mask, index)
         return find_damage(Record._make(cache.records[index].item()), cache.stored(index), len(cache.classes))
 
-    return _report(cache, damaged=_collect(cache, lambda: check, progress, workers))
+    kinds = Counter(cache.records["kind"].tolist())
+    num_bytes = int(cache.records["length"].astype(np.int64).sum())
+    damaged = _collect(cache, check, progress, workers)
+    return CacheReport(len(cache), num_bytes, {name: kinds[kind] for kind, name in _KINDS.items()}, damaged)
 
 
-def verify_against(
-    cache: Hdf5Cache,
-    source: Source,
-    *,
-    deep: bool = False,
-    progress: OnProgress | None = None,
-    workers: int | None = None,
-) -> CacheReport:
-    """Compare a cache with the source it was built from.
+def refuse_other_source(cache: Hdf5Cache, source: Source) -> None:
+    """Raise LoaderError E-STALE if `source` is not what the cache was built from, naming what differs.
 
-    Raises LoaderError E-STALE, naming what differs, if the source holds other images, labels or classes, or files that
-    were modified since. deep: compare every image as well. A lossless one must have the source's pixels, or its bytes
-    where it is stored as it was; of a lossy one the source must give the same bytes, or at least pixels, when it is
-    encoded now. What differs is a finding then, and so are files that were modified, for which loaders refuse a cache
-    of the same images too.
+    It must have the same images, labels and classes, and no file that was modified since.
     """
     now = refresh_source(source)
-    content = source_identity(now)["content"]
-    is_modified = any(about.source.get("content") != content for about in cache.about)
-    later = "files of the source were modified since the cache was built" if is_modified else ""
-    cause = find_difference(cache, now) or ("" if deep else later and f"{later} (--deep compares the pixels)")
+    content, cause = source_identity(now)["content"], find_difference(cache, now)
+    if not cause and any(about.source.get("content") != content for about in cache.about):
+        cause = "files of the source were modified since the cache was built"
     if cause:
         raise LoaderError("E-STALE", cause, path=cache.path(0).rpartition(b":")[0])
-    if not deep:
-        return _report(cache)
-    differing = _collect(cache, lambda: _Comparison(cache, now), progress, workers)
-    return _report(cache, differing=differing, stale=later and f"{later}: loaders refuse it, build the cache again")
 
 
 def find_difference(cache: Hdf5Cache, source: Source) -> str:
@@ -190,67 +167,20 @@ def _check_strips(data: Pixels, ends: list[int], crcs: list[int]) -> str:
     return ""
 
 
-class _Comparison:
-    """Compare samples with what the source gives; belongs to one thread."""
-
-    def __init__(self, cache: Hdf5Cache, source: Source) -> None:
-        self._cache, self._source = cache, source
-        self._encoder = SampleEncoder(cache.about[0].coded)
-        self._decoders = ImageDecoder(ImagePipeline()), ImageDecoder(ImagePipeline())
-
-    def __call__(self, index: int) -> str:
-        """Say how image `index` differs, "" if it does not."""
-        cached, original = self._cache.read(index), call_source(self._source.read, index)
-        kind = int(self._cache.records["kind"][index])
-        if self._encoder.encoding.lossless:
-            if kind == FILE:
-                return "" if cached == original else "the source has other bytes"
-            return self._other_pixels(original, cached)
-        now = self._encoder.encode(original, int(self._cache.records["label"][index]))
-        if now.data == self._cache.stored(index):
-            return ""
-        if now.record["kind"] != kind or now.bad:
-            return "the source gives another kind of image now"
-        return self._other_pixels(_to_image(now), cached)
-
-    def _other_pixels(self, *images: bytes | Pixels) -> str:
-        pixels = [
-            image if isinstance(image, np.ndarray) else decoder.full(image)
-            for image, decoder in zip(images, self._decoders, strict=True)
-        ]
-        if pixels[0].shape != pixels[1].shape:
-            return "the source gives another size"
-        num_different = np.count_nonzero((pixels[0] != pixels[1]).any(axis=2))
-        return f"{num_different:,} pixels are not those of the source" if num_different else ""
-
-
-def _to_image(stored: Stored) -> bytes | Pixels:
-    """Return a sample that was just encoded as Source.read gives images."""
-    record = Record._make(stored.record.item())
-    if record.kind == FILE:
-        return stored.data
-    if record.kind == PIXELS:
-        return np.frombuffer(stored.data, np.uint8, offset=record.head).reshape(record.height, record.width, 3)
-    rows = -(-record.height // record.mcu_height)
-    return stored.data[-(-rows // record.strip_rows) * STRIP.itemsize :] + jpeg.EOI
-
-
 def _collect(
-    cache: Hdf5Cache, make: Callable[[], Callable[[int], str]], progress: OnProgress | None, workers: int | None
+    cache: Hdf5Cache, check: Callable[[int], str], progress: OnProgress | None, workers: int | None
 ) -> list[BadImage]:
-    """Collect what the check that `make` gives each thread says of every sample, in order."""
-    local, stopped = threading.local(), threading.Event()
+    """Collect what `check` says of every sample, in order; it is called in threads."""
+    stopped = threading.Event()
 
-    def check(first: int) -> list[tuple[int, str]]:
-        if not hasattr(local, "check"):
-            local.check = make()
+    def check_chunk(first: int) -> list[tuple[int, str]]:
         last = min(first + _CHUNK_SAMPLES, len(cache))
-        return [(index, _run_check(local.check, index)) for index in range(first, last) if not stopped.is_set()]
+        return [(index, _run_check(check, index)) for index in range(first, last) if not stopped.is_set()]
 
     found: list[BadImage] = []
     with ThreadPoolExecutor(workers or available_cpus(), "penstock-verify") as pool:
         try:
-            for part in pool.map(check, range(0, len(cache), _CHUNK_SAMPLES)):
+            for part in pool.map(check_chunk, range(0, len(cache), _CHUNK_SAMPLES)):
                 found += [BadImage(index, cache.name(index), cause) for index, cause in part if cause]
                 if progress:
                     progress(len(part))
@@ -268,9 +198,3 @@ def _run_check(check: Callable[[int], str], index: int) -> str:
         if error.code in _GENERAL:
             raise
         return f"{error.code}: {error.cause}"
-
-
-def _report(cache: Hdf5Cache, **found: Any) -> CacheReport:
-    kinds = Counter(cache.records["kind"].tolist())
-    num_bytes = int(cache.records["length"].astype(np.int64).sum())
-    return CacheReport(len(cache), num_bytes, {name: kinds[kind] for kind, name in _KINDS.items()}, **found)

@@ -83,9 +83,9 @@ def test_info(cache: Path, photos: Path) -> None:
 
 
 def test_verify(cache: Path, photos: Path, tmp_path: Path) -> None:
-    sound = penstock_here("cache", "verify", cache, "--source", photos, "--deep")
+    sound = penstock_here("cache", "verify", cache, "--source", photos)
     assert (sound.returncode, sound.stderr) == (0, "")
-    assert sound.stdout.count("sound") == 2
+    assert "sound" in sound.stdout
     content = bytearray(cache.read_bytes())
     content[10_000] ^= 1
     (tmp_path / "x.h5").write_bytes(content)
@@ -95,22 +95,6 @@ def test_verify(cache: Path, photos: Path, tmp_path: Path) -> None:
     assert record["sound"] is False
     assert len(record["damaged"]) == 1
     assert record["damaged"][0]["name"].startswith("class0/")
-    usage = penstock_here("cache", "verify", cache, "--deep")
-    assert usage.returncode == 2
-    assert "--source" in usage.stderr
-
-
-def test_verify_tells_what_loaders_refuse(tmp_path: Path) -> None:
-    root = write_folder(tmp_path / "photos", 3)
-    assert penstock_here("cache", "build", root, tmp_path / "x.h5", "--workers", 0).returncode == 0
-    os.utime(next(root.rglob("*.jpg")))
-    run = penstock_here("cache", "verify", tmp_path / "x.h5", "--source", root, "--deep", "--json")
-    record = json.loads(run.stdout)
-    assert (run.returncode, record["sound"], record["differing"]) == (4, False, [])
-    assert "were modified" in record["stale"]
-    assert penstock_here("cache", "build", root, tmp_path / "x.h5", "--workers", 0).returncode == 0
-    run = penstock_here("cache", "verify", tmp_path / "x.h5", "--source", root, "--deep", "--json")
-    assert (run.returncode, json.loads(run.stdout)["stale"]) == (0, "")
 
 
 def test_verify_tells_another_source(cache: Path, tmp_path: Path) -> None:
@@ -186,7 +170,7 @@ def test_ranks_with_the_variables_of_torchrun_build_a_set(photos: Path, tmp_path
     assert (first.wait(), second.wait()) == (0, 0), (first.errors, second.errors)
     assert len(os.listdir(folder)) == 3
     assert json.loads(penstock_here("cache", "info", folder, "--json").stdout)["samples"] == COUNT
-    assert penstock_here("cache", "verify", folder, "--source", photos, "--deep").returncode == 0
+    assert penstock_here("cache", "verify", folder, "--source", photos).returncode == 0
 
 
 def test_tasks_of_a_slurm_array_build_a_set(photos: Path, tmp_path: Path) -> None:
@@ -196,7 +180,7 @@ def test_tasks_of_a_slurm_array_build_a_set(photos: Path, tmp_path: Path) -> Non
         run = penstock_here(*command, env=array)
         assert run.returncode == 0, run.stderr
         assert ("not complete" in run.stdout) == (task == 2)
-    assert penstock_here("cache", "verify", tmp_path / "set", "--source", photos, "--deep").returncode == 0
+    assert penstock_here("cache", "verify", tmp_path / "set", "--source", photos).returncode == 0
     # Without --shards a job array may be about something else: each task builds a file of its own.
     run = penstock_here("cache", "build", photos, tmp_path / "x.h5", "--workers", 0, env=array)
     assert run.returncode == 0

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 from photo_fields import PhotoFields
+from stored_images import has_images_of
 
 from penstock.loaders import LoaderError, Masks, concat, create_loader, open_source, split, with_fields
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.cache_build.unfinished import BuildFolder
-from penstock.loaders.cache_build.verify import verify_against, verify_cache
+from penstock.loaders.cache_build.verify import verify_cache
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.sources.contract import has_fields
@@ -65,7 +66,7 @@ def test_the_stored_masks_are_the_files(data: PhotoFields, tmp_path: Path) -> No
     for index in range(NUM_PHOTOS):
         assert cache.mask("mask", index) == source.mask("mask", index)  # type: ignore[attr-defined]
     assert "with mask, boxes, keypoints, name, about" in cache.describe()
-    assert verify_against(cache, source, deep=True).sound
+    assert has_images_of(cache, source)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32"])

@@ -7,17 +7,14 @@ import random
 import zlib
 from pathlib import Path
 
-import native_tests
 import numpy as np
 import pytest
-from folder_trees import flip_a_bit, rewrite_unseen
 from odd_images import corpus, encoded, exif_segment, scene
 from photo_folder import photo, write_folder
 
 from penstock.loaders import LoaderError
-from penstock.loaders.cache_build import encode as cache_encode
 from penstock.loaders.cache_build.build_file import BuildRequest, build_file
-from penstock.loaders.cache_build.verify import BadImage, CacheReport, find_damage, verify_against, verify_cache
+from penstock.loaders.cache_build.verify import BadImage, CacheReport, find_damage, refuse_other_source, verify_cache
 from penstock.loaders.data.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, Encoding, Record
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.data.files.arrays import ArraySource
@@ -76,8 +73,7 @@ def test_what_was_built_is_sound(encoding: Encoding, root: Path, tmp_path: Path)
     assert report.kinds["pixels" if encoding.kind == "raw" else "strips"] >= 10
     assert report.num_bytes == sum(about.payload_bytes for about in cache.about)
     assert report.describe() == f"14 images, {report.num_bytes:,} bytes: sound"
-    for deep in (False, True):
-        assert verify_against(cache, source, deep=deep, workers=workers) == report
+    refuse_other_source(cache, source)
 
 
 def altered(record: np.void, **fields: int) -> Record:
@@ -150,10 +146,10 @@ def test_no_record_and_no_head_makes_it_raise(cache: Hdf5Cache) -> None:
 
 def test_a_report_names_the_first_findings_and_counts_the_rest() -> None:
     found = [BadImage(i, b"a\xff\n%d" % i, "the CRC differs") for i in range(5)]
-    lines = CacheReport(9, 1000, {}, damaged=found[:3], differing=found[3:]).describe(most=4).split("\n")
+    lines = CacheReport(9, 1000, {}, found).describe(most=4).split("\n")
     assert lines[0] == "9 images, 1,000 bytes: 5 bad"
     assert lines[1] == r"  damaged sample=0 name='a\udcff\n0': the CRC differs"
-    assert lines[4:] == [r"  differs sample=3 name='a\udcff\n3': the CRC differs", "  and 1 more"]
+    assert lines[4:] == [r"  damaged sample=3 name='a\udcff\n3': the CRC differs", "  and 1 more"]
 
 
 # ---- beside its source
@@ -162,43 +158,9 @@ def test_a_report_names_the_first_findings_and_counts_the_rest() -> None:
 def test_other_labels_are_told(tmp_path: Path) -> None:
     images, labels = np.stack([scene(20, 20)] * 4), np.array([0, 1, 0, 1])
     cache = built(ArraySource(images, labels), tmp_path / "cache.h5", Encoding())
-    assert verify_against(cache, ArraySource(images, labels), deep=True).sound
+    refuse_other_source(cache, ArraySource(images, labels))
     with pytest.raises(LoaderError, match="2 labels differ, the first is that of image 1"):
-        verify_against(cache, ArraySource(images, np.array([0, 0, 1, 1])))
+        refuse_other_source(cache, ArraySource(images, np.array([0, 0, 1, 1])))
     images[3, 5, 5] ^= 1
     with pytest.raises(LoaderError, match="E-STALE"):
-        verify_against(cache, ArraySource(images, labels))
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
-def test_deep_comparison_finds_other_content(encoding: Encoding, root: Path, tmp_path: Path) -> None:
-    cache = built(scanned(root), tmp_path / "cache.h5", encoding)
-    cut = bytearray(ODD["jpeg_baseline_cut_50"])
-    cut[-1] ^= 1
-    rewrite_unseen(root / "class0" / "0006.jpg", flip_a_bit(root / "class0" / "0006.jpg"))
-    rewrite_unseen(root / "class1" / "0001.jpg", bytes(cut))
-    source = scanned(root)
-    assert verify_against(cache, source).sound
-    report = verify_against(cache, source, deep=True)
-    assert [cache.name(found.sample) for found in report.differing] == [b"class0/0006.jpg", b"class1/0001.jpg"]
-    assert report.damaged == []
-    assert verify_cache(cache).sound
-
-
-def test_deep_comparison_tells_unreadable_files(cache: Hdf5Cache, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = scanned(root)
-    monkeypatch.setattr(source, "refreshed", lambda: source)  # it vanishes later
-    (root / "class1" / "0013.jpg").unlink()
-    (found,) = verify_against(cache, source, deep=True).differing
-    assert (cache.name(found.sample), found.cause[:10]) == (b"class1/0013.jpg", "E-MISSING:")
-
-
-def test_other_coding_of_the_same_pixels_is_no_difference(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """jpegtran and the native library choose other Huffman codes, and so may other versions of either."""
-    cache = built(scanned(root), tmp_path / "cache.h5", ENCODINGS["lossy"])
-    there = cache_encode.native_library()
-    library = None if there is not None else native_tests.native()
-    monkeypatch.setattr(cache_encode, "native_library", lambda: library)
-    assert verify_against(cache, scanned(root), deep=True).sound
+        refuse_other_source(cache, ArraySource(images, labels))

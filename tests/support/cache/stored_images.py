@@ -7,6 +7,8 @@ import simplejpeg
 
 from penstock.loaders.cache_build.encode import Stored
 from penstock.loaders.data.cache.format import FILE, STRIP, STRIPS
+from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
+from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
@@ -44,3 +46,12 @@ def stored_pixels(stored: Stored) -> np.ndarray:
         return decoded(stored.data)
     pixels = np.frombuffer(stored.data, np.uint8, offset=int(record["head"]))
     return pixels.reshape(int(record["height"]), int(record["width"]), 3)
+
+
+def has_images_of(cache: Hdf5Cache, source: Source) -> bool:
+    """Whether a lossless cache gives the source's pixels, and its bytes where a file is stored as it was."""
+    found = [(cache.read(index), source.read(index)) for index in range(len(source))]
+    return len(cache) == len(source) and all(
+        one == other if kind == FILE else np.array_equal(decoded(one), decoded(other))
+        for kind, (one, other) in zip(cache.records["kind"], found, strict=True)
+    )

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from photo_folder import photo, write_folder
+from stored_images import has_images_of
 
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.cache_build.verify import verify_against
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.sources.contract import Source, is_cache, is_located
@@ -197,7 +197,7 @@ def test_a_cache_of_a_subset_alone(photos: Path, tmp_path: Path) -> None:
     assert [cache.name(i) for i in range(3)] == [part.name(i) for i in range(3)]  # type: ignore[attr-defined]
     assert cache.labels(np.arange(3)).tolist() == part.labels(np.arange(3)).tolist()
     assert cache.fingerprint == part.fingerprint
-    assert verify_against(cache, part, deep=True, workers=0).sound
+    assert has_images_of(cache, part)
     with pytest.raises(LoaderError, match=r"E-MISUSE.*the folder of its images"):
         build_cache(part, photos / "part.h5", workers=0)
 
