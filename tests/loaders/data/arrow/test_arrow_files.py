@@ -16,7 +16,6 @@ from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.front.open_source import open_source
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.native.rows import ELSEWHERE, FILE, ROW
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -30,24 +29,6 @@ def test_streams_and_files_of_each_type(tmp_path: Path, folder: ImageFolder, str
     assert source.path(10) == os.fsencode(f"{tmp_path}/photos.arrow:row 10{name}")
     assert source.describe() == "61 images, 3 classes, 0.1 MB in 1 Arrow file"
     assert_same_samples(pickle.loads(pickle.dumps(source)), folder)
-
-
-def test_rows_are_located_for_the_native_library(tmp_path: Path, folder: ImageFolder) -> None:
-    path = write_arrow(tmp_path / "photos.arrow", photo_table(folder))
-    source = open_source(path, max_file_bytes=1500)
-    assert isinstance(source, IndexedSource)
-    rows = np.zeros(len(source), ROW)
-    names = source.locate(np.arange(len(source)), rows)
-    stored = path.read_bytes()
-    for index, row in enumerate(rows):
-        data = folder.read(index)
-        assert stored[row["offset"] : row["offset"] + row["size"]] == data
-        assert row["kind"] == (FILE if len(data) <= 1500 else ELSEWHERE)
-        assert names.names[row["name"] :][: row["name_bytes"]].tobytes() == os.fsencode(path)
-    assert {FILE, ELSEWHERE} == set(rows["kind"].tolist())
-    assert set(rows["file_size"].tolist()) == {path.stat().st_size}
-    with pytest.raises(LoaderError, match="E-BOMB"):
-        source.read(int(np.argmax(rows["size"])))
 
 
 def test_files_follow_one_another_and_relabel_names(tmp_path: Path, folder: ImageFolder) -> None:
@@ -118,26 +99,6 @@ def test_rows_that_name_files(tmp_path: Path, folder: ImageFolder) -> None:
     lost = pa.table({"image": ["gone.jpg", "lost.jpg"], "label": [0, 0]})
     with pytest.raises(LoaderError, match=r"E-MISSING.*gone\.jpg"):
         open_source(write_arrow(tmp_path / "lost.arrow", lost))
-
-
-def test_the_index_is_saved_and_noticed_when_the_file_changes(tmp_path: Path, folder: ImageFolder) -> None:
-    path = write_arrow(tmp_path / "photos.arrow", photo_table(folder))
-    first = open_source(path)
-    assert isinstance(first, IndexedSource)
-    again = open_source(path)
-    assert isinstance(again, IndexedSource)
-    assert os.path.samestat(os.fstat(first.samples.file.fd), os.fstat(again.samples.file.fd))
-    assert open_source(path, label=None).classes == (b".",)
-    assert first.refreshed() is first
-    os.replace(write_arrow(tmp_path / "other", photo_table(folder).slice(1)), path)
-    assert_same_samples(open_source(path), folder, list(range(1, 61)))
-    for change in (lambda: None, lambda: os.truncate(path, 4000)):
-        change()
-        with pytest.raises(LoaderError, match=r"E-CHANGED\] sample=3 path='.*photos\.arrow' cause="):
-            first.read(3)
-    os.replace(write_arrow(tmp_path / "other", photo_table(folder).slice(1)), path)
-    assert_same_samples(open_source(path), folder, list(range(1, 61)))
-    assert_same_samples(first.refreshed(), folder, list(range(1, 61)))
 
 
 @pytest.mark.parametrize(("stream", "compression"), [(True, "lz4"), (False, "zstd")])

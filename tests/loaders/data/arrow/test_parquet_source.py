@@ -6,7 +6,6 @@ import ctypes
 import gc
 import os
 import re
-import shutil
 import warnings
 import weakref
 from pathlib import Path
@@ -40,9 +39,6 @@ def test_columns_of_each_type(tmp_path: Path, folder: ImageFolder, kind: pa.Data
     assert source.path(43) == os.fsencode(f"{path}:row 43")
     assert re.fullmatch(r"61 images, 3 classes, 0\.\d MB in 7 row groups of 1 Parquet files", source.describe())
     assert source.block_sizes().tolist() == [10] * 6 + [1]
-    for index in (-1, 61):
-        with pytest.raises(IndexError):
-            source.read(index)
 
 
 def test_files_follow_one_another(tmp_path: Path, folder: ImageFolder) -> None:
@@ -164,23 +160,6 @@ def test_rows_without_label_image_or_bytes(tmp_path: Path, folder: ImageFolder) 
         open_source(write_parquet(tmp_path / "z.parquet", table.slice(4)))
 
 
-def test_a_file_that_changes_is_refused(tmp_path: Path, folder: ImageFolder) -> None:
-    path = write_parquet(tmp_path / "x.parquet", photo_table(folder))
-    source = ParquetSource([bytes(path)])
-    assert source.refreshed() is source
-    source.read(0)
-    os.replace(write_parquet(tmp_path / "other", photo_table(folder).slice(1)), path)
-    for change in (lambda: None, lambda: os.truncate(path, 5000), lambda: os.truncate(path, 0)):
-        change()
-        with pytest.raises(LoaderError, match=r"E-CHANGED\] sample=10 path='.*x\.parquet' cause=[^\n]*$"):
-            source.read(10)
-    path.unlink()
-    with pytest.raises(LoaderError, match=r"E-MISSING\] sample=10"):
-        source.read(10)
-    write_parquet(path, photo_table(folder).slice(1))
-    assert_same_samples(source.refreshed(), folder, list(range(1, 61)))
-
-
 def test_damage_within_a_group_concerns_its_samples(tmp_path: Path, folder: ImageFolder) -> None:
     path = write_parquet(tmp_path / "x.parquet", photo_table(folder), write_page_checksum=True, compression="none")
     data = bytearray(path.read_bytes())
@@ -220,19 +199,3 @@ def test_tables_with_images_are_told_from_tables_of_paths(
 ) -> None:
     path = write_parquet(tmp_path / "x.parquet", pa.schema(list(columns.items())).empty_table())
     assert has_image_bytes(bytes(path), image) is has
-
-
-def test_fingerprints(tmp_path: Path, folder: ImageFolder) -> None:
-    tables = {"a": photo_table(folder), "b": photo_table(folder), "c": photo_table(folder).slice(1)}
-    sources = {name: ParquetSource([bytes(write_parquet(tmp_path / name, table))]) for name, table in tables.items()}
-    assert sources["a"].fingerprint == sources["b"].fingerprint != sources["c"].fingerprint
-    moved = tmp_path / "elsewhere" / "a"
-    moved.parent.mkdir()
-    shutil.copy2(tmp_path / "a", moved)
-    assert ParquetSource([bytes(moved)]).content == sources["a"].content
-    os.utime(moved, ns=(1, 1))
-    again = ParquetSource([bytes(moved)])
-    assert (again.fingerprint, again.content != sources["a"].content) == (sources["a"].fingerprint, True)
-    relabelled = tables["a"].set_column(2, "label", pa.array(np.zeros(61, np.int64)))
-    other = ParquetSource([bytes(write_parquet(tmp_path / "d", relabelled))])
-    assert other.fingerprint != sources["a"].fingerprint

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import json
+import io
 import math
 import random
 import re
 import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.feather
-import pyarrow.parquet as pq
-import pytest
 from PIL import Image
+from source_kinds import TABLES, Rows, Where
 
 from penstock.loaders import open_source, with_labels
 from penstock.loaders.data.sources.contract import Source, has_targets
@@ -30,6 +26,8 @@ DIGITS = ["0", "1", "2", " 3", "04", "+5", "10", "2.0", "0.5", "1e1"]
 NEARLY = ["1,5", "5%", "nan", "-inf", "1 2", "[1 2]", "1_000", "\uff15", "$3"]
 LISTS = ["ant", "bee", "True", "10", "0", "1", "?", "0.5"]
 Column = list[Any]
+IMAGE = io.BytesIO()
+Image.new("RGB", (2, 2)).save(IMAGE, "PNG")
 Found = tuple[str, list[Any], list[str]]  # type, labels, classes; what is refused is None
 
 
@@ -147,69 +145,7 @@ def reference(values: Column, classes: list[str], leave_out: bool, as_float: boo
     return "float32", [[int(name in label) for name in known] for label in present], known
 
 
-# The containers.
-
-
-def write_text(path: Path, image: str, column: Column, delimiter: str, style: Callable[[Any], str]) -> Path:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, delimiter=delimiter)
-        writer.writerow(["path", "label"])
-        for value in column:
-            missing = value is None or value != value
-            writer.writerow([image, "" if missing else style(value) if isinstance(value, list) else value])
-    return path
-
-
-def as_table(image: str, column: Column, name: str = "path") -> pa.Table:
-    return pa.table({name: [image] * len(column), "label": pa.array(column, from_pandas=False)})
-
-
-def as_csv(tmp: Path, image: str, column: Column) -> Any:
-    return write_text(tmp / "t.csv", image, column, ",", json.dumps)
-
-
-def as_tsv(tmp: Path, image: str, column: Column) -> Any:
-    return write_text(tmp / "t.tsv", image, column, "\t", str)  # as pandas writes lists
-
-
-def as_json_lines(tmp: Path, image: str, column: Column) -> Any:
-    (tmp / "t.jsonl").write_text("".join(json.dumps({"path": image, "label": value}) + "\n" for value in column))
-    return tmp / "t.jsonl"
-
-
-def as_parquet(tmp: Path, image: str, column: Column) -> Any:
-    pq.write_table(as_table(image, column), tmp / "t.parquet", row_group_size=3)
-    return tmp / "t.parquet"
-
-
-def as_parquet_of_images(tmp: Path, image: str, column: Column) -> Any:
-    images = [Path(image).read_bytes()] * len(column)
-    pq.write_table(as_table("", column).drop_columns("path").add_column(0, "image", [images]), tmp / "i.parquet")
-    return tmp / "i.parquet"
-
-
-def as_feather(tmp: Path, image: str, column: Column) -> Any:
-    pyarrow.feather.write_feather(
-        as_table(image, column, "image"), tmp / "t.feather", compression="uncompressed", chunksize=3
-    )
-    return tmp / "t.feather"
-
-
-def as_frame(tmp: Path, image: str, column: Column) -> Any:
-    pandas = pytest.importorskip("pandas")
-    return pandas.DataFrame({"path": [image] * len(column), "label": pandas.Series(column, dtype=object)})
-
-
-def as_list(tmp: Path, image: str, column: Column) -> Any:
-    return [(image, value) for value in column]
-
-
-def as_dataset(tmp: Path, image: str, column: Column) -> Any:
-    return pytest.importorskip("datasets").Dataset(as_table(image, column, "image"))
-
-
-CONTAINERS = [as_csv, as_tsv, as_json_lines, as_parquet, as_parquet_of_images, as_feather, as_frame, as_list]
-CONTAINERS += [as_dataset] if find_spec("datasets") else []
+CONTAINERS = ["csv", "tsv", "jsonl", "parquet of paths", "parquet", "feather", "frame", "list", "dataset"]
 
 
 def describe(source: Source) -> Found:
@@ -232,41 +168,36 @@ def outcome(action: Callable[[], Found]) -> Found | None:
     return found
 
 
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("image") / "1.png"
-    Image.new("RGB", (2, 2)).save(path)
-    return str(path)
-
-
-def differences(tmp: Path, image: str, number: int) -> list[str]:
+def differences(tmp: Path, number: int) -> list[str]:
     rng = random.Random(number)
     column, options = draw_column(rng), draw_options(rng)
     leave_out, as_float = "missing_labels" in options, "label" in options
     right = outcome(lambda: reference(column, options.get("classes", []), leave_out, as_float))
-    wrong = []
-    for write in CONTAINERS:
+    wrong, rows = [], Rows([IMAGE.getvalue()] * len(column), {"label": column}, ["1.png"] * len(column))
+    for container in CONTAINERS:
         own = dict(options)
-        if write is as_list and own.pop("label", None):
+        if container == "list" and own.pop("label", None):
             continue  # which has no columns
         try:
-            data = write(tmp, image, column)
+            data, _ = TABLES[container](Where(tmp), rows)
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             continue  # which has no such type
-        if write in (as_csv, as_tsv, as_json_lines, as_parquet):
+        if container in CONTAINERS[:4]:
             own["rescan"] = True
         found = outcome(lambda data=data, own=own: describe(open_source(data, **own)))  # type: ignore[misc]
         if found != right:
-            wrong.append(f"{number} {write.__name__} {column} {options}: {found}, not {right}")
+            wrong.append(f"{number} {container} {column} {options}: {found}, not {right}")
     if not leave_out and not as_float and not any(value is None for value in column):
-        found = outcome(lambda: describe(with_labels([image] * len(column), column, classes=options.get("classes"))))
+        found = outcome(
+            lambda: describe(with_labels([tmp / "data/1.png"] * len(column), column, classes=options.get("classes")))
+        )
         if found != right:
             wrong.append(f"{number} with_labels {column} {options}: {found}, not {right}")
     return wrong
 
 
-def test_a_column_gives_the_same_labels_in_every_container(tmp_path: Path, image: str) -> None:
-    wrong = [text for number in range(NUM_COLUMNS) for text in differences(tmp_path, image, number)]
+def test_a_column_gives_the_same_labels_in_every_container(tmp_path: Path) -> None:
+    wrong = [text for number in range(NUM_COLUMNS) for text in differences(tmp_path, number)]
     assert not wrong, "\n".join(wrong[:20])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections.abc import Callable
@@ -10,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
-from photo_folder import write_folder
-from photo_tables import photo_table, write_arrow, write_parquet, write_saved
-from tar_files import write_tar
+from folder_trees import settle
+from photo_folder import photo, write_folder
+from source_kinds import TABLES, Held, Rows, Where
 
 from penstock.loaders import concat, create_loader, open_source, split
 from penstock.loaders.cache_build.build import build_cache
@@ -40,109 +37,21 @@ SERVED: dict[str, Callable[[int], Any]] = {
     "set": lambda n: [n % 2, int(n % 3 == 0)],
     "class": lambda n: 2 - n % 3,
 }
-NAMED = "named"
-Held = tuple[Any, dict[str, Any]]  # what open_source takes, and its options
-Columns = dict[str, list[Any]]
+NAMED = list(KINDS)
+HOLDERS = [name for name in TABLES if name not in ("tsv", "feather")]
 
 
-def columns(kind: str) -> Columns:
-    kinds = KINDS if kind == NAMED else {kind: KINDS[kind]}
-    return {name: [of(n) for n in range(NUM_PHOTOS)] for name, of in kinds.items()}
+def hold(holder: str, folder: Path, names: list[str]) -> Held:
+    """Write photos with labels of these kinds; one alone is no list."""
+    columns = {name: [KINDS[name](n) for n in range(NUM_PHOTOS)] for name in names}
+    declared = {"set": list(TAGS)} if "set" in names else {}
+    rows = Rows(PHOTOS, columns, [f"{n % 3}/{n}.jpg" for n in range(NUM_PHOTOS)], declared=declared)
+    spec, options = TABLES[holder](Where(folder), rows)
+    asked = [f"json:{name}" for name in names] if holder == "tar" else names
+    return spec, options if holder == "list" else options | {"label": asked[0] if len(names) == 1 else asked}
 
 
-def wanted(kind: str) -> Any:
-    """The option `label` of tables."""
-    return list(KINDS) if kind == NAMED else kind
-
-
-def paths_of(folder: Path) -> list[str]:
-    source = open_source(folder)
-    return [os.fsdecode(source.path(n)) for n in range(NUM_PHOTOS)]
-
-
-def as_list(folder: Path, tmp: Path, kind: str) -> Held:
-    of = columns(kind)
-    rows = [dict(zip(of, row, strict=True)) for row in zip(*of.values(), strict=True)]
-    return list(zip(paths_of(folder), rows if kind == NAMED else of[kind], strict=True)), {}
-
-
-def as_csv(folder: Path, tmp: Path, kind: str) -> Held:
-    of = {name: [v if name in ("price", "class") else json.dumps(v) for v in vs] for name, vs in columns(kind).items()}
-    with open(tmp / "x.csv", "w", newline="") as file:
-        csv.writer(file).writerows([["path", *of], *zip(paths_of(folder), *of.values(), strict=True)])
-    return tmp / "x.csv", {"label": wanted(kind)}
-
-
-def as_json_lines(folder: Path, tmp: Path, kind: str) -> Held:
-    of = {"path": paths_of(folder), **columns(kind)}
-    lines = [json.dumps(dict(zip(of, row, strict=True))) for row in zip(*of.values(), strict=True)]
-    (tmp / "x.jsonl").write_text("\n".join(lines))
-    return tmp / "x.jsonl", {"label": wanted(kind)}
-
-
-def as_parquet_of_paths(folder: Path, tmp: Path, kind: str) -> Held:
-    pq.write_table(pa.table({"path": paths_of(folder), **columns(kind)}), tmp / "x.parquet", row_group_size=5)
-    return tmp / "x.parquet", {"label": wanted(kind)}
-
-
-class Frame:
-    """What pandas and polars have in common."""
-
-    def __init__(self, columns: Columns) -> None:
-        self._columns, self.columns = columns, list(columns)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._columns[name]
-
-
-def as_frame(folder: Path, tmp: Path, kind: str) -> Held:
-    return Frame({"path": paths_of(folder), **columns(kind)}), {"label": wanted(kind)}
-
-
-def with_columns(folder: Path, kind: str) -> pa.Table:
-    """A table of images whose sets are of declared classes, as Hugging Face keeps them."""
-    table = photo_table(open_source(folder))
-    features = {"image": {"_type": "Image"}}
-    for name, values in columns(kind).items():
-        if name == "set":
-            values = [[TAGS.index(tag) for tag in tags] for tags in values]
-            features["set"] = {"_type": "Sequence", "feature": {"_type": "ClassLabel", "names": list(TAGS)}}  # type: ignore[dict-item]
-        table = table.append_column(name, pa.array(values))
-    return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-
-
-def as_arrow(folder: Path, tmp: Path, kind: str) -> Held:
-    return write_arrow(tmp / "x.arrow", with_columns(folder, kind), rows=5), {"label": wanted(kind)}
-
-
-def as_parquet(folder: Path, tmp: Path, kind: str) -> Held:
-    return write_parquet(tmp / "x.parquet", with_columns(folder, kind), rows=5), {"label": wanted(kind)}
-
-
-def as_saved(folder: Path, tmp: Path, kind: str) -> Held:
-    return write_saved(tmp / "saved", with_columns(folder, kind)), {"label": wanted(kind)}
-
-
-def as_dataset(folder: Path, tmp: Path, kind: str) -> Held:
-    datasets = pytest.importorskip("datasets")
-    data = datasets.Dataset(with_columns(folder, kind).replace_schema_metadata(None))
-    data = data.cast_column("image", datasets.Image())
-    if "set" in data.column_names:
-        data = data.cast_column("set", datasets.Sequence(datasets.ClassLabel(names=list(TAGS))))
-    return data, {"label": wanted(kind)}
-
-
-def as_tar(folder: Path, tmp: Path, kind: str) -> Held:
-    of, files = columns(kind), list[tuple[str, bytes]]()
-    for number, path in enumerate(paths_of(folder)):
-        files.append((f"{number}.jpg", Path(path).read_bytes()))
-        files.append((f"{number}.json", json.dumps({name: values[number] for name, values in of.items()}).encode()))
-    fields = [f"json:{name}" for name in of]
-    return write_tar(tmp / "x.tar", files), {"label": fields if kind == NAMED else fields[0]}
-
-
-HOLDERS = (as_list, as_csv, as_json_lines, as_parquet_of_paths, as_frame)
-HOLDERS += (as_arrow, as_parquet, as_saved, as_dataset, as_tar)
+PHOTOS = [photo(number) for number in range(NUM_PHOTOS)]
 ENGINES: dict[str, dict[str, Any]] = {
     "processes": {"workers": 2, "workers_are": "processes", "decoder": "simplejpeg"},
     "hdf5": {"backend": "hdf5", "workers": 0},
@@ -171,10 +80,10 @@ def check(loader: Loader) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("hold", HOLDERS)
-def test_every_kind_in_every_holder(photos: Path, tmp_path: Path, hold: Callable[..., Held]) -> None:
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_every_kind_in_every_holder(tmp_path: Path, holder: str) -> None:
     """On two ranks, resumed in the middle of an epoch on another opening of the data, which finds what was saved."""
-    spec, options = hold(photos, tmp_path, NAMED)
+    spec, options = hold(holder, tmp_path, NAMED)
     served = []
     for rank in range(2):
         with open_loader(spec, **options, rank=rank, world_size=2, workers=2) as loader:
@@ -188,31 +97,31 @@ def test_every_kind_in_every_holder(photos: Path, tmp_path: Path, hold: Callable
     assert sorted(served) == list(range(NUM_PHOTOS))
     for kind, of in SERVED.items():  # and each alone
         (tmp_path / kind).mkdir()
-        spec, options = hold(photos, tmp_path / kind, kind)
+        spec, options = hold(holder, tmp_path / kind, [kind])
         source: Any = open_source(spec, **options)
         found = source.labels(np.arange(NUM_PHOTOS)) if kind == "class" else source.targets(np.arange(NUM_PHOTOS))
         assert found.tolist() == [of(number) for number in range(NUM_PHOTOS)]
         assert source.classes == {"set": (b"odd", b"third"), "class": (b"a", b"b", b"c")}.get(kind, ())
 
 
-@pytest.mark.parametrize("hold", [as_csv, as_parquet, as_tar])
-def test_workers_that_are_processes(photos: Path, tmp_path: Path, hold: Callable[..., Held]) -> None:
-    spec, options = hold(photos, tmp_path, NAMED)
+@pytest.mark.parametrize("holder", ["csv", "parquet", "tar"])
+def test_workers_that_are_processes(tmp_path: Path, holder: str) -> None:
+    spec, options = hold(holder, tmp_path, NAMED)
     with open_loader(spec, **options, **ENGINES["processes"]) as loader:
         assert sorted(check(loader)) == list(range(NUM_PHOTOS))
 
 
-@pytest.mark.parametrize("hold", [as_csv, as_parquet, as_tar])
+@pytest.mark.parametrize("holder", ["csv", "parquet", "tar"])
 @pytest.mark.parametrize("engine", ["hdf5", "dali"])
-def test_backends_with_caches(photos: Path, tmp_path: Path, engine: str, hold: Callable[..., Held]) -> None:
+def test_backends_with_caches(tmp_path: Path, engine: str, holder: str) -> None:
     """The cache holds the images, whether it is built in advance or on first use, for labels of every kind."""
-    spec, options = hold(photos, tmp_path, NAMED)
+    spec, options = hold(holder, tmp_path, NAMED)
     cache, other = tmp_path / "images.h5", {**options, "label": [options["label"][0]]}
     build_cache(open_source(spec, **options), cache, workers=0)
     with open_loader(spec, **options, **ENGINES[engine], cache=cache) as loader:
         assert sorted(check(loader)) == list(range(NUM_PHOTOS))
         assert loader.paths(range(2)) == [os.fsdecode(open_source(spec, **options).path(n)) for n in range(2)]
-    if hold is not as_parquet:  # whose one column of labels decides which rows are samples
+    if holder != "parquet":  # whose one column of labels decides which rows are samples
         with open_loader(spec, **other, **ENGINES[engine], cache=cache) as loader:
             assert list(next(loader.batches()).labels) == ["price"]
     with pytest.warns(UserWarning, match="labels of this data are no class numbers, and a cache does not hold them"):
@@ -220,7 +129,7 @@ def test_backends_with_caches(photos: Path, tmp_path: Path, engine: str, hold: C
 
 
 def test_states_and_joined_data_know_the_classes_of_labels(photos: Path) -> None:
-    paths = paths_of(photos)[:2]
+    paths = sorted(photos.rglob("*.jpg"))[:2]
 
     def of(*names: str, **options: Any) -> Source:
         return open_source([(path, {"kind": name}) for path, name in zip(paths, names, strict=True)], **options)
@@ -238,14 +147,12 @@ def test_states_and_joined_data_know_the_classes_of_labels(photos: Path) -> None
         assert loader.label_classes == {"kind": ("a", "b")}
 
 
-@pytest.mark.parametrize("hold", [as_csv, as_arrow, as_tar])
-def test_labels_are_saved_with_the_index(
-    photos: Path, tmp_path: Path, own_cache: Path, hold: Callable[..., Held]
-) -> None:
+@pytest.mark.parametrize("holder", ["csv", "arrow", "tar"])
+def test_labels_are_saved_with_the_index(tmp_path: Path, own_cache: Path, holder: str) -> None:
     """An index without its labels, or with others, is made again."""
-    spec, options = hold(photos, tmp_path, "price")
-    if isinstance(spec, Path):
-        os.utime(spec, (1e9, 1e9))
+    (tmp_path / "data").mkdir()
+    spec, options = hold(holder, tmp_path / "data", ["price"])
+    settle(tmp_path / "data")
     open_source(spec, **options)
     (labels,) = own_cache.glob("*_labels.index")
     first = labels.stat().st_ino
@@ -264,15 +171,10 @@ def test_labels_are_saved_with_the_index(
 
 def test_a_million_floats_take_few_bytes(tmp_path: Path, own_cache: Path) -> None:
     """As a part of the size: the bytes of the index of a table per row, without the names of the files."""
-    folder, rows = write_folder(tmp_path / "one", 1, classes=1), 20_000
-    path = paths_of_one(folder)
+    (path,), rows = write_folder(tmp_path / "one", 1, classes=1).rglob("*.jpg"), 20_000
     table = tmp_path / "x.csv"
     table.write_text("\n".join(["path,price", *(f"{path},{row / 7}" for row in range(rows))]))
-    os.utime(table, (1e9, 1e9))
+    settle(tmp_path)
     open_source(table, label="price")
     sizes = sum(file.stat().st_size for file in own_cache.glob("*.index"))
     assert sizes <= 60 * rows
-
-
-def paths_of_one(folder: Path) -> str:
-    return os.fsdecode(open_source(folder).path(0))

@@ -13,7 +13,7 @@ from range_server import RangeServer
 from remote_photos import PARTS, open_loader, open_remote
 from served_rows import Row, serve
 
-from penstock.loaders import LoaderError, open_source
+from penstock.loaders import open_source
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.pipelines.native.rows import ROW
@@ -49,14 +49,6 @@ def test_bytes_ahead_are_bounded(server: RangeServer, photos: ImageFolder) -> No
         next(iter(loader))
         assert server.num_bytes < source.num_bytes / 2
     assert source.has_room
-
-
-def test_a_large_image_is_refused_before_it_is_fetched(server: RangeServer, photos: ImageFolder) -> None:
-    source = open_remote(server, photos, max_file_bytes=100)
-    asked = server.requests["all"]
-    with pytest.raises(LoaderError, match="E-BOMB"):
-        source.read(0)
-    assert server.requests["all"] == asked
 
 
 def test_bad_samples_are_replaced_without_taking_their_neighbours(server: RangeServer, photos: ImageFolder) -> None:
@@ -119,21 +111,6 @@ def test_options_of_remote_data_are_refused_for_files(tmp_path: Path) -> None:
         open_source("https://host/photos/*.tar")
     with pytest.raises(ValueError, match="requests must be at least 1"):
         open_source("https://host/photos/a.tar", requests=0)
-
-
-def test_a_saved_index_is_made_again_when_a_tar_is_replaced(server: RangeServer, photos: ImageFolder) -> None:
-    def write(count: int) -> None:
-        with tarfile.open(server.root / "a.tar", "w") as tar:
-            for index in range(count):
-                tar.add(os.fsdecode(photos.path(index)), f"{index}.jpg")
-
-    write(5)
-    assert len(open_source(f"{server.url}/a.tar")) == 5
-    before = server.num_bytes
-    assert len(open_source(f"{server.url}/a.tar")) == 5
-    assert server.num_bytes == before  # the index was saved; only the ETag was compared
-    write(7)
-    assert len(open_source(f"{server.url}/a.tar")) == 7
 
 
 def test_a_closed_loader_fetches_no_more(server: RangeServer, photos: ImageFolder) -> None:

@@ -218,6 +218,7 @@ def test_what_cannot_heal_is_one_line_with_a_fix_for_urls(
     server: RangeServer, photos: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = open_remote(server, photos)
+    monkeypatch.setattr(object_store, "SAMPLE_TIMEOUT_S", 1.0)
     for status, code, words in (
         (404, "E-MISSING", "check the URL"),
         (403, "E-ACCESS", "credentials"),

@@ -111,21 +111,6 @@ def test_the_index_cannot_be_written_to(tmp_path: Path) -> None:
         index.class_counts[0] = 9
 
 
-def test_fingerprint_is_of_names_sizes_and_classes_and_content_also_of_times(tmp_path: Path) -> None:
-    first = write(example_builder(), tmp_path / "0")
-    same = write(example_builder(), tmp_path / "1")
-    later = write(example_builder(mtime_ns=8), tmp_path / "2")
-    larger = write(example_builder(size=201), tmp_path / "3")
-    renamed_class = example_builder()
-    renamed_class.classes[1] = b"x"
-    renamed = write(renamed_class, tmp_path / "4")
-    assert (first.header.fingerprint, first.header.content) == (same.header.fingerprint, same.header.content)
-    assert first.header.fingerprint == later.header.fingerprint
-    assert first.header.content != later.header.content
-    assert len({first.header.fingerprint, larger.header.fingerprint, renamed.header.fingerprint}) == 3
-    assert bytes.fromhex(first.header.fingerprint)
-
-
 def test_fingerprint_keeps_names_apart_that_join_to_the_same_text(tmp_path: Path) -> None:
     prints = set()
     for number, names in enumerate([(b"ab", b"c"), (b"a", b"bc")]):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from folder_trees import plant, settle
+from folder_trees import plant
 
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.tables.list_index import index_list
 from penstock.loaders.data.tables.row_packer import RowPacker
-from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import ROW
 
 
@@ -76,38 +73,6 @@ def test_a_row_takes_less_than_60_bytes(tmp_path: Path, layout: str) -> None:
     assert rows_of(index) == rows
     columns = index.file.columns
     assert sum(column.nbytes for column in columns.values()) / len(rows) < 60
-
-
-def test_the_fingerprint_holds_what_is_served_and_not_where_it_is(tmp_path: Path) -> None:
-    rows = [("a/1.jpg", 0), ("b/2.jpg", 1), ("b/3.jpg", 1)]
-    settle(plant(tmp_path / "one", [name for name, _ in rows]))
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    header = index_of(tmp_path / "one", rows).header
-    copy = index_of(tmp_path / "two", rows).header
-    assert (copy.fingerprint, copy.content) == (header.fingerprint, header.content)
-    os.utime(tmp_path / "two" / "a" / "1.jpg", (9, 9))
-    later = index_of(tmp_path / "two", rows).header
-    assert later.fingerprint == header.fingerprint
-    assert later.content != header.content
-    (tmp_path / "two" / "a" / "1.jpg").write_bytes(b"longer than before")
-    others = [index_of(tmp_path / "two", rows)]
-    changed = [
-        [("a/1.jpg", 1), *rows[1:]],
-        [rows[1], rows[0], rows[2]],
-        [rows[0], rows[1], ("b/3.jpg", 2)],
-        rows[:2],
-        [*rows, rows[0]],
-    ]
-    others += [index_of(tmp_path / "one", rows) for rows in changed]
-    for one, two in itertools.combinations([header, *(index.header for index in others)], 2):
-        assert one.fingerprint != two.fingerprint
-
-
-def test_files_that_are_all_missing_name_root(tmp_path: Path) -> None:
-    with pytest.raises(LoaderError, match=r"E-NODATA.*none of the 2 files is there, the first is .*/x/a\.jpg.*root="):
-        index_of(tmp_path / "x", [("a.jpg", 0), ("b.jpg", 1)])
-    with pytest.raises(LoaderError, match=r"E-NODATA.*no rows"):
-        index_of(tmp_path, [])
 
 
 def test_the_common_folder_may_be_the_root_of_the_file_system(tmp_path: Path) -> None:
