@@ -534,7 +534,7 @@ INNOCENT: list[tuple[Check, str, str]] = [
         "loaders/run/engine/a.py",
         "from penstock.loaders.run.engine.b import x\nimport penstock.pipelines.spec",
     ),
-    (room_direction, "loaders/front/create.py", "from penstock.loaders.drop_in.shuffled_sampler import x"),
+    (room_direction, "loaders/front/create.py", "from penstock.loaders.drop_in.resumable_sampler import x"),
     (room_direction, "bench/cli.py", "from penstock.bench.commands.bench import bench"),
     (backends_are_opened_by_name, "loaders/dali/dali_a.py", "from penstock.loaders.dali.dali_stage import x"),
     (optional_packages_at_home, "loaders/data/cache/hdf5_cache.py", "def f():\n    import h5py"),

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -78,7 +77,7 @@ class DaliOptions(WorkerOptions):
         checked_choice("decode", self.decode, ("auto", REGIONS, WHOLE, OURS))
         lowest = {"readers": 1, "verify": 0, "device_memory_padding": 0, "host_memory_padding": 0}
         given = {name: getattr(self, name) for name in lowest if getattr(self, name) is not None}
-        hint: Any = self.preallocate
+        hint: object = self.preallocate
         if hint is not None:
             hint = checked_tuple("preallocate", hint, ("width", "height"), partial(checked_int, low=0))
         set_checked(

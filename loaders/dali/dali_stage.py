@@ -20,7 +20,7 @@ from penstock.loaders.run.engine.batch_maker import BatchMaker
 from penstock.loaders.run.engine.batch_queue import stopped_by
 from penstock.loaders.run.engine.slots import BatchSlots
 from penstock.loaders.run.engine.work_items import Produced, WorkItem
-from penstock.loaders.run.feed.copies import CopyEngine, CudaCopyEngine
+from penstock.loaders.run.feed.copies import CopyEngine
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
@@ -113,7 +113,12 @@ class DaliStage:
         """Wait for the oldest batch under way and return it."""
         sent = self._under_way[0]
         try:
-            done = self._complete(sent)
+            try:
+                done = self._collect(sent)
+            except LoaderError as error:
+                if error.code != "E-CORRUPT":
+                    raise
+                done = self._retry(sent)
             if self._verifier is not None:
                 self._look_at(done, self._verifier)
         except Exception as error:
@@ -146,16 +151,8 @@ class DaliStage:
         )
 
     def _copies_of(self, device: torch.device) -> CopyEngine:
-        self._copies = self._copies or CudaCopyEngine(device, "dali")
+        self._copies = self._copies or CopyEngine(device, "dali")
         return self._copies
-
-    def _complete(self, sent: _Sent) -> Finished:
-        try:
-            return self._collect(sent)
-        except LoaderError as error:
-            if error.code != "E-CORRUPT":
-                raise
-        return self._retry(sent)
 
     def _collect(self, sent: _Sent) -> Finished:
         if sent.refusal is not None:

@@ -10,14 +10,12 @@ import numpy.typing as npt
 
 from penstock.loaders.make.batch_part import BatchPart
 from penstock.loaders.make.batch_planner import BatchPlanner
-from penstock.loaders.make.layout import Slot
-from penstock.loaders.make.native_rows import Keys, NativeRows, Plan, note_rows
+from penstock.loaders.make.native_rows import NativeRows, note_rows
 from penstock.loaders.make.producer import Producer
 from penstock.loaders.make.python_rows import PythonRows
 from penstock.loaders.make.sample_reader import Loaded
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg import header as jpeg
-from penstock.pipelines.native.rows import Progress
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.sample.dali_graph import CropTask, dali_can_decode
 
@@ -32,9 +30,9 @@ class CropTaskProducer(Producer):
     def __init__(self, planner: BatchPlanner, *, checked: bool = False) -> None:
         self._tasks = tasks = dict[int, CropTask]()
         super().__init__(planner, _CropTaskRows(planner, tasks, checked=checked))
-        sound = planner.sound if planner.on_repaired != "ignore" else None
-        # Of a checked batch Python makes all tasks: the library does not decode what it prepares.
-        self._native = None if checked or self._native is None else _NativeTasks(self._native, tasks, sound)
+        self._sound = planner.sound if planner.on_repaired != "ignore" else None
+        if checked:  # Python makes all tasks: the library does not decode what it prepares
+            self._native = None
 
     def produce(self, *arguments: Any, **more: Any) -> BatchPart:
         """Write the batch as Producer does, but for the rows of its tasks."""
@@ -44,26 +42,10 @@ class CropTaskProducer(Producer):
         batch.tasks = tuple((row, self._tasks[row]) for row in sorted(self._tasks) if row not in lost)
         return batch
 
-
-class _NativeTasks(NativeRows):
-    """Adds the rows that the native library can prepare to `tasks` instead of filling them."""
-
-    def __init__(self, native: NativeRows, tasks: dict[int, CropTask], sound: npt.NDArray[np.bool_] | None) -> None:
-        super().__init__(native._source, native.stage)
-        self._tasks, self._sound = tasks, sound
-
-    def fill(
-        self,
-        samples: npt.NDArray[np.int64],
-        places: npt.NDArray[np.intp],
-        plan: Plan,
-        slot: Slot,
-        progress: Progress | None = None,
-        keys: Keys = None,
-        *,
-        draws: bool = True,
-    ) -> npt.NDArray[np.intp] | None:
-        prepared = self.prepare(samples, places, plan, progress, self._sound, keys)
+    def _make_natively(self, native: NativeRows, batch: BatchPart) -> npt.NDArray[np.intp] | None:
+        """Add the rows that the library can prepare to the tasks."""
+        samples, slot = batch.index[batch.left], batch.crops
+        prepared = native.prepare(samples, batch.left, batch.content.plan, batch.progress, self._sound, batch.keys)
         if prepared is None:
             return None
         flips = (prepared.rows["flip"] != 0).tolist()

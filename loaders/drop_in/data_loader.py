@@ -26,9 +26,13 @@ from penstock.loaders.drop_in.iterators import (
 )
 from penstock.loaders.drop_in.random_state import TORCH, capture, find_generators, peek_base_seed
 from penstock.loaders.drop_in.recommended_settings import AUTO, recommend_settings
-from penstock.loaders.drop_in.resumable_sampler import ResumableSampler
-from penstock.loaders.drop_in.sampler_epochs import find_counting, pass_epochs_on, read_epochs
-from penstock.loaders.drop_in.shuffled_sampler import ShuffledSampler
+from penstock.loaders.drop_in.resumable_sampler import (
+    ResumableSampler,
+    ShuffledSampler,
+    find_counting,
+    pass_epochs_on,
+    read_epochs,
+)
 from penstock.loaders.drop_in.stateful import is_stateful, save_starts
 from penstock.loaders.drop_in.stream_position import Place
 from penstock.loaders.drop_in.worker_start import refuse_without_main_guard

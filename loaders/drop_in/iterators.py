@@ -77,7 +77,7 @@ class CountingIterator(_BaseDataLoaderIter):
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
         self._feed = None
         if loader.device is not None:
-            self._feed = TensorFeed(lambda: alive(me)._take(), lambda: alive(me).ready(), loader.device)
+            self._feed = TensorFeed[object, object](lambda: alive(me)._take(), lambda: alive(me).ready(), loader.device)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:

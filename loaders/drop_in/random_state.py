@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ TORCH, PYTHON, NUMPY = "torch", "python", "numpy"
 _MAX_HOLDERS = 16  # a sampler may hold itself
 Generators = Mapping[str, torch.Generator]  # by name: those that are not global
 States = dict[str, Any]  # by name of the generator
+Setters = dict[str, Callable[[Any], object]]
 
 
 def find_generators(loader: Any) -> dict[str, torch.Generator]:
@@ -73,38 +74,32 @@ def find_changed(before: States, after: States) -> set[str]:
 
 def restore(states: States, generators: Generators) -> None:
     """Set the generators to `states`. Raises LoaderError E-STATE for an invalid state, or one more."""
-    if states.keys() - generators.keys() - {TORCH, PYTHON, NUMPY}:
+    setters: Setters = {TORCH: torch.set_rng_state, PYTHON: random.setstate, NUMPY: np.random.set_state}
+    setters |= {name: generator.set_state for name, generator in generators.items()}
+    if states.keys() - setters.keys():
         cause = "the order was drawn from a torch.Generator of the sampler's or the loader's own, and this one has none"
         raise LoaderError("E-STATE", cause, fix="pass generator= as the saved one had it")
-    try:
-        for name, state in states.items():
-            if name == TORCH:
-                torch.set_rng_state(_decode_bytes(state))
-            elif name == PYTHON:
-                random.setstate(_decode_python(state))
-            elif name == NUMPY:
-                np.random.set_state(_decode_numpy(state))  # noqa: NPY002
-            else:
-                generators[name].set_state(_decode_bytes(state))
-    except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
-        raise LoaderError("E-STATE", f"the state of a random generator cannot be restored: {error}") from error
+    _set(states, setters, "cannot be restored")
 
 
-def check(states: Any) -> States:
+def check(states: object) -> States:
     """Return `states` if the global generators accept them, without setting any. Raises LoaderError E-STATE."""
+    numpy, python = np.random.RandomState(), random.Random()  # noqa: S311
+    trial: Setters = {TORCH: torch.Generator().set_state, PYTHON: python.setstate, NUMPY: numpy.set_state}
+    return _set(states, trial, "is invalid")
+
+
+def _set(states: Any, setters: Setters, fault: str) -> States:
+    """Hand each state to its setter, if there is one, and return all. Raises LoaderError E-STATE for invalid ones."""
     try:
-        for name, state in dict(states).items():
-            if name == PYTHON:
-                random.Random().setstate(_decode_python(state))  # noqa: S311
-            elif name == NUMPY:
-                np.random.RandomState().set_state(_decode_numpy(state))
-            elif name == TORCH:
-                torch.Generator().set_state(_decode_bytes(state))
-            else:
-                _decode_bytes(state)
+        found = dict(states)
+        for name, state in found.items():
+            decoded = _DECODERS.get(name, _decode_bytes)(state)
+            if name in setters:
+                setters[name](decoded)
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
-        raise LoaderError("E-STATE", f"the state of a random generator is invalid: {error}") from error
-    return dict(states)
+        raise LoaderError("E-STATE", f"the state of a random generator {fault}: {error}") from error
+    return found
 
 
 def _encode(words: npt.NDArray[Any]) -> str:
@@ -125,3 +120,6 @@ def _decode_python(state: Any) -> tuple[Any, ...]:
 
 def _decode_numpy(state: Any) -> tuple[Any, ...]:
     return "MT19937", _decode_words(state[0]), int(state[1]), int(state[2]), float(state[3])
+
+
+_DECODERS: Setters = {PYTHON: _decode_python, NUMPY: _decode_numpy}

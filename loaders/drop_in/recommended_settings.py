@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
@@ -19,7 +18,7 @@ TUNED_PREFETCH = 3
 
 
 def recommend_settings(
-    dataset: Any, num_workers: int | str, pin_memory: bool, prefetch_factor: int | None, device: torch.device | None
+    dataset: object, num_workers: int | str, pin_memory: bool, prefetch_factor: int | None, device: torch.device | None
 ) -> tuple[int, bool, int | None]:
     """Return num_workers, pin_memory and prefetch_factor; settings that the user changed from torch's stay.
 
@@ -40,7 +39,7 @@ def recommend_settings(
     return workers, pin_memory, prefetch_factor
 
 
-def _refuse_other_samples(dataset: Any, workers: int) -> None:
+def _refuse_other_samples(dataset: object, workers: int) -> None:
     if isinstance(dataset, IterableDataset) and workers > 1:
         raise LoaderError(
             "E-MISUSE",

@@ -1,11 +1,11 @@
-"""Draws indices from the loader's sampler, starting anywhere in an epoch; torch's iterators use it as their sampler."""
+"""The order of the drop-in DataLoader from any place in an epoch on: by our sampler, or by replaying the user's."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -21,11 +21,75 @@ from torch.utils.data import (
 )
 
 from penstock.loaders.drop_in import random_state
-from penstock.loaders.drop_in.sampler_epochs import read_epochs
+from penstock.loaders.drop_in.random_state import walk_samplers
 from penstock.loaders.drop_in.stateful import keep_stateful, load_state, save_starts, save_states
 from penstock.loaders.drop_in.stream_position import Place
+from penstock.loaders.order.permutation import Permutation
 from penstock.loaders.order.ranks import distributed_place
 from penstock.pipelines.errors import LoaderError
+
+_CHUNK = 4096  # positions computed at once: 32 KiB, whatever the size of the dataset
+
+
+class ShuffledSampler(RandomSampler):
+    """Serves every sample once, in the order of (seed, epoch), from position `start` on; stores and draws nothing.
+
+    Each pass is the next epoch's, unless set_epoch or `at` says otherwise. `len()` is that of the whole epoch. Raises
+    ValueError for an empty dataset, as torch's RandomSampler does.
+    """
+
+    def __init__(self, data_source: Sized, seed: int, epoch: int = 0, start: int = 0) -> None:
+        super().__init__(data_source)
+        self.seed, self.epoch, self.start = seed, epoch, start
+
+    def __iter__(self) -> Iterator[int]:
+        length, epoch = len(self.data_source), self.epoch
+        self.epoch += 1
+        permutation = Permutation.of_epoch(length, self.seed, epoch)
+        for first in range(self.start, length, _CHUNK):
+            yield from permutation(np.arange(first, min(first + _CHUNK, length), dtype=np.int64)).tolist()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of `epoch`."""
+        self.epoch = epoch
+
+    def at(self, epoch: int, start: int) -> ShuffledSampler:
+        """Return a sampler of this order at `epoch`, from position `start` on."""
+        return ShuffledSampler(self.data_source, self.seed, epoch, start)
+
+
+def find_counting(loader: Any) -> dict[str, Any]:
+    """Return the samplers of a loader, and those within them, that have an epoch of their own, by name."""
+    samplers = [sampler for sampler in walk_samplers(loader) if sampler is not loader and _counts(sampler)]
+    return {f"sampler{number}": sampler for number, sampler in enumerate(samplers)}
+
+
+def _counts(sampler: Any) -> bool:
+    if isinstance(sampler, ShuffledSampler) or type(getattr(sampler, "epoch", None)) is not int:
+        return False  # ours follows the loader
+    return callable(getattr(sampler, "set_epoch", None)) or "epoch" in getattr(sampler, "__dict__", {})
+
+
+def read_epochs(samplers: dict[str, Any]) -> dict[str, int]:
+    """Return the epoch of each of `samplers`, by which it draws when it is iterated next."""
+    return {name: sampler.epoch for name, sampler in samplers.items()}
+
+
+def pass_epochs_on(loader: Any, epoch: int, saved: Mapping[str, int | None], *, is_inside: bool) -> None:
+    """Give the samplers of a loader the epochs `saved` in a state, by name; others that take one get `epoch`.
+
+    Inside an epoch that is also for None in a state. Between epochs such a sampler stays as it is: a program that
+    calls its set_epoch does so for each epoch, and one that never does has the same order in all of them.
+    """
+    names = {id(sampler): name for name, sampler in find_counting(loader).items()}
+    for sampler in walk_samplers(loader)[1:]:
+        name, take = names.get(id(sampler), ""), getattr(sampler, "set_epoch", None)
+        own = saved.get(name)
+        if callable(take) and (name not in saved or is_inside or own is not None):
+            take(epoch if own is None else own)
+        elif own is not None:
+            sampler.epoch = own
+
 
 SAMPLER, INNER, ITERATOR = "sampler", "sampler's sampler", "sampler's iterator"
 From = Callable[[int, int], Iterable[Any]]  # (epoch, batches) -> the rest of that epoch

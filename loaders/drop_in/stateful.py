@@ -32,30 +32,30 @@ def is_stateful(candidate: Any) -> bool:
     return True
 
 
-def keep_stateful(objects: Mapping[str, Any]) -> dict[str, Any]:
+def keep_stateful(objects: Mapping[str, object]) -> dict[str, Any]:
     """Return the stateful ones of `objects`."""
     return {name: owner for name, owner in objects.items() if is_stateful(owner)}
 
 
-def save_states(objects: Mapping[str, Any]) -> dict[str, Any]:
+def save_states(objects: Mapping[str, object]) -> dict[str, object]:
     """Return a copy of the state of each stateful object, by name; Missing where there is none."""
     return {name: _copy_state(owner) for name, owner in objects.items()}
 
 
-def _copy_state(owner: Any) -> Any:
+def _copy_state(owner: Any) -> object:
     try:
         return copy.deepcopy(owner.state_dict())  # the object goes on to change it before it is pickled, or saved
     except Exception as error:  # the object's own
         return Missing(f"{type(error).__name__}: {error}")
 
 
-def save_starts(objects: Mapping[str, Any]) -> dict[str, Any]:
+def save_starts(objects: Mapping[str, object]) -> dict[str, object]:
     """Return the states of the stateful ones of `objects` before the first sample; some have none yet."""
     states = save_states(keep_stateful(objects))
     return {name: state for name, state in states.items() if not isinstance(state, Missing)}
 
 
-def refuse_missing(states: Mapping[str, Any]) -> None:
+def refuse_missing(states: Mapping[str, object]) -> None:
     """Raise LoaderError E-STATE if one of `states` is Missing."""
     for name, state in states.items():
         if isinstance(state, Missing):

@@ -69,7 +69,7 @@ class Place:
     undrawn: bool = False
     now: random_state.States = field(default_factory=dict)
     sampler: dict[str, Any] = field(default_factory=dict)
-    sampler_after: dict[int, dict[str, Any]] = field(default_factory=dict)
+    sampler_after: dict[int, dict[str, object]] = field(default_factory=dict)
     processes: list[ProcessState | None] = field(default_factory=list)
     turn: int = 0
     base_seed: int | None = None
@@ -148,7 +148,7 @@ class Place:
         self.turn = (mark.process + 1) % processes
 
     def finish(
-        self, epoch: int, sampler: dict[str, Any] | None = None, processes: list[ProcessState | None] | None = None
+        self, epoch: int, sampler: dict[str, object] | None = None, processes: list[ProcessState | None] | None = None
     ) -> None:
         """Move to the start of the epoch after `epoch`, with the states of samplers and processes at its end."""
         self.epoch, self.batches, self.fresh, self.loaded, self.turn = epoch + 1, 0, True, False, 0
@@ -205,7 +205,7 @@ class Place:
         }
 
     @classmethod
-    def load(cls, epoch: int, batches: int, details: Any, num_workers: int, *, is_iterable: bool = False) -> Place:
+    def load(cls, epoch: int, batches: int, details: object, num_workers: int, *, is_iterable: bool = False) -> Place:
         """Return the place that was saved. Raises LoaderError E-STATE for invalid `details`, or another num_workers."""
         if not isinstance(details, dict) or not set(details) <= _FIELDS:
             raise LoaderError("E-STATE", "the details of the state are invalid")
@@ -251,7 +251,7 @@ class Place:
             raise LoaderError("E-STATE", cause, fix=fix)
 
 
-def _is_process_state(state: Any) -> bool:
+def _is_process_state(state: object) -> bool:
     if not isinstance(state, dict):
         return state is None
     random_state.check(state.get(RANDOM, {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.loaders.front.backends import BACKEND_NAMES, BACKENDS, Backend
 from penstock.loaders.front.profile import DEFAULT_PROFILE, Profile, load_profile, profile_error, profile_path
@@ -30,13 +30,15 @@ class Choice(NamedTuple):
 
     backend: Backend
     options: WorkerOptions
-    source_options: dict[str, Any]
+    source_options: dict[str, object]
     decoder: str
     jpeg_decoder: JpegDecoder
     reason: str
 
 
-def choose_named(backend: str, decoder: str | None, options: Mapping[str, Any], profile: ProfileName) -> Choice | None:
+def choose_named(
+    backend: str, decoder: str | None, options: Mapping[str, object], profile: ProfileName
+) -> Choice | None:
     """Return what the arguments name; None for backend "auto", whose choice depends on the source.
 
     Raises ValueError for arguments that are wrong whatever the source, LoaderError E-DEPENDENCY for a decoder that is
@@ -51,7 +53,7 @@ def choose_named(backend: str, decoder: str | None, options: Mapping[str, Any], 
     return None
 
 
-def choose_saved(decoder: str | None, options: Mapping[str, Any], profile: ProfileName, *, is_cache: bool) -> Choice:
+def choose_saved(decoder: str | None, options: Mapping[str, object], profile: ProfileName, *, is_cache: bool) -> Choice:
     """Return what the saved profile says, where the arguments say nothing else; without a profile the defaults.
 
     A profile of the hdf5 backend is used only where there is a cache, as source or by the option `cache`. Raises
@@ -68,15 +70,15 @@ def choose_saved(decoder: str | None, options: Mapping[str, Any], profile: Profi
     return _choose(BACKENDS[saved.backend], decoder, {**saved_options, **options})
 
 
-def _choose(backend: Backend, decoder: str | None, options: Mapping[str, Any]) -> Choice:
+def _choose(backend: Backend, decoder: str | None, options: Mapping[str, object]) -> Choice:
     decoder = "auto" if decoder is None else decoder
     return Choice(backend, *backend.parse(options), decoder, *choose_jpeg_decoder(decoder))
 
 
-def _checked_options(saved: Profile, name: ProfileName) -> dict[str, Any]:
+def _checked_options(saved: Profile, name: ProfileName) -> dict[str, object]:
     """Return the options of a profile. Raises LoaderError E-MISUSE for those that its backend does not take."""
     named = {k: v for k, v in (("workers", saved.workers), ("prefetch", saved.prefetch)) if v is not None}
-    options: dict[str, Any] = {**named, **saved.options}
+    options: dict[str, object] = {**named, **saved.options}
     if saved.backend not in BACKENDS:
         raise profile_error(f"unknown backend {saved.backend!r}", name)
     try:
@@ -88,7 +90,7 @@ def _checked_options(saved: Profile, name: ProfileName) -> dict[str, Any]:
     return options
 
 
-def _check_profile(name: Any, backend: str) -> None:
+def _check_profile(name: object, backend: str) -> None:
     """Refuse a profile that was asked for by name and would not be read."""
     if not isinstance(name, (str, os.PathLike)):
         raise ValueError(f"profile must be a name or a path, got {shown(name)}")

@@ -42,7 +42,7 @@ class Backend:
     prepare_source: Callable[..., Source] | None = None
     has_own_decoder: bool = False
 
-    def parse(self, options: Mapping[str, Any]) -> tuple[WorkerOptions, dict[str, Any]]:
+    def parse(self, options: Mapping[str, Any]) -> tuple[WorkerOptions, dict[str, object]]:
         """Return the options of the engine, checked, and those of prepare_source. Raises ValueError."""
         unknown = [name for name in options if name not in self.option_names]
         if unknown:

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-
-
-class BatchContents(NamedTuple):
-    """Say what batches hold next to images, labels and fields.
-
-    Attributes:
-        with_index: the position of each sample in the source.
-        with_geometry: a Geometry; batches are dicts then.
-        is_upright: the images are turned upright as EXIF says.
-    """
-
-    with_index: bool = False
-    with_geometry: bool = False
-    is_upright: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from penstock.loaders.order.block_layout import BlockSizes
 from penstock.loaders.order.block_order import BlockShuffled
 from penstock.loaders.order.bucket_order import Bucketed
 from penstock.loaders.order.mixed_order import Mixed
-from penstock.loaders.order.order import InOrder, Order, Shuffled
-from penstock.loaders.order.weighted_order import make_weighted
+from penstock.loaders.order.order import InOrder, Order, Shuffled, make_weighted
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import checked_bool, checked_int, shown
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -51,7 +50,7 @@ class Blocks:
 Shuffle = bool | str | Blocks | None
 
 
-def checked_shuffle(shuffle: Any, default: bool) -> bool | Blocks:
+def checked_shuffle(shuffle: object, default: bool) -> bool | Blocks:
     """Return how the samples are shuffled. Raises ValueError."""
     if shuffle is None:
         return default
@@ -68,7 +67,7 @@ def choose_order(
     source: Source,
     shuffle: bool | Blocks,
     seed: int,
-    weights: Any = None,
+    weights: object = None,
     epoch_samples: int | None = None,
     buckets: Callable[[], Bucketed] | None = None,
 ) -> Order:
@@ -125,7 +124,7 @@ def _warn_of_sorted_labels(source: Source) -> None:
         )
 
 
-def _checked_weights(weights: Any, source: Source) -> npt.NDArray[np.float64]:
+def _checked_weights(weights: object, source: Source) -> npt.NDArray[np.float64]:
     """Return a weight per sample, float64. Raises ValueError."""
     if isinstance(weights, str):
         if weights != "balanced":
@@ -169,7 +168,7 @@ def _class_shares(weights: Mapping[Any, Any], source: Source) -> npt.NDArray[np.
     return shares
 
 
-def _number_class(key: Any, numbers: Mapping[bytes, int]) -> int | None:
+def _number_class(key: object, numbers: Mapping[bytes, int]) -> int | None:
     """Return the number of the class that is meant by a name or a number; None if there is none.
 
     Raises ValueError for a number that is the name of another class.

@@ -14,16 +14,16 @@ import torch
 
 from penstock.loaders.data.fields.keypoint_pairs import warn_of_unpaired
 from penstock.loaders.data.labels.labelled import warn_of_lost_labels, warn_of_no_labels
-from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_targets, is_cache
+from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_fields, has_targets, is_cache
 from penstock.loaders.front.backend_choice import Choice, choose_named, choose_saved
 from penstock.loaders.front.backends import BACKENDS
-from penstock.loaders.front.batch import BatchContents
 from penstock.loaders.front.choose_order import Shuffle, checked_shuffle, choose_order
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.front.open_source import SourceLike, open_source, split_options
 from penstock.loaders.front.profile import DEFAULT_PROFILE
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import Engine
+from penstock.loaders.make.finishing import finishing_steps
 from penstock.loaders.make.layout import image_layout
 from penstock.loaders.make.moving_checks import check_moving, handed_fields
 from penstock.loaders.make.native_rows import suits_native_library
@@ -42,8 +42,9 @@ from penstock.loaders.order.bad_samples import BadSamplePolicy
 from penstock.loaders.order.ranks import distributed_place
 from penstock.loaders.order.schedule import Schedule
 from penstock.loaders.order.state import LoaderState, pipeline_settings
+from penstock.loaders.run.engine.options import WorkerOptions
 from penstock.loaders.run.engine.slot_needs import consumer_bytes
-from penstock.loaders.run.feed.batch_feed import Stage
+from penstock.loaders.run.feed.batch_feed import DeviceFeed, Stage
 from penstock.loaders.run.feed.copies import usable_device
 from penstock.loaders.run.workers.needs import Needs
 from penstock.pipelines.batch.stage import BatchStage, PatchStage, PlainStage
@@ -187,9 +188,8 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     of_source, options = split_options(options)
     choice = choose_named(backend, decoder, options, profile)
     target, seed = usable_device(device), checked_int("seed", seed)
-    contents = BatchContents(
-        checked_bool("with_index", with_index), checked_bool("with_geometry", with_geometry), views[0].exif == "apply"
-    )
+    with_index = checked_bool("with_index", with_index)
+    with_geometry = checked_bool("with_geometry", with_geometry)
     shuffle = checked_shuffle(shuffle, default=is_random)
     shuffled = bool(shuffle)
     drop_last = shuffled if drop_last is None else checked_bool("drop_last", drop_last)
@@ -231,7 +231,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     if views[0].augment.mixes:
         _check_mixing(schedule, named)
     transforms = _checked_transforms(
-        named, views, transform, batch_transform, moves=transform_moves, geometry=contents.with_geometry
+        named, views, transform, batch_transform, moves=transform_moves, geometry=with_geometry
     )
     make_stage = partial(
         _make_stage, PatchStage if shapes.rounds else BatchStage, dtype, target, len(named.classes), memory_format
@@ -264,20 +264,18 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
             **saved_functions(transforms, batch_transform),
         },
     )
-    loader = Loader(
-        partial(_open_engine, choice.backend.name, planner, choice.options),
+    return Loader(
+        partial(_open, choice.backend.name, planner, choice.options, stages, batch_transform, with_geometry),
         schedule,
-        stages,
         state,
         policy,
-        contents=contents,
-        batch_transform=batch_transform,
+        source=data,
+        named_source=named,
+        with_index=with_index,
+        as_dicts=with_geometry or has_fields(data) or shapes.rounds is not None,
         about=_describe(choice, planner, stages[0]),
         follows=name_line(sys._getframe(1)) if rank is None else None,
-        source=data,
     )
-    loader.named_source = named
-    return loader
 
 
 def _checked_transforms(
@@ -317,8 +315,21 @@ def _make_stage(
     return kind(view, dtype, device, num_classes=num_classes, memory_format=memory_format)
 
 
-def _open_engine(backend: str, planner: BatchPlanner, options: Any, schedule: Schedule) -> Engine:
-    return BACKENDS[backend].open_engine(replace(planner, schedule=schedule), options)
+def _open(
+    backend: str,
+    planner: BatchPlanner,
+    options: WorkerOptions,
+    stages: Sequence[Stage],
+    batch_transform: Callable[..., Any] | None,
+    with_geometry: bool,
+    schedule: Schedule,
+) -> tuple[Engine, DeviceFeed]:
+    """Return the engine that serves `schedule`, and what brings its batches to the device; nothing is started yet."""
+    engine = BACKENDS[backend].open_engine(replace(planner, schedule=schedule), options)
+    is_upright = planner.pipeline.exif == "apply"
+    steps = finishing_steps(planner.source, schedule.patch, is_upright=is_upright, with_geometry=with_geometry)
+    more: Any = {"steps": steps, "seed": schedule.seed, "pad": schedule.pads, "batch_transform": batch_transform}
+    return engine, DeviceFeed(engine.next, engine.ready, stages, **more)
 
 
 def _describe(choice: Choice, planner: BatchPlanner, stage: Stage) -> dict[str, object]:

@@ -131,11 +131,11 @@ class DataLoaderAttributes(ABC):
 
     Attributes:
         prefetch_factor: None, because a DataLoader made of this one has no workers; the loader has them.
-        named_source: the data as the user passed it, whatever cache stands for it; None for the source itself.
+        named_source: the data as the user passed it, whatever cache stands for it.
     """
 
     prefetch_factor = None
-    named_source: Source | None = None
+    named_source: Source
     _source: Source
     _schedule: Schedule
     _cursor: Cursor  # of the next batch
@@ -153,13 +153,12 @@ class DataLoaderAttributes(ABC):
         """Return where the next iteration begins."""
 
     @abstractmethod
-    def _iterate_from(self, cursor: Cursor) -> Iterator[Any]: ...
+    def _iterate_from(self, cursor: Cursor) -> Iterator[object]: ...
 
     @cached_property
     def _count_sources(self) -> CountSources | None:
         """What counts the samples of each source of a mix(...), which a cache in its place cannot; None without one."""
-        source: Any = self._source if self.named_source is None else self.named_source
-        mixture = getattr(source, "mixture", None)
+        mixture = getattr(self.named_source, "mixture", None)
         return None if mixture is None else mixture.count_sources
 
     def __repr__(self) -> str:
@@ -200,9 +199,8 @@ class DataLoaderAttributes(ABC):
         of the data that was passed, on every backend: files can be opened by them; of tars and other containers it is
         the file's path, a colon, and the sample's name there.
         """
-        source = self._source if self.named_source is None else self.named_source
         places = np.asarray(index.cpu() if hasattr(index, "cpu") else index).ravel().tolist()
-        return [os.fsdecode(source.path(place)) if place >= 0 else "" for place in places]
+        return [os.fsdecode(self.named_source.path(place)) if place >= 0 else "" for place in places]
 
     @property
     def dataset(self) -> ServedData:

@@ -1,12 +1,45 @@
-"""Iteration says where an iteration over a loader began, and where the next one begins if it is left early."""
+"""An iteration over a loader: where it began, where the next one begins, and who may take its batches."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import EpochLedger
 from penstock.pipelines.messages.user_warnings import warn_user
+
+Item = TypeVar("Item")
+
+
+class OneThread(Iterator[Item]):
+    """Iterate over `items`, one thread at a time.
+
+    Args:
+        turn: held by the thread that asks.
+        wait_s: returns how long a thread may wait for its turn.
+        refusal: returns the error for a thread that did not get it.
+    """
+
+    def __init__(
+        self,
+        items: Generator[Item, None, None],
+        turn: threading.RLock,
+        wait_s: Callable[[], float],
+        refusal: Callable[[], Exception],
+    ) -> None:
+        self._items, self._turn, self._wait_s, self._refusal = items, turn, wait_s, refusal
+        self.close = items.close
+
+    def __next__(self) -> Item:
+        if not self._turn.acquire(timeout=self._wait_s()):
+            raise self._refusal()
+        try:
+            return next(self._items)
+        finally:
+            self._turn.release()
 
 
 @dataclass(eq=False)

@@ -7,20 +7,18 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from penstock.loaders.data.sources.contract import Source, has_fields, is_fetching
-from penstock.loaders.front.batch import Batch, BatchContents
+from penstock.loaders.data.sources.contract import Source, is_fetching
+from penstock.loaders.front.batch import Batch
 from penstock.loaders.front.dataloader_attributes import DataLoaderAttributes
-from penstock.loaders.front.iteration import Iteration
-from penstock.loaders.front.one_thread import Item, OneThread
+from penstock.loaders.front.iteration import Item, Iteration, OneThread
 from penstock.loaders.make.engine_contract import Engine
-from penstock.loaders.make.finishing import finishing_steps
 from penstock.loaders.order.agreement import RankAgreement
 from penstock.loaders.order.bad_samples import BadSamplePolicy
 from penstock.loaders.order.cursor import Cursor
@@ -28,7 +26,7 @@ from penstock.loaders.order.ledger import EpochLedger
 from penstock.loaders.order.ranks import distributed_place
 from penstock.loaders.order.schedule import Schedule
 from penstock.loaders.order.state import NUM_EPOCHS, LoaderState, saved_ledger
-from penstock.loaders.run.feed.batch_feed import DeviceBatch, DeviceFeed, Stage
+from penstock.loaders.run.feed.batch_feed import DeviceBatch, DeviceFeed
 from penstock.loaders.run.metrics.stats import LoaderStats
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_bool, checked_int
@@ -52,30 +50,33 @@ class Loader(DataLoaderAttributes):
     worker count or world size. Until its first batch it can be pickled to another process.
 
     Args:
-        open_engine: makes the engine for a schedule.
+        open_for: makes engine and feed for a schedule.
+        source: the data that the schedule numbers.
+        named_source: the data as the user passed it, whatever cache stands for it.
+        with_index: yield the index of each batch, too.
+        as_dicts: yield dicts, which hold fields.
         follows: the line of code that makes the loader on every rank, if it takes rank and world size from the process,
             as they are whenever an iteration begins: launchers may start torch.distributed after the loader was made.
             The ranks' loaders are then compared.
-        source: the data that the schedule numbers.
     """
 
     def __init__(
         self,
-        open_engine: Callable[[Schedule], Engine],
+        open_for: Callable[[Schedule], tuple[Engine, DeviceFeed]],
         schedule: Schedule,
-        stages: Sequence[Stage],
         state: LoaderState,
         policy: BadSamplePolicy,
         *,
-        contents: BatchContents = BatchContents(),  # noqa: B008  a tuple
-        batch_transform: Callable[..., Any] | None = None,
-        about: dict[str, object] | None = None,
-        follows: str | None = None,
         source: Source,
+        named_source: Source,
+        with_index: bool,
+        as_dicts: bool,
+        about: dict[str, object],
+        follows: str | None,
     ) -> None:
-        self._open_engine, self._stages, self._identity = open_engine, stages, state
-        self._contents, self._about, self._source = contents, about or {}, source
-        self._batch_transform = batch_transform
+        self._open_for, self._identity, self._about = open_for, state, about
+        self._source, self.named_source = source, named_source
+        self._with_index, self._as_dicts = with_index, as_dicts
         self._open(schedule, policy)
         self._cursor = schedule.settle(Cursor(0, 0))
         self._iteration = Iteration(self._cursor)  # the one that may serve; others are refused
@@ -87,35 +88,25 @@ class Loader(DataLoaderAttributes):
 
     def _open(self, schedule: Schedule, policy: BadSamplePolicy) -> None:
         """Make the engine that serves `schedule`; nothing is started yet."""
-        self._engine = self._open_engine(schedule)
-        self._feed = DeviceFeed(
-            self._engine.next,
-            self._engine.ready,
-            self._stages,
-            steps=finishing_steps(
-                self._source,
-                schedule.patch,
-                is_upright=self._contents.is_upright,
-                with_geometry=self._contents.with_geometry,
-            ),
-            seed=schedule.seed,
-            pad=schedule.pads,
-            batch_transform=self._batch_transform,
-        )
+        self._engine, self._feed = self._open_for(schedule)
         self._schedule = schedule
         self._policy = replace(policy, samples_per_epoch=schedule.n // schedule.world_size)
-        self._fed: Cursor | None = None  # place of the batch that the feed hands out next, None if unknown
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._fed is not None or self._stats.batches or self._closed:
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._used_in is not None or self._closed:
             fix = "send it before its first batch, or make it in that process"
             raise LoaderError("E-MISUSE", "a loader that was used cannot be sent to another process", fix=fix)
-        names = "contents", "about", "batch_transform", "source"
-        more: dict[str, Any] = {name: getattr(self, f"_{name}") for name in names}
-        more["follows"] = None if self._agreement is None else self._agreement.line
-        parts = (self._open_engine, self._schedule, self._stages, self._identity, self._policy)
-        kept = {"_cursor": self._cursor, "_ledgers": self._ledgers, "named_source": self.named_source}
-        return partial(Loader, **more), parts, kept
+        made = partial(
+            Loader,
+            source=self._source,
+            named_source=self.named_source,
+            with_index=self._with_index,
+            as_dicts=self._as_dicts,
+            about=self._about,
+            follows=None if self._agreement is None else self._agreement.line,
+        )
+        parts = (self._open_for, self._schedule, self._identity, self._policy)
+        return made, parts, {"_cursor": self._cursor, "_ledgers": self._ledgers}
 
     def __len__(self) -> int:
         """Return the steps of this whole epoch, which are equal on all ranks, or with pad=False this rank's own."""
@@ -126,9 +117,9 @@ class Loader(DataLoaderAttributes):
 
     def _tuples(self) -> Generator[Any, None, None]:
         for batch in self.batches():
-            if has_fields(self._source) or self._schedule.patch is not None or self._contents.with_geometry:
-                yield batch.as_dict(with_index=self._contents.with_index)
-            elif self._contents.with_index:
+            if self._as_dicts:
+                yield batch.as_dict(with_index=self._with_index)
+            elif self._with_index:
                 yield batch.images, batch.labels, torch.from_numpy(batch.index)
             else:
                 yield batch.images, batch.labels
@@ -187,8 +178,7 @@ class Loader(DataLoaderAttributes):
                     self._agreement.end(iteration.steps, iteration.begin, iteration.left)
             host = batch.host
             if len(host.index):  # else its samples were all bad, or are all other ranks'
-                geometry = host.windows, host.flips, host.places, host.turns
-                yield Batch(batch.images, batch.labels, host.index, *geometry, epoch, step, batch.fields)
+                yield Batch(batch.images, batch.labels, host.index, *host.plan, epoch, step, batch.fields)
 
     def _check_current(self, iteration: Iteration) -> None:
         if self._closed or iteration is not self._iteration:
@@ -245,23 +235,17 @@ class Loader(DataLoaderAttributes):
     def _take(self) -> DeviceBatch:
         started, ready = time.perf_counter(), self._engine.ready()
         self._started_s = self._started_s or started
-        self._fed = None  # unknown for now: Ctrl-C may lose a batch
         try:
-            batch: DeviceBatch = self._feed.next()
+            batch = self._feed.next()
         except LoaderError as error:
             self._closed = True
             raise error.locate(backend=self._engine.name, rank=self._schedule.rank) from error.__cause__
         assert batch.host.cursor == self._cursor, "the engine left the order"
-        self._fed = self._schedule.after(batch.host.cursor)
         ledger = self._ledgers.setdefault(self._cursor.epoch, EpochLedger(self._cursor.epoch))
-        self._policy.judge_misread(batch.host.misread, backend=self._engine.name, rank=self._schedule.rank)
-        self._policy.judge(batch.host.bad, ledger, backend=self._engine.name, rank=self._schedule.rank)
-        ledger.add(batch.host.index, batch.host.bad, (*batch.host.repaired, *batch.host.misread), self._count_sources)
-        self._count(batch, ready, started)
-        return batch
-
-    def _count(self, batch: DeviceBatch, ready: int, started: float) -> None:
-        now, host = time.perf_counter(), batch.host
+        host, flawed = batch.host, (*batch.host.repaired, *batch.host.misread)
+        self._policy.judge(host.bad, ledger, host.misread, backend=self._engine.name, rank=self._schedule.rank)
+        ledger.add(host.index, host.bad, flawed, self._count_sources)
+        now = time.perf_counter()
         self._stats = self._stats.with_batch(
             int((host.index >= 0).sum()),
             wait_s=now - started,
@@ -269,9 +253,10 @@ class Loader(DataLoaderAttributes):
             ready=ready,
             produce_s=host.produce_s,
             read_s=host.read_s,
-            repaired=len(host.repaired) + len(host.misread),
+            repaired=len(flawed),
             replaced=len(host.bad),
         )
+        return batch
 
     def _go_to(self, cursor: Cursor, *, left: Cursor | None = None, looks: int = 0) -> None:
         self._cursor = self._schedule.resume_at(cursor)
@@ -279,11 +264,10 @@ class Loader(DataLoaderAttributes):
 
     def _seek(self) -> None:
         self._used_in = os.getpid()
-        if self._fed != self._cursor:
-            self._fed = None  # for now, as above
+        latest = self._feed.latest
+        if latest is None or self._schedule.after(latest) != self._cursor:
             self._feed.flush()
             self._engine.seek(self._cursor)
-            self._fed = self._cursor
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration start `epoch`, 0 to 2**32 - 1; keeps the place in that epoch (after load_state_dict).

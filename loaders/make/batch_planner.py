@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_au
 from penstock.pipelines.plan.patch_grids import plan_patches
 from penstock.pipelines.spec import ImagePipeline
 
+Key = TypeVar("Key")
+Found = TypeVar("Found")
 Index = npt.NDArray[np.int64]
 Augments = tuple[AugmentPlan | None, ...]  # of each view; None where the batch stage does nothing
 _MOST_KEPT = 8  # more batches than are made at a time
@@ -62,15 +64,15 @@ class _Kept:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.contents: dict[Cursor, Content] = {}
-        self.plans: dict[tuple[Any, ...], tuple[BatchLayout, Plan]] = {}
+        self.plans: dict[tuple[int, int, Shape], tuple[BatchLayout, Plan]] = {}
         self.read_ahead = ReadAhead()
         self.sound: npt.NDArray[np.bool_] | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _Kept, ()
 
 
-def _keep(kept: dict[Any, Any], key: Any, found: Any) -> None:
+def _keep(kept: dict[Key, Found], key: Key, found: Found) -> None:
     if len(kept) >= _MOST_KEPT:
         kept.clear()
     kept[key] = found
@@ -116,7 +118,7 @@ class BatchPlanner:
             found = self._kept.contents.get(cursor)
             if found is None:
                 index, keys = self.schedule.batch(cursor.epoch, cursor.position), self.schedule.draw_keys(cursor)
-                is_full, augments = bool((index >= 0).all()), self.draw_augments(cursor, index)
+                is_full, augments = bool((index >= 0).all()), self.draw_augments(cursor, index, keys)
                 found = Content(index, keys, *self._planned(cursor), is_full, augments)
                 _keep(self._kept.contents, cursor, found)
             return found
@@ -125,15 +127,14 @@ class BatchPlanner:
         """Announce to a source that fetches which samples the batch at `cursor`, and batches after it, need."""
         self._kept.read_ahead.advance(self.source, self.schedule, cursor)
 
-    def draw_augments(self, cursor: Cursor, index: Index, rows: slice = slice(None)) -> Augments:
+    def draw_augments(self, cursor: Cursor, index: Index, keys: Index | None) -> Augments:
         """Draw what the batch stage does to the images of samples `index`, int64 [n], where -1 is padding.
 
-        rows: of the batch at `cursor`, where these samples stand.
+        keys: numbers by which these rows of the batch at `cursor` are drawn, as in Content.
         """
         if not any(pipeline.augment.active for pipeline in self.pipelines):
             return (None,) * len(self.pipelines)
-        keys = self.schedule.draw_keys(cursor)
-        numbers = index if keys is None else np.where(index < 0, -1, keys[rows])
+        numbers = index if keys is None else np.where(index < 0, -1, keys)
         drawn: list[AugmentPlan | None] = []
         for view, (pipeline, part) in enumerate(zip(self.pipelines, self.layout(cursor).images, strict=True)):
             key, size = BatchKey(self.schedule.seed, cursor.epoch, numbers, view), (part.shape[0], part.shape[1])

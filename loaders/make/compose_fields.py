@@ -42,12 +42,12 @@ class RowFields(NamedTuple):
     points: dict[str, npt.NDArray[Any]]
 
 
-def is_albumentations(function: Any) -> bool:
+def is_albumentations(function: object) -> bool:
     """Return whether a transform is one of albumentations, by the module of its class; it is not imported."""
     return any(base.__module__.partition(".")[0] == "albumentations" for base in type(function).__mro__)
 
 
-def takes_fields(function: Any) -> bool:
+def takes_fields(function: object) -> bool:
     """Return whether a transform is one of albumentations that moves pixels, or that has parameters for fields."""
     if not is_albumentations(function):
         return False
@@ -59,7 +59,7 @@ def takes_fields(function: Any) -> bool:
     )
 
 
-def find_mirror(function: Any) -> str | None:
+def find_mirror(function: object) -> str | None:
     """Return the name of the first transform within one of albumentations that makes mirror images, if there is one."""
     if type(function).__name__ in _MIRRORS:
         return type(function).__name__
@@ -125,7 +125,7 @@ class ComposeFields:
 
     def arguments(self, fields: RowFields, size: tuple[int, int]) -> dict[str, Any]:
         """Return what is handed to the transform next to the image of `size`, (height, width)."""
-        given: dict[str, Any] = {}
+        given: dict[str, object] = {}
         masks = [fields.masks[name].copy() for name in self._masks]
         if masks:
             given |= {"mask": masks[0]} if len(masks) == 1 else {"masks": masks}
@@ -162,7 +162,7 @@ class ComposeFields:
             alone = {name: part[0] for name, part in self._split(fields, points).items() if name in self._points}
         return RowFields(masks, boxes, alone)
 
-    def _take_mask(self, name: str, mask: Any, size: tuple[int, int]) -> npt.NDArray[Any]:
+    def _take_mask(self, name: str, mask: object, size: tuple[int, int]) -> npt.NDArray[np.generic]:
         found = _as_numbers("mask", mask)
         kept = found.astype(self._kinds[name].dtype)
         if found.shape != size or not np.array_equal(kept, found):
@@ -171,8 +171,8 @@ class ComposeFields:
         return kept
 
     def _take_boxes(
-        self, returned: Mapping[str, Any], fields: RowFields, size: tuple[int, int], points: Floats | None
-    ) -> dict[str, tuple[npt.NDArray[Any], ...]]:
+        self, returned: Mapping[str, object], fields: RowFields, size: tuple[int, int], points: Floats | None
+    ) -> dict[str, tuple[npt.NDArray[np.generic], ...]]:
         given = sum(len(fields.boxes[name][0]) for name in self._boxes)
         width = 4 + (not self._box_labels) + self._numbers_boxes
         rows = _as_rows("bboxes", returned["bboxes"], width)
@@ -194,7 +194,7 @@ class ComposeFields:
             first += count
         return taken
 
-    def _take_points(self, returned: Mapping[str, Any], fields: RowFields, size: tuple[int, int]) -> Floats:
+    def _take_points(self, returned: Mapping[str, object], fields: RowFields, size: tuple[int, int]) -> Floats:
         """Return all keypoints, [n, 3] in the order of _all_points; zeros for those that are gone."""
         points, within = self._all_points(fields)
         rows = _as_rows("keypoints", returned["keypoints"], len(self._point_format) + 1)
@@ -212,7 +212,7 @@ class ComposeFields:
         taken[numbers[inside]] = np.concatenate((places, visible[:, None]), 1)[inside]
         return taken
 
-    def _sets(self, fields: RowFields) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    def _sets(self, fields: RowFields) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
         """Yield each field of keypoints and its sets, [sets, points, 3]."""
         for name in self._points:
             yield name, fields.points[name][None]
@@ -236,7 +236,7 @@ class ComposeFields:
         return parts
 
 
-def _params_of(function: Any, kind: str) -> Any:
+def _params_of(function: object, kind: str) -> object:
     """Return bbox_params or keypoint_params of a transform: an object, a dict, or None."""
     params = getattr(function, f"{kind}_params", None)
     processors = getattr(function, "processors", None)
@@ -245,7 +245,7 @@ def _params_of(function: Any, kind: str) -> Any:
     return params
 
 
-def _find_params(function: Any, kind: str, names: list[str], hint: str) -> tuple[str, tuple[str, ...]]:
+def _find_params(function: object, kind: str, names: list[str], hint: str) -> tuple[str, tuple[str, ...]]:
     """Return format and label fields of a transform's bbox_params or keypoint_params."""
     params = _params_of(function, kind)
     if params is None:
@@ -286,7 +286,7 @@ def _to_corners(boxes: Floats, form: str, size: tuple[int, int]) -> Floats:
     return np.concatenate((center - half, center + half), 1)
 
 
-def _as_numbers(what: str, value: Any) -> npt.NDArray[Any]:
+def _as_numbers(what: str, value: object) -> npt.NDArray[np.generic]:
     found = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
     if found.dtype.kind not in "biuf":
         raise WrongResultError(f"transform must return {what} as numbers, got {shown(value)}")

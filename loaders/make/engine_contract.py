@@ -13,6 +13,7 @@ import torch
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import BadSample
 from penstock.pipelines.plan.augmentations import AugmentPlan
+from penstock.pipelines.plan.crops import BatchPlan
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,7 @@ class HostBatch:
         images: uint8 [batch, height, width, 3], in host memory unless `resident`; a tuple of these for several views.
         index: int64 [batch], positions in the source, -1 in padding rows.
         labels: int64 [batch], -1 in padding rows; or the targets of the source, NaN for floats.
-        windows: int32 [batch, 4], crops as (x, y, width, height) in the source image; [batch, views, 4] of several.
-        flips: bool [batch], whether the image is mirrored; [batch, views].
-        places: int32 [batch, 4], where in the image the crop lies; [batch, views, 4].
-        turns: uint8 [batch], how the image is turned, as in BatchPlan; [batch, views].
+        plan: how each image was made; of several views [batch, views, ...] in each array.
         augments: of each view what the batch stage does to the images, None for nothing.
         moved: of each view the boxes and keypoints of all rows where workers have moved them, as place_fields returns
             them, or None; () where no worker does.
@@ -56,10 +54,7 @@ class HostBatch:
     images: Any
     index: npt.NDArray[np.int64]
     labels: Any
-    windows: npt.NDArray[np.int32]
-    flips: npt.NDArray[np.bool_]
-    places: npt.NDArray[np.int32]
-    turns: npt.NDArray[np.uint8]
+    plan: BatchPlan
     bad: tuple[BadSample, ...]
     produce_s: float
     resident: bool = False
@@ -67,7 +62,7 @@ class HostBatch:
     repaired: tuple[BadSample, ...] = ()
     pinned: bool = False
     misread: tuple[BadSample, ...] = ()
-    extras: Mapping[str, tuple[npt.NDArray[Any], ...]] = field(default_factory=dict)
+    extras: Mapping[str, tuple[npt.NDArray[np.generic], ...]] = field(default_factory=dict)
     augments: tuple[AugmentPlan | None, ...] = (None,)
     moved: tuple[Mapping[str, Any] | None, ...] = ()
     sizes: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), np.int32))

@@ -58,7 +58,7 @@ def add_patches(patch: int, batch: HostBatch) -> HostBatch:
 
     patch_coord, int64 [batch, length, 2], holds row and column of each patch; patch_valid is bool [batch, length].
     """
-    columns, rows = (batch.places[:, 2:, None].astype(np.int64) // patch).swapaxes(0, 1)
+    columns, rows = (batch.plan.places[:, 2:, None].astype(np.int64) // patch).swapaxes(0, 1)
     numbers = np.arange(batch.images.shape[1])
     valid = numbers < columns * rows
     places = np.divmod(numbers, np.maximum(columns, 1))

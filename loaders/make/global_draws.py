@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-RandomState = tuple[Any, ...]
+RandomState = tuple[object, ...]
 _TRIALS = (
     12  # calls in all of which the state changes, before it is taken for theirs and not for another thread's doing
 )
@@ -74,7 +74,7 @@ def read_random_state() -> RandomState:
     """Return the state of all three generators."""
     state: Any = np.random.get_state(legacy=False)  # noqa: NPY002
     if state["bit_generator"] == "MT19937":
-        words: Any = (state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"])
+        words: object = (state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"])
     else:  # what the program has given to np.random.set_bit_generator
         words = str(state)
     return random.getstate(), words, torch.default_generator.get_state().numpy().tobytes()
@@ -101,11 +101,7 @@ def seed_generators(words: npt.NDArray[np.uint64]) -> None:
     torch.default_generator.manual_seed(int(words[2]) | int(words[3]) << 32)
 
 
-@contextlib.contextmanager
-def shared_draws() -> Iterator[None]:
-    """Run a block that is to draw nothing: only others of its kind run at the same time."""
-    with _turns.shared():
-        yield
+shared_draws = _turns.shared  # runs a block that is to draw nothing: only others of its kind run at the same time
 
 
 @contextlib.contextmanager

@@ -120,17 +120,17 @@ class Slot:
         return [begin + self.first * part.row_bytes for begin, part in parts]
 
     @cached_property
-    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+    def arrays(self) -> tuple[npt.NDArray[np.generic], ...]:
         """All arrays of the rows, [rows, ...]."""
         return tuple(array[self.first : self.end] for array in self.layout.arrays(self.memory))
 
     @property
-    def images(self) -> tuple[npt.NDArray[Any], ...]:
+    def images(self) -> tuple[npt.NDArray[np.generic], ...]:
         """The images of each view, [rows, height, width, channels]."""
         return self.arrays[: self.layout.num_views]
 
     @property
-    def extras(self) -> dict[str, tuple[npt.NDArray[Any], ...]]:
+    def extras(self) -> dict[str, tuple[npt.NDArray[np.generic], ...]]:
         """The other arrays that workers make, [rows, ...] for each view, by name."""
         arrays = iter(self.arrays[self.layout.num_views :])
         return {name: tuple(itertools.islice(arrays, len(views))) for name, views in self.layout.extras}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from penstock.loaders.make.compose_fields import find_mirror, is_albumentations, takes_fields
 from penstock.loaders.make.own_transform import OwnTransform, keeps_size, size_fault
@@ -15,11 +14,11 @@ from penstock.pipelines.spec import ImagePipeline
 
 def handed_fields(
     kinds: Mapping[str, FieldKind],
-    functions: Sequence[Any],
-    batch_transform: Any,
+    functions: Sequence[object],
+    batch_transform: object,
     *,
     has_geometry: bool,
-    transform_moves: Any,
+    transform_moves: object,
 ) -> list[dict[str, FieldKind]]:
     """Return for the transform of each view the kinds of the fields that it is handed with the image.
 

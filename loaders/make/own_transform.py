@@ -93,12 +93,12 @@ class OwnTransform:
                 "repeated. Draw from the generator that it gets as a second parameter",
             )
 
-    def _try_seeded(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+    def _try_seeded(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.generic]:
         if self.uses_global_state:
             seed_generators(words)
         return self._try(words)
 
-    def _try(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+    def _try(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.generic]:
         try:
             return self._call(self._trial_image.copy(), words, self._trial_fields)[0]
         except WrongResultError as error:
@@ -109,7 +109,7 @@ class OwnTransform:
 
     def __call__(
         self, image: Pixels, words: npt.NDArray[np.uint64], fields: RowFields | None = None
-    ) -> tuple[npt.NDArray[Any], RowFields | None]:
+    ) -> tuple[npt.NDArray[np.generic], RowFields | None]:
         """Return the result for `image` and random words, uint64 [WORDS] each below 2**32, and moved fields.
 
         fields: what moves with the image, if it is to be handed over. Raises LoaderError.
@@ -128,7 +128,7 @@ class OwnTransform:
 
     def _call(
         self, image: Pixels, words: npt.NDArray[np.uint64], fields: RowFields | None = None
-    ) -> tuple[npt.NDArray[Any], RowFields | None]:
+    ) -> tuple[npt.NDArray[np.generic], RowFields | None]:
         if self._takes_image_by_name:
             return self._call_by_name(image, int(words[0]), fields)
         if self._takes_generator:
@@ -176,8 +176,17 @@ class OwnTransform:
 
     @property
     def needs_script(self) -> bool:
-        """Whether a worker process finds it only by importing the user's script, or not at all."""
-        return _needs_script(self.function)
+        """Whether a worker process finds it only by importing the user's script, or not at all.
+
+        So it is for what a script, a notebook or an interpreter defines, for lambdas and inner functions, and for what
+        holds such a function, for example a functools.partial or a list of transforms.
+        """
+        modules = _Modules()
+        try:
+            modules.dump(self.function)
+        except Exception:
+            return True
+        return not all(map(_can_be_imported, modules.found))
 
 
 _FIX = "see the traceback; with workers=0 a debugger stops there"
@@ -197,7 +206,7 @@ def size_fault(names: Sequence[str], shape: Sequence[int], size: tuple[int, int]
     )
 
 
-def list_transforms(transform: Any, num_views: int) -> list[Any]:
+def list_transforms(transform: object, num_views: int) -> list[object]:
     """Return the function of each view, None for views without one; [] without any. Raises ValueError.
 
     transform: one function for all views, or a sequence with one, or None, for each.
@@ -224,7 +233,7 @@ def try_transforms(
     )
 
 
-def saved_functions(transforms: Sequence[OwnTransform | None], batch_transform: Any) -> dict[str, Any]:
+def saved_functions(transforms: Sequence[OwnTransform | None], batch_transform: object) -> dict[str, object]:
     """Return by argument the names of the user's functions for saved states, without those that are None.
 
     That of transform is a list of one, or None, for each view, unless all views have the same.
@@ -255,7 +264,7 @@ def _generator(words: npt.NDArray[np.uint64]) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=np.array([low, high], np.uint64)))
 
 
-def _as_array(result: Any) -> npt.NDArray[Any]:
+def _as_array(result: object) -> npt.NDArray[np.generic]:
     if isinstance(result, torch.Tensor):
         if result.device.type != "cpu" or result.dtype == torch.bfloat16:
             got = _kind(result)
@@ -266,7 +275,7 @@ def _as_array(result: Any) -> npt.NDArray[Any]:
     return result
 
 
-def _kind(result: Any) -> str:
+def _kind(result: object) -> str:
     if isinstance(result, (torch.Tensor, np.ndarray)):
         where = f" on {result.device}" if isinstance(result, torch.Tensor) else ""
         return f"{result.dtype} {list(result.shape)}{where}"
@@ -284,20 +293,6 @@ class _Modules(ForkingPickler):
         if isinstance(value, type) or inspect.isroutine(value):
             self.found.add(getattr(value, "__module__", None) or "builtins")
         return NotImplemented
-
-
-def _needs_script(function: Any) -> bool:
-    """Return whether a worker process finds `function` only by importing the user's script, or not at all.
-
-    So it is for what a script, a notebook or an interpreter defines, for lambdas and inner functions, and for what
-    holds such a function, for example a functools.partial or a list of transforms.
-    """
-    modules = _Modules()
-    try:
-        modules.dump(function)
-    except Exception:
-        return True
-    return not all(map(_can_be_imported, modules.found))
 
 
 def _can_be_imported(module: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,7 @@ from penstock.loaders.data.sources.source_faults import checked_class_numbers, n
 from penstock.loaders.make.batch_part import BatchPart
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.layout import Slot
-from penstock.loaders.make.native_rows import native_rows
+from penstock.loaders.make.native_rows import NativeRows, native_rows
 from penstock.loaders.make.python_rows import PythonRows, pad_rows
 from penstock.loaders.make.transform_step import TransformStep
 from penstock.loaders.order.cursor import Cursor
@@ -93,13 +92,18 @@ class Producer:
 
     def _fill_natively(self, batch: BatchPart) -> None:
         assert self._native is not None
-        left, keys, plan = batch.left, batch.keys, batch.content.plan
-        done = self._native.fill(batch.index[left], left, plan, batch.crops, batch.progress, keys)
+        left = batch.left
+        done = self._make_natively(self._native, batch)
         if done is None:
             raise Aborted
         done = self._with_exif(done, batch.crops)
         batch.left = np.setdiff1d(left, done, assume_unique=True) if len(done) < len(left) else left[:0]
         batch.read_s += self._native.read_s
+
+    def _make_natively(self, native: NativeRows, batch: BatchPart) -> npt.NDArray[np.intp] | None:
+        """Make what the library can of the rows that are left; return these, None if the batch is no longer wanted."""
+        samples, plan = batch.index[batch.left], batch.content.plan
+        return native.fill(samples, batch.left, plan, batch.crops, batch.progress, batch.keys)
 
     def _with_exif(self, done: npt.NDArray[np.intp], crops: Slot) -> npt.NDArray[np.intp]:
         """Return the rows whose EXIF orientation is known where that is needed; Python makes the others."""
@@ -113,7 +117,7 @@ class Producer:
 
     def _label(self, batch: BatchPart) -> None:
         rows, served = batch.slot.rows, batch.index
-        is_served: Any = slice(None)
+        is_served: slice | npt.NDArray[np.bool_] = slice(None)
         if not batch.content.is_full or batch.bad:  # padding and substitutes may be among them
             is_served = rows["index"] >= 0
             served = rows["index"][is_served].astype(np.int64)

@@ -85,10 +85,10 @@ class PythonRows:
 
         What the order never serves is no substitute either: classes or sources without a share, samples left out.
         """
-        planner, place = self._planner, batch.slot.first + row
+        planner = self._planner
         if not planner.substitute or planner.evaluation:
             return -1
-        following = planner.schedule.next_in_order(batch.cursor, place, _MAX_SUBSTITUTES)
+        following = planner.schedule.next_in_order(batch.cursor, batch.slot.first + row, _MAX_SUBSTITUTES)
         candidates: list[int] = following.tolist()
         for candidate in dict.fromkeys(candidates):
             if candidate == batch.bad[row].sample:  # an order that draws may have it again
@@ -98,7 +98,8 @@ class PythonRows:
                 item = self._reader.load(candidate)
                 self._fill_row(row, item, self._draw({row: item}, batch), 0, batch)
                 if self.fields.has_work:
-                    drawn = planner.draw_augments(batch.cursor, np.array([candidate]), slice(place, place + 1))
+                    keys = None if batch.keys is None else batch.keys[[row]]
+                    drawn = planner.draw_augments(batch.cursor, np.array([candidate]), keys)
                     for error in self.fields.fill([row], batch.crops, drawn, -row).values():
                         raise error
             except LoaderError as error:

@@ -52,7 +52,10 @@ class ReadAhead:
                 self._next = self._blocks.advance(cursor)
                 return
             ahead = _MAX_STEPS * schedule.global_batch
-            while self._next <= cursor or (source.has_room and self._distance(schedule, cursor) < ahead):
+            served, n = cursor.epoch * schedule.n + cursor.position, schedule.n
+            while self._next <= cursor or (
+                source.has_room and self._next.epoch * n + self._next.position - served < ahead
+            ):
                 index = schedule.batch(*self._next)
                 source.announce(index[index >= 0])
                 for _ in range(stride):
@@ -67,11 +70,6 @@ class ReadAhead:
             if cursor >= self._begun:
                 return cursor == self._begun
         return False
-
-    def _distance(self, schedule: Schedule, cursor: Cursor) -> int:
-        """Return how many samples lie between `cursor` and the next batch to announce."""
-        epochs = self._next.epoch - cursor.epoch
-        return epochs * schedule.n + self._next.position - cursor.position
 
 
 class BlockFetch:

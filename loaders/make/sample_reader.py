@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -112,7 +112,7 @@ class SampleReader:
             self._sound[item.sample] = self._decoder.sound(item.data, item.probe)
         return bool(self._sound[item.sample])
 
-    def _time_call(self, method: Callable[..., Result], *arguments: Any) -> Result:
+    def _time_call(self, method: Callable[..., Result], *arguments: object) -> Result:
         """Call a method of the source, and add the seconds that it takes to `read_s`."""
         started = time.perf_counter()
         try:
@@ -121,7 +121,7 @@ class SampleReader:
             self.read_s += time.perf_counter() - started
 
 
-def _type_error(data: Any) -> LoaderError:
+def _type_error(data: object) -> LoaderError:
     got = f"{data.dtype} {list(data.shape)}" if isinstance(data, np.ndarray) else type(data).__name__
     cause = f"the source's read() must return bytes or pixels uint8 [h, w, 3], got {got}"
     fix = "convert what it returns, such as a memoryview with bytes()"

@@ -121,8 +121,8 @@ def look_up_fields(source: FieldSource, index: npt.NDArray[np.int64]) -> tuple[n
 
 def _placing(batch: HostBatch, view: int) -> tuple[BatchPlan, Size, Floats]:
     """Return how the images of a view were made, as place_boxes takes it, with what the batch stage does to them."""
-    plan = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)
-    if batch.flips.ndim > 1:
+    plan = batch.plan
+    if plan.flips.ndim > 1:
         plan = BatchPlan._make(part[:, view] for part in plan)
     size = None if "patch_valid" in batch.fields else batch.output_sizes[view]  # patches have one for each image
     moves = batch.augments[view]

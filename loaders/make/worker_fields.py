@@ -83,7 +83,7 @@ class WorkerFields:
         find = getattr(self._source, "field_path", None)
         return None if find is None else find(name, index)
 
-    def _fill_mask(self, name: str, about: Any, views: list[npt.NDArray[Any]]) -> None:
+    def _fill_mask(self, name: str, about: np.void, views: list[npt.NDArray[Any]]) -> None:
         assert self._source is not None
         kind = self._masks[name]
         mask = decode_mask(call_source(self._source.mask, name, int(about["index"])))
@@ -131,7 +131,7 @@ class WorkerFields:
                 wrong[rows[row]] = self._other_size(name, boxes.parts[2][box].tolist(), about[row])
         return wrong
 
-    def _other_size(self, name: str, said: list[int], about: Any) -> LoaderError:
+    def _other_size(self, name: str, said: list[int], about: np.void) -> LoaderError:
         """Return the refusal of an image of another size, (width, height), than its annotation says."""
         is_now = about["size"].tolist()
         annotated, read = (f"{width}x{height}" for width, height in (said, is_now))

@@ -11,7 +11,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
@@ -19,6 +19,9 @@ from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ranks import is_joined
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 _SHOWN = 40  # characters of a value that an error still shows
 _LEFT = "the place left before"
@@ -50,9 +53,9 @@ class RankAgreement:
         identity: by name, JSON-serialisable, what the loader has in common with its counterparts.
     """
 
-    def __init__(self, line: str, identity: Mapping[str, Any]) -> None:
+    def __init__(self, line: str, identity: Mapping[str, object]) -> None:
         self.line, self._identity = line, dict(identity)
-        self._digest = _digest(self._identity)
+        self._digest = hashlib.blake2b(json.dumps(self._identity, sort_keys=True).encode(), digest_size=16).hexdigest()
         self._name = ""  # of the loader in the store, once a second batch is taken
         self._begun = 0  # iterations that went beyond one batch
         self._warned = False
@@ -103,7 +106,7 @@ class RankAgreement:
         if self._begun and not self._warned:
             _unaccompanied.add(self)
 
-    def _post_beginning(self, store: Any, began: Cursor, left: Cursor | None) -> None:
+    def _post_beginning(self, store: Store, began: Cursor, left: Cursor | None) -> None:
         if self._name:
             self._warn_if_alone(store)
         else:
@@ -116,7 +119,7 @@ class RankAgreement:
             about[_LEFT] = expected[_LEFT] = None
         refuse_disagreement({first: expected, dist.get_rank(): about})
 
-    def _find_name(self, store: Any) -> str:
+    def _find_name(self, store: Store) -> str:
         """Return the name of this loader on every rank.
 
         Raises LoaderError E-STATE if another rank goes on with a loader that has no counterpart in this process.
@@ -136,7 +139,7 @@ class RankAgreement:
         """Note that this rank will not iterate over the loader any more."""
         _agreements.discard(self)
 
-    def _refuse_if_left(self, store: Any, place: Cursor) -> None:
+    def _refuse_if_left(self, store: Store, place: Cursor) -> None:
         key = self._key(self._begun + 1)
         if not store.check([key]):
             return
@@ -148,16 +151,16 @@ class RankAgreement:
     def _key(self, number: int | None = None) -> str:
         return f"{self._name}/{number or self._begun}"
 
-    def _num_ranks(self, store: Any) -> int:
+    def _num_ranks(self, store: Store) -> int:
         return int(store.add(f"{self._key()}/ranks", 0))
 
-    def _warn_of_others(self, store: Any) -> None:
+    def _warn_of_others(self, store: Store) -> None:
         """Warn of loaders that this rank has iterated over alone: another rank has come here without them."""
         if _unaccompanied - {self} and self._begun and self._num_ranks(store) > 1:
             for other in _unaccompanied - {self}:
                 other._warn_if_alone(store)
 
-    def _warn_if_alone(self, store: Any) -> None:
+    def _warn_if_alone(self, store: Store) -> None:
         """Warn if this loader's latest iteration, served to its end, is one that no other rank has begun."""
         if self not in _unaccompanied:
             return
@@ -189,21 +192,18 @@ def _without_store_nothing() -> Iterator[None]:
         pass
 
 
-def _store() -> Any:
-    return getattr(dist.distributed_c10d, "_get_default_store")()  # noqa: B009
+def _store() -> Store:
+    store: Store = getattr(dist.distributed_c10d, "_get_default_store")()  # noqa: B009
+    return store
 
 
-def _digest(identity: Mapping[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def _post(store: Any, key: str, said: Any) -> tuple[int, Any]:
+def _post(store: Store, key: str, said: object) -> tuple[int, Any]:
     """Store what this rank says, unless another one was first; return the rank that was first, and what it said."""
     rank, words = json.loads(store.compare_set(key, "", json.dumps([dist.get_rank(), said])))
     return int(rank), words
 
 
-def refuse_disagreement(abouts: Mapping[int, Mapping[str, Any]]) -> None:
+def refuse_disagreement(abouts: Mapping[int, Mapping[str, object]]) -> None:
     """Raise LoaderError E-STATE where ranks (rank -> name -> value) differ from the first of them, naming all."""
     (first, expected), *others = abouts.items()
     differing = [rank for rank, about in others if about != expected]
@@ -220,7 +220,7 @@ def refuse_disagreement(abouts: Mapping[int, Mapping[str, Any]]) -> None:
     )
 
 
-def _differences(abouts: Sequence[Mapping[str, Any]]) -> list[str]:
+def _differences(abouts: Sequence[Mapping[str, object]]) -> list[str]:
     """Name what is not the same everywhere, with the values where they are short."""
     found = []
     for name in dict.fromkeys(name for about in abouts for name in about):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.loaders.order.ledger import BadSample, EpochLedger
 from penstock.pipelines.messages.checked import checked_choice, checked_number, set_checked
-
-POLICIES = ("raise", "replace")
-REPAIR_POLICIES = ("count", "raise", "replace", "ignore")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +30,8 @@ class BadSamplePolicy:
     evaluation: bool = False
 
     def __post_init__(self) -> None:
-        checked_choice("on_bad_sample", self.on_bad_sample, POLICIES)
-        checked_choice("on_repaired", self.on_repaired, REPAIR_POLICIES)
+        checked_choice("on_bad_sample", self.on_bad_sample, ("raise", "replace"))
+        checked_choice("on_repaired", self.on_repaired, ("count", "raise", "replace", "ignore"))
         if self.max_bad is not None:
             set_checked(self, max_bad=checked_number("max_bad", self.max_bad, 0))
             if self.max_bad > 1 and self.max_bad % 1:
@@ -52,19 +50,22 @@ class BadSamplePolicy:
         fraction = isinstance(self.max_bad, float) and self.max_bad < 1
         return self.max_bad * self.samples_per_epoch if fraction else self.max_bad
 
-    def judge_misread(self, misread: tuple[BadSample, ...], *, backend: str, rank: int) -> None:
-        """Raise LoaderError for the first sample that was decoded wrongly, where bad samples raise."""
-        if misread and self.on_bad_sample == "raise":
-            raise misread[0].error(backend=backend, rank=rank)
+    def judge(
+        self,
+        bad: Sequence[BadSample],
+        ledger: EpochLedger,
+        misread: Sequence[BadSample] = (),
+        **where: int | str,
+    ) -> None:
+        """Raise LoaderError if the bad samples of a batch, or those decoded wrongly (`misread`), may not pass.
 
-    def judge(self, bad: tuple[BadSample, ...], ledger: EpochLedger, *, backend: str, rank: int) -> None:
-        """Raise LoaderError if the bad samples of a batch may not pass; `ledger` holds those that passed before."""
-        if not bad:
-            return
-        where: dict[str, int | str] = {"backend": backend, "rank": rank}
-        for entry in bad:
+        ledger: holds those that passed before. where: fields of the error, such as backend and rank.
+        """
+        for entry in (*misread, *bad):
             if (self.on_repaired if entry.code == "E-REPAIRED" else self.on_bad_sample) == "raise":
                 raise entry.error(**where)
+        if not bad:
+            return
         cause, named = "", bad[0]
         if len(ledger.bad) + len(bad) > self.limit:
             of = f" of {self.samples_per_epoch}" if self.limit != self.max_bad else ""

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -100,7 +100,7 @@ class EpochSteps(ABC):
         """Return what the places of the steps depend on, for states; None where a step may begin anywhere."""
         return None
 
-    def saved_sizes(self) -> Any:
+    def saved_sizes(self) -> object:
         """Return what a state says of the sizes of all steps, as JSON holds it; None if they do not decide them."""
         return None
 
@@ -240,7 +240,7 @@ class RoundSteps(EpochSteps):
     def saved_batches(self) -> list[int]:
         return list(self.batches)
 
-    def saved_sizes(self) -> dict[str, Any]:
+    def saved_sizes(self) -> dict[str, object]:
         return {"patch": self.rounds.patch, "lengths": list(self.rounds.lengths), "max_ratio": self.rounds.max_ratio}
 
     def _find(self, place: int) -> tuple[int, int]:

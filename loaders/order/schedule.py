@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -15,10 +18,45 @@ from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.epoch_steps import EpochSteps, EqualSteps, Rounds, RoundSteps, Shape, Size, count_steps
 from penstock.loaders.order.order import InOrder, Order, Shuffled
 from penstock.loaders.order.permutation import Index
-from penstock.loaders.system.memoize_per_object import keep_results
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_bool, set_checked
 from penstock.pipelines.messages.user_warnings import warn_user
+
+Owner = TypeVar("Owner")
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+_NOTHING = object()
+Function = Callable[Concatenate[Owner, Given], Result]
+
+
+def keep_results(most: int) -> Callable[[Function[Owner, Given, Result]], Function[Owner, Given, Result]]:
+    """Make a function keep its latest results, at most `most` for each first argument, which must be hashable.
+
+    Unlike functools.lru_cache it does not keep the first argument alive: an order of a loader that is gone would keep
+    its shared memory and its descriptors. A result must not refer to it either.
+    """
+
+    def decorate(function: Function[Owner, Given, Result]) -> Function[Owner, Given, Result]:
+        kept: weakref.WeakKeyDictionary[Owner, dict[object, Any]] = weakref.WeakKeyDictionary()
+
+        @functools.wraps(function)
+        def keeping(owner: Owner, /, *arguments: Given.args, **named: Given.kwargs) -> Result:
+            key = (arguments, *named.items())
+            own = kept.get(owner)
+            if own is None:
+                own = kept.setdefault(owner, {})
+            found = own.get(key, _NOTHING)
+            if found is _NOTHING:
+                found = function(owner, *arguments, **named)
+                if len(own) >= most:
+                    own.clear()  # of a run that goes on from here, the next ones are asked for
+                own[key] = found
+            return found  # type: ignore[no-any-return]
+
+        return keeping
+
+    return decorate
+
 
 _AT_ONCE = 1024  # samples whose order is computed at once: for fewer, numpy's calls take longer than their work
 
@@ -216,7 +254,7 @@ class Schedule:
             )
         return settled
 
-    def saved_sizes(self, size: Size) -> dict[str, Any]:
+    def saved_sizes(self, size: Size) -> dict[str, object]:
         """Return what a state says of image sizes that change, as JSON holds it; `size` is the pipeline's."""
         saved = self._steps(0).saved_sizes()
         if saved is None:
@@ -228,20 +266,20 @@ class Schedule:
                 saved = {"by_update": saved}
         return {"size": saved}
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Return what the schedules of all ranks have in common apart from data, order and seed, as JSON holds it."""
         batch_size = list(map(list, self.phases)) if self.phases else self.batch_size
         rounds = None if self.rounds is None else asdict(self.rounds)
         return {"batch_size": batch_size, "drop_last": self.drop_last, "pad": self.pad is not False, "patches": rounds}
 
-    def saved(self, cursor: Cursor) -> dict[str, Any]:
+    def saved(self, cursor: Cursor) -> dict[str, object]:
         """Return what a state needs in addition to `cursor`: the samples of a step over all ranks if they decide it."""
         batches: Any = self._steps(cursor.epoch).saved_batches()
         if self.by_update:
             batches = [[phase.first, phase.batch_size * self.world_size] for phase in self.phases]
         return {} if batches is None else {"global_batch": batches}
 
-    def check_saved(self, state: dict[str, Any], cursor: Cursor) -> None:
+    def check_saved(self, state: Mapping[str, object], cursor: Cursor) -> None:
         """Raise LoaderError E-STATE if no step of this schedule begins at `cursor` because the state's are others."""
         batches, was = self.saved(cursor).get("global_batch"), state.get("global_batch")
         begun = cursor.position or (self.by_update and cursor.epoch)

@@ -72,27 +72,27 @@ def _difference(name: str, saved: object, mine: object) -> str:
 
 def pipeline_settings(
     pipelines: Sequence[ImagePipeline], dtype: torch.dtype, policy: BadSamplePolicy
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return by name all settings, as JSON holds them, that decide which pixels a sample has.
 
     Not max_pixels and max_bad, which only say when to stop: to raise them is the cure of E-BOMB and E-MAXBAD. Settings
     that states from before did not have are left out where they are as they were.
     """
     views = [_view_settings(pipeline) for pipeline in pipelines]
-    settings: dict[str, Any] = views[0] if len(views) == 1 else {"views": views}
+    settings: dict[str, object] = views[0] if len(views) == 1 else {"views": views}
     settings |= {"dtype": str(dtype).rpartition(".")[2], "on_bad_sample": policy.on_bad_sample}
     settings["on_repaired"] = "count" if policy.on_repaired == "ignore" else policy.on_repaired  # the same pixels
     return dict(json.loads(json.dumps(settings, default=str)))
 
 
-def _view_settings(pipeline: ImagePipeline) -> dict[str, Any]:
+def _view_settings(pipeline: ImagePipeline) -> dict[str, object]:
     settings, usual = asdict(pipeline), asdict(ImagePipeline())
     del settings["max_pixels"]
     settings["augment"] = _changed(settings["augment"], usual["augment"]) if pipeline.augment.active else None
     return _changed(settings, usual)
 
 
-def _changed(settings: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+def _changed(settings: dict[str, object], usual: dict[str, object]) -> dict[str, object]:
     """Return the settings that version 1 had, and of the others those that differ from the usual ones."""
     return {name: value for name, value in settings.items() if name in _OF_VERSION_1 or value != usual[name]}
 

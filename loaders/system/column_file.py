@@ -78,7 +78,7 @@ def write_columns(file: BinaryIO, header: bytes, columns: Mapping[str, npt.NDArr
     digesting.finish()
 
 
-def narrowest(values: npt.NDArray[Any], *kinds: type) -> npt.NDArray[Any]:
+def narrowest(values: npt.NDArray[np.generic], *kinds: type) -> npt.NDArray[np.generic]:
     """Return `values` (not negative) in the first of the types `kinds` that holds them all."""
     largest = int(values.max()) if len(values) else 0
     return values.astype(next(kind for kind in kinds if largest <= np.iinfo(kind).max))
@@ -91,7 +91,7 @@ def join_names(names: list[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[n
     return np.frombuffer(b"".join(names), np.uint8), offsets
 
 
-def split_names(blob: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> tuple[bytes, ...]:
+def split_names(blob: npt.NDArray[np.generic], offsets: npt.NDArray[np.generic]) -> tuple[bytes, ...]:
     """Return the names that join_names joined."""
     text, ends = blob.tobytes(), offsets.tolist()
     return tuple(text[a:b] for a, b in pairwise(ends))
@@ -110,7 +110,7 @@ def _map_arrays(file: BinaryIO, kinds: Kinds) -> tuple[bytes, Columns]:
     return header, columns
 
 
-def _next_array(file: BinaryIO, mapping: mmap.mmap, types: tuple[str, ...]) -> npt.NDArray[Any]:
+def _next_array(file: BinaryIO, mapping: mmap.mmap, types: tuple[str, ...]) -> npt.NDArray[np.generic]:
     """Map the array at the position of `file`, and move behind it. Raises ValueError for types other than `types`."""
     npy.read_magic(file)
     shape, _, dtype = npy.read_array_header_1_0(file)

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -34,7 +34,7 @@ def decode_json(text: bytes | str, kind: type[T]) -> T:
         raise ValueError("JSON is nested too deeply") from None
 
 
-def write_json(path: str | os.PathLike[str], document: Mapping[str, Any]) -> None:
+def write_json(path: str | os.PathLike[str], document: Mapping[str, object]) -> None:
     """Write `document` as indented JSON to `path`, completely or not at all; create a missing folder. Raises OSError.
 
     A link, a pipe or a device, such as /dev/stdout, is written to, not replaced by a file.

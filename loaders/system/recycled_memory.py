@@ -7,11 +7,12 @@ import math
 import os
 import weakref
 from collections import deque
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+Reference = weakref.ref[npt.NDArray[np.generic]]
 
 
 class Recycler:
@@ -24,8 +25,8 @@ class Recycler:
     def __init__(self, count: int, *, shared: bool = False) -> None:
         self._free = deque(range(count))
         # id of a reference -> the reference and its number
-        self._lent: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._gone: deque[weakref.ref[Any]] = deque()  # references whose memory has no reader any more
+        self._lent: dict[int, tuple[Reference, int]] = {}
+        self._gone: deque[Reference] = deque()  # references whose memory has no reader any more
         if shared:
             _shared.add(self)
 
@@ -58,18 +59,15 @@ class Recycler:
         self._lent[id(reference)] = reference, number
         return torch.from_numpy(view)
 
-    def leave_to_children(self) -> None:
-        """Keep the memory of all current tensors unchanged, for a process that is about to be forked."""
-        self._collect()
-        self._lent.clear()
-
 
 _shared: weakref.WeakSet[Recycler] = weakref.WeakSet()
 
 
 def _leave_all_to_children() -> None:
+    """Keep the memory of all current tensors unchanged, because this process is about to be forked."""
     for recycler in list(_shared):
-        recycler.leave_to_children()
+        recycler._collect()
+        recycler._lent.clear()
 
 
 os.register_at_fork(before=_leave_all_to_children)

@@ -72,7 +72,7 @@ class SavedIndex:
         """Hex digest by which another process knows this index."""
         return str(self.header.content)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _reopen, (type(self), self.file.paths, self.identity)
 
 

@@ -74,13 +74,7 @@ class SharedArray:
         self._array, self._fd = None, None
         self._close_fd()
 
-    def __enter__(self) -> SharedArray:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         if context.get_spawning_popen() is None:
             raise RuntimeError("a SharedArray can only go to a process being started: pass it in Process(args=...)")
         if self._fd is None:
@@ -88,7 +82,7 @@ class SharedArray:
         return _attach, (reduction.DupFd(self._fd), self.shape, self.dtype)
 
 
-def _attach(duplicate: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray:
+def _attach(duplicate: Any, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> SharedArray:
     """Map the same memory in the started process, which needs no other descriptor than the mapping's."""
     shared = SharedArray(duplicate.detach(), shape, dtype)
     shared._fd = None
@@ -108,5 +102,5 @@ def _reserve(name: str, num_bytes: int) -> int:
     return fd
 
 
-def _num_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+def _num_bytes(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int:
     return max(1, math.prod(shape) * dtype.itemsize)  # a mapping of nothing is not allowed

@@ -39,6 +39,7 @@ from penstock.loaders.run.feed.tensor_feed import TensorFeed
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.batch import fused, stage
 from penstock.pipelines.plan.augmentations import BatchKey
+from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.spec import Augmentations, ImagePipeline
 
 META = torch.device("meta")
@@ -133,7 +134,9 @@ def loader_costs(augment: Augmentations, *, triton: bool) -> dict[str, float]:
     numbers = np.arange(BATCH)
     boxes, zeros = np.zeros((BATCH, 4), np.int32), np.zeros(BATCH, np.uint8)
     images = torch.zeros((BATCH, SIZE, SIZE, 3), dtype=torch.uint8)
-    batch = HostBatch(Cursor(0, 0), images, numbers, numbers, boxes, zeros > 0, boxes, zeros, (), 0.0, pinned=True)
+    batch = HostBatch(
+        Cursor(0, 0), images, numbers, numbers, BatchPlan(boxes, zeros > 0, boxes, zeros), (), 0.0, pinned=True
+    )
     chosen = (lambda levels, device, **_: fused.FusedStage(levels, device)) if triton else (lambda *_, **__: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage, "choose_fused_stage", chosen)

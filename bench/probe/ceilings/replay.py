@@ -16,6 +16,7 @@ from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.feed.batch_feed import DeviceFeed
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.plan.augmentations import BatchKey
+from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.spec import ImagePipeline
 
 NUM_BATCHES = 4  # more than a processor's caches hold
@@ -34,10 +35,7 @@ def host_batches(source: Source, pipeline: ImagePipeline, batch_size: int, seed:
                 images=batch.images.permute(0, 2, 3, 1),
                 index=batch.index,
                 labels=batch.labels.numpy(),
-                windows=batch.windows,
-                flips=batch.flips,
-                places=batch.places,
-                turns=batch.turns,
+                plan=BatchPlan(batch.windows, batch.flips, batch.places, batch.turns),
                 bad=(),
                 produce_s=0.0,
             )

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.sources.contract import Source
-from penstock.loaders.make.sizes.read_sizes import refuse_unread
-from penstock.loaders.make.sizes.saved_sizes import image_sizes
+from penstock.loaders.make.sizes.read_sizes import image_sizes, refuse_unread
 from penstock.loaders.order.bucket_order import Bucketed, make_bucketed
 from penstock.loaders.order.epoch_steps import Size
 from penstock.pipelines.messages.checked import checked_int, checked_tuple, shown
@@ -24,7 +23,7 @@ _MAX_SIDE = 1 << 16  # larger sides are halved: their products must fit 64 bits
 _AT_ONCE = 1 << 16
 
 
-def checked_size(name: str, size: Any) -> Size:
+def checked_size(name: str, size: object) -> Size:
     """Return (height, width) of a side or a pair. Raises ValueError."""
     check = partial(checked_int, low=1, high=16384)
     if isinstance(size, (tuple, list, np.ndarray)):
@@ -34,7 +33,7 @@ def checked_size(name: str, size: Any) -> Size:
     return side, side
 
 
-def checked_buckets(buckets: Any) -> tuple[Size, ...]:
+def checked_buckets(buckets: object) -> tuple[Size, ...]:
     """Return the sizes of buckets. Raises ValueError for none, and for two of one aspect."""
     if not isinstance(buckets, (tuple, list)) or not 1 <= len(buckets) <= _MAX_BUCKETS:
         raise ValueError(f"buckets must be a list of 1 to {_MAX_BUCKETS} sizes (height, width), got {shown(buckets)}")

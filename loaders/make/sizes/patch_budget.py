@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.loaders.order.epoch_steps import Rounds
 from penstock.pipelines.messages.checked import checked_int, checked_number, set_checked, shown
@@ -34,7 +33,7 @@ class PatchBudget:
     max_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        lengths: Any = self.sequence_lengths
+        lengths: object = self.sequence_lengths
         lengths = tuple(lengths) if isinstance(lengths, (tuple, list)) else (lengths,)
         if not 1 <= len(lengths) <= _MAX_LENGTHS:
             raise ValueError(f"sequence_lengths must be 1 to {_MAX_LENGTHS} numbers, got {shown(lengths)}")

@@ -1,23 +1,29 @@
-"""Reads the sizes of all images of a source from their headers, in threads."""
+"""Reads the sizes of all images of a source from their headers, in threads, and keeps them between runs."""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.samples.columns import SavedColumns, StoredValues, save_columns
+from penstock.loaders.data.sources.contract import Source, content_of
 from penstock.loaders.data.sources.source_faults import name_sample
 from penstock.loaders.make.native_rows import native_rows
 from penstock.loaders.make.sample_reader import SampleReader
+from penstock.loaders.system.column_file import narrowest
 from penstock.loaders.system.machine import available_cpus
 from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.loaders.system.saved_columns import load_saved
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
+_FORMAT = "image sizes 2"
 _CHUNK = 1024  # images per task
 _MAX_THREADS, _THREADS_PER_CPU = 32, 4  # they wait for storage most of the time
 _SHOW_AFTER_S = 1.0
@@ -86,3 +92,38 @@ def read_sizes(
 def refuse_unread(source: Source, pipeline: ImagePipeline, sample: int) -> None:
     """Raise the LoaderError of an image whose size read_sizes could not read."""
     _Reader(source, pipeline).size(sample)
+
+
+class ImageSizes(NamedTuple):
+    """Hold widths and heights of all images, uint16 or int32 [n], in pixels; 0 where an image cannot be read."""
+
+    widths: npt.NDArray[np.integer]
+    heights: npt.NDArray[np.integer]
+
+
+def image_sizes(source: Source, pipeline: ImagePipeline) -> ImageSizes:
+    """Return the sizes of all images, as read_sizes reads them, once for each content of the source.
+
+    Those that could not be read are tried again each time: a fault of the storage or of permissions may have healed.
+    """
+    pipeline = ImagePipeline(exif=pipeline.exif, max_pixels=pipeline.max_pixels)
+    content = content_of(source)
+    identity = f"{_FORMAT} {content} {len(source)} {pipeline.exif} {pipeline.max_pixels}"
+    name = hashlib.blake2b(identity.encode(), digest_size=16).hexdigest().encode("ascii") + b".index"
+    saved = load_saved(name, SavedColumns)
+    if saved is None or saved.identity != identity:
+        sizes = read_sizes(source, pipeline)
+    else:
+        known = _sizes_in(saved)
+        unread = np.flatnonzero(known.widths == 0)
+        again = read_sizes(source, pipeline, unread) if len(unread) else np.zeros((0, 2), np.int32)
+        if not again.any():
+            return known
+        sizes = np.stack(known, 1).astype(np.int32)
+        sizes[unread] = again
+    narrow = (StoredValues(narrowest(column, np.uint16, np.int32)) for column in sizes.T)
+    return _sizes_in(save_columns(dict(zip(ImageSizes._fields, narrow, strict=True)), identity, name))
+
+
+def _sizes_in(saved: SavedColumns) -> ImageSizes:
+    return ImageSizes(*(saved.columns[name].values for name in ImageSizes._fields))

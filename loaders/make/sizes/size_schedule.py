@@ -30,14 +30,14 @@ class ByUpdate:
         values: of the number of each batch at which a size changes, the size from there on.
     """
 
-    values: Mapping[int, Any]
+    values: Mapping[int, object]
 
     def __post_init__(self) -> None:
         if not isinstance(self.values, Mapping):
             raise ValueError(f"ByUpdate must hold a dict, such as {{0: 128, 5000: 160}}, got {shown(self.values)}")
 
 
-def make_phases(batch_size: Any, sizes: Any, size: Size) -> tuple[int, tuple[Phase, ...]]:
+def make_phases(batch_size: object, sizes: object, size: Size) -> tuple[int, tuple[Phase, ...]]:
     """Return the largest batch size, and batch and image size by epoch or update: () if neither changes.
 
     batch_size: one number, or of each first epoch that of the epochs from it on. sizes: the same for image sizes, each
@@ -84,9 +84,9 @@ def checked_shapes(
     views: Sequence[ImagePipeline],
     batch_size: Any,
     sizes: Any,
-    buckets: Any,
+    buckets: object,
     patches: Any,
-    transform: Any,
+    transform: object,
     *,
     shuffled: bool,
 ) -> BatchShapes:
@@ -111,7 +111,7 @@ def checked_shapes(
     return BatchShapes(most, phases, None, in_buckets)
 
 
-def _check_patches(patches: Any, views: Sequence[ImagePipeline], batch_size: Any, others: Sequence[str]) -> None:
+def _check_patches(patches: object, views: Sequence[ImagePipeline], batch_size: object, others: Sequence[str]) -> None:
     """Raise ValueError for what cannot be patches; these go with none of the settings `others`."""
     view = views[0]
     if not isinstance(patches, PatchBudget):

@@ -67,13 +67,12 @@ class BatchQueue:
     def wait_for_work(self) -> tuple[int, WorkItem] | None:
         """Hand out the next part to make and its batch's number, once there is room for it; None at the end."""
         with self.changed:
-            while not self.closed and not self._has_work():
+            while not self.closed:
+                has_room = self._handed_out - self._delivered < self._ahead and len(self.recycler) > 0
+                if self._rest is not None or has_room:
+                    return self.next_work()
                 self.changed.wait(POLL_S)  # with a limit: a slot comes back by a finalizer, which notifies nobody
-            return None if self.closed else self.next_work()
-
-    def _has_work(self) -> bool:
-        has_room = self._handed_out - self._delivered < self._ahead and len(self.recycler) > 0
-        return self._rest is not None or has_room
+            return None
 
     def next_work(self) -> tuple[int, WorkItem]:
         """Hand out the next part to make and its batch's number; the first part takes a slot."""

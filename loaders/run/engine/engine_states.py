@@ -79,7 +79,8 @@ class EngineStates:
         cursor = produced.item.cursor
         batch = slots.hand_out(produced, self._planner.layout(cursor), recycler, images)
         if produced.bad:  # of substitutes other draws are made than those that were planned
-            batch = replace(batch, augments=self._planner.draw_augments(cursor, batch.index))
+            keys = self._planner.schedule.draw_keys(cursor)
+            batch = replace(batch, augments=self._planner.draw_augments(cursor, batch.index, keys))
         self._next = self._planner.schedule.after(cursor)
         return batch
 

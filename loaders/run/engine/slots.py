@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import weakref
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.make.layout import BatchLayout, Slot
 from penstock.loaders.run.engine.work_items import Produced, batch_row
 from penstock.loaders.system.machine import ensure_memory
-from penstock.loaders.system.page_lock import page_lock
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.user_warnings import warn_user
+from penstock.pipelines.plan.crops import BatchPlan
 
+_PORTABLE = 1  # cudaHostRegisterPortable: every device of this process may read it
 SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received; or two copied by a GPU
-
-
-# What HostBatch calls the columns of a slot's rows, and what it has of the report on a batch.
-_COLUMNS = {"index": "index", "labels": "label", "windows": "window", "flips": "flip", "places": "place"}
-_COLUMNS |= {"turns": "turn", "sizes": "size", "exif": "exif"}
-_REPORTED = ("bad", "produce_s", "read_s", "repaired", "moved", "augments")
 
 
 class BatchSlots:
@@ -85,7 +85,7 @@ class BatchSlots:
         slot = produced.item.slot
         memory, rows = self.memory[slot], self.rows[slot, : layout.batch_size]
         pinned = self.pinned and images is None
-        columns: Any = {name: rows[of_row].copy() for name, of_row in _COLUMNS.items()}  # before others have the slot
+        columns = {name: rows[name].copy() for name in rows.dtype.names or ()}  # before others have the slot
         made = Slot(layout, memory, rows).extras.items()
         extras = {name: tuple(array.copy() for array in views) for name, views in made}
         found: torch.Tensor | tuple[torch.Tensor, ...]
@@ -97,16 +97,24 @@ class BatchSlots:
         else:  # the consumer keeps its batches: this one is copied out, so that the workers have a slot to go on with
             found = _view_images(torch.from_numpy(memory.copy()), layout)
             recycler.give_back(slot)
-        more: Any = {name: getattr(produced, name) for name in _REPORTED}
         return HostBatch(
             cursor=produced.item.cursor,
             images=found,
+            index=columns["index"],
+            labels=columns["label"],
+            plan=BatchPlan(*(columns[name] for name in ("window", "flip", "place", "turn"))),
+            sizes=columns["size"],
+            exif=columns["exif"],
             extras=extras,
             output_sizes=layout.crop_sizes,
             resident=images is not None and images.device.type != "cpu",
             pinned=pinned,
-            **columns,
-            **more,
+            bad=produced.bad,
+            repaired=produced.repaired,
+            moved=produced.moved,
+            augments=produced.augments,
+            produce_s=produced.produce_s,
+            read_s=produced.read_s,
         )
 
     def close(self) -> None:
@@ -121,3 +129,35 @@ def _view_images(memory: torch.Tensor, layout: BatchLayout) -> torch.Tensor | tu
     parts = layout.parts_in(memory)[: layout.num_views]
     views = tuple(part.view(about.torch_dtype).view(-1, *about.shape) for about, part in parts)
     return views[0] if len(views) == 1 else views
+
+
+def page_lock(memory: npt.NDArray[Any], device: str) -> bool:
+    """Page-lock `memory` for `device`; return whether that worked, and warn if not.
+
+    Its pages must be shared, and used for nothing else, as SharedArray's are. After a fork, a process that writes to
+    private pages would get copies that the device does not know.
+    """
+    try:
+        with torch.cuda.device(device):  # no context on another GPU
+            cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            status = int(cudart.cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE))
+            why = f"CUDA error {status}" if status else ""
+            if status:  # CUDA reports it again at the next kernel: run one here, so that it is not the user's
+                with contextlib.suppress(RuntimeError):
+                    torch.ones(1, dtype=torch.uint8, device=device)
+    except (RuntimeError, AssertionError) as error:  # a torch without CUDA, a forked process
+        why = str(error)
+    if why:
+        text = f"batch slots cannot be page-locked ({why}): each batch is copied once more on the host"
+        warn_user(text, RuntimeWarning)
+        return False
+    # No copy out of it is running by then: each copy holds a view until it is done.
+    weakref.finalize(memory, _unlock, memory.ctypes.data, device, os.getpid()).atexit = False
+    return True
+
+
+def _unlock(address: int, device: str, owner: int) -> None:
+    if os.getpid() != owner:  # a forked child has no CUDA, and the parent goes on
+        return
+    with torch.cuda.device(device):  # no context on another GPU: the last view may go in any thread
+        torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]

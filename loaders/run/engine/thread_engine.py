@@ -92,11 +92,8 @@ class ThreadEngine(EngineStates):
     def _move(self, cursor: Cursor) -> None:
         self._running().seek(cursor)
 
+    @deferred_signals()
     def _start(self, cursor: Cursor) -> None:
-        with deferred_signals():
-            self._start_threads(cursor)
-
-    def _start_threads(self, cursor: Cursor) -> None:
         layout = self._planner.largest_layout
         crops = crops_bytes(layout, self._workers, self._parts)
         ensure(thread_needs(self._ahead, layout, self._planner.consumer_bytes + crops), **self._where())

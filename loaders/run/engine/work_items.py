@@ -100,7 +100,7 @@ def join_parts(parts: list[Produced]) -> Produced:
     )
 
 
-def _join_moved(parts: tuple[Mapping[str, Any] | None, ...]) -> dict[str, Any] | None:
+def _join_moved(parts: tuple[Mapping[str, object] | None, ...]) -> dict[str, object] | None:
     """Return what was moved of one view in all parts of a batch."""
     if parts[0] is None:
         return None

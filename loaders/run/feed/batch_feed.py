@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from penstock.loaders.make.engine_contract import HostBatch
+from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.feed.copies import CopyEngine
 from penstock.loaders.run.feed.tensor_feed import TensorFeed, tensors_in
 from penstock.loaders.system.recycled_memory import OutputBuffers
@@ -25,13 +26,13 @@ from penstock.pipelines.fields.ragged import Ragged, take_rows
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_functions import describe_exception, takes_generator
 from penstock.pipelines.plan.augmentations import AugmentPlan
+from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.plan.philox import STREAM_TRANSFORM, random_words, view_stream
 from penstock.pipelines.targets import map_targets
 
 Stage = BatchStage | PlainStage
 Views = tuple[torch.Tensor, ...]  # of each view the images
 _VIEW = 255  # a number for the draws of batch_transform that no view of an image has in practice
-_OF_EACH_ROW = ("index", "windows", "flips", "places", "turns")
 
 
 class DeviceBatch(NamedTuple):
@@ -47,7 +48,7 @@ class DeviceBatch(NamedTuple):
 
     images: Any
     labels: Any
-    fields: dict[str, Any]
+    fields: dict[str, object]
     host: HostBatch
 
 
@@ -69,7 +70,7 @@ class _PinnedSlot:
         self._pinned: Views = ()
         self.images: Views = ()
         self.labels = map_targets(copies.pinned, map_targets(torch.from_numpy, batch.labels))
-        self.busy_until: Any = None
+        self.busy_until: torch.cuda.Event | None = None
 
     def fill(self, batch: HostBatch) -> None:
         """Take `batch` in; what was there is gone already."""
@@ -132,13 +133,18 @@ class _BatchTransform:
         return batch._replace(images=_joined(found), labels=labels)
 
 
-class DeviceFeed(TensorFeed):
+class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
     """TensorFeed of an engine's batches, which go through pinned slots and a batch stage.
 
     On a CPU there is nothing to overlap: batches pass straight through the batch stage, of several views each through
     its own, as the batch's `augments` say. `steps` finish each batch first. `batch_transform` is the user's, called for
     each batch as it is handed out, `seed` that of its draws. `pad=False` leaves out rows that hold no sample.
+
+    Attributes:
+        latest: place of the batch that was handed out last; None if it is not known which one comes next.
     """
+
+    latest: Cursor | None = None
 
     def __init__(
         self,
@@ -164,12 +170,20 @@ class DeviceFeed(TensorFeed):
         self._release = weakref.finalize(self, _release, self._slots, os.getpid())
         self._release.atexit = False
 
+    def next(self) -> DeviceBatch:
+        """Return the next batch, as TensorFeed.next."""
+        self.latest = None  # for now: Ctrl-C may lose a batch
+        batch = super().next()
+        self.latest = batch.host.cursor
+        return batch
+
     def _make_room(self) -> None:
         if len(self._slots) > self._ahead:  # first, because the source may have to make a batch where this one lies
             self._slots[0].free()
 
     def flush(self) -> None:
         """Drop the batches that are under way."""
+        self.latest = None
         self._waiting.clear()
 
     def close(self) -> None:
@@ -197,10 +211,13 @@ class DeviceFeed(TensorFeed):
             views[0].flatten(0, 1).index_fill_(0, to_device(np.flatnonzero(~valid), self.device), 0)
         rows = np.flatnonzero(host.index >= 0)
         if not self._pad and len(rows) < len(host.index):
-            of_each_row = {name: getattr(host, name)[rows] for name in _OF_EACH_ROW}
-            of_each_row["labels"] = map_targets(lambda part: part[rows], host.labels)
-            of_each_row["fields"] = {name: _take(value, rows) for name, value in host.fields.items()}
-            host = replace(host, **of_each_row)
+            host = replace(
+                host,
+                index=host.index[rows],
+                labels=map_targets(lambda part: part[rows], host.labels),
+                plan=BatchPlan._make(part[rows] for part in host.plan),
+                fields={name: _take(value, rows) for name, value in host.fields.items()},
+            )
             # Padding at the end costs no copy; in between it stands for bad samples.
             kept = slice(len(rows)) if rows.max(initial=-1) < len(rows) else to_device(rows, self.device)
             views, labels = tuple(view[kept] for view in views), map_targets(lambda part: part[kept], labels)
@@ -215,7 +232,7 @@ class DeviceFeed(TensorFeed):
         """
         return batch if self._own is None or not len(batch.host.index) else self._own(batch)
 
-    def _send_field(self, value: Any) -> Any:
+    def _send_field(self, value: object) -> Any:
         """Return a field as users get it: arrays as tensors, a Ragged as a list of tensors, of several views a tuple.
 
         The tensors of a list are parts of one, which is copied once.
@@ -234,7 +251,7 @@ class DeviceFeed(TensorFeed):
     def _targets(self, labels: Any, plan: AugmentPlan | None) -> Any:
         return map_targets(lambda part: self._stages[0].targets(part, plan), labels)
 
-    def _send(self, batch: HostBatch, copies: CopyEngine) -> tuple[DeviceBatch, Any]:
+    def _send(self, batch: HostBatch, copies: CopyEngine) -> tuple[DeviceBatch, torch.cuda.Event]:
         plans = batch.augments
         if len(self._slots) <= self._ahead:
             self._slots.append(_PinnedSlot(copies, batch))

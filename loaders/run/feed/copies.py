@@ -1,44 +1,15 @@
-"""CopyEngine is the part of a feed that differs by device: pinned memory, a side stream, events."""
+"""CopyEngine copies to a GPU: pinned memory, a side stream, events. Which devices there are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import shown
-
-
-class CopyEngine(Protocol):
-    """Copy to one device on a stream of its own, not the one on which the consumer computes."""
-
-    def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        """Return page-locked host memory of the shape, strides and dtype of `like`, whose values it does not hold."""
-        ...
-
-    def side(self) -> Any:
-        """Return a context in which work is queued on the side stream."""
-        ...
-
-    def mark(self) -> Any:
-        """Return an event that happens after what is queued on the side stream now."""
-        ...
-
-    def mark_consumer(self) -> Any:
-        """Return an event that happens after what is queued on the consumer's stream now."""
-        ...
-
-    def wait_on_host(self, event: Any) -> None:
-        """Block the host until `event` has happened."""
-        ...
-
-    def hand_over(self, event: Any, tensors: tuple[torch.Tensor, ...]) -> None:
-        """Make the consumer's stream wait for `event`, and keep `tensors` alive until it is done with them."""
-        ...
 
 
 def numbered(device: torch.device) -> torch.device:
@@ -72,7 +43,7 @@ def checked_device(device: str | torch.device) -> torch.device:
 
 
 @cache
-def side_stream(device: torch.device, purpose: str = "feed") -> Any:
+def side_stream(device: torch.device, purpose: str = "feed") -> torch.cuda.Stream:
     """Return this process's side stream of a device for a purpose, made once.
 
     torch keeps a pool of memory for each stream, so a new stream for each epoch would leave a pool behind. Work on it
@@ -86,36 +57,43 @@ def pinned_like(like: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(like, device="cpu", pin_memory=True)  # whatever the default device
 
 
-class CudaCopyEngine:
-    """Copy to a CUDA device; CopyEngine describes the methods. purpose: as side_stream takes it."""
+class CopyEngine:
+    """Copy to one CUDA device on a stream of its own, not the one on which the consumer computes.
+
+    purpose: as side_stream takes it.
+    """
 
     def __init__(self, device: torch.device, purpose: str = "feed") -> None:
         self._device = numbered(device)
         self._stream = side_stream(self._device, purpose)
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
+        """Return memory as pinned_like."""
         return pinned_like(like)
 
-    @contextmanager
-    def side(self) -> Iterator[None]:
-        with torch.cuda.stream(self._stream):
-            yield
+    def side(self) -> AbstractContextManager[object]:
+        """Return a context in which work is queued on the side stream."""
+        return torch.cuda.stream(self._stream)
 
     def mark(self) -> torch.cuda.Event:
+        """Return an event that happens after what is queued on the side stream now."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
 
     def mark_consumer(self) -> torch.cuda.Event:
+        """Return an event that happens after what is queued on the consumer's stream now."""
         # Blocking: the host is to sleep in the wait for it, and not to take a CPU from the workers.
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
     def wait_on_host(self, event: torch.cuda.Event) -> None:
+        """Block the host until `event` has happened."""
         event.synchronize()
 
     def hand_over(self, event: torch.cuda.Event, tensors: tuple[torch.Tensor, ...]) -> None:
+        """Make the consumer's stream wait for `event`, and keep `tensors` alive until it is done with them."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(event)
         for tensor in tensors:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from penstock.loaders.run.feed.copies import CopyEngine, CudaCopyEngine
+from penstock.loaders.run.feed.copies import CopyEngine
 
+Taken = TypeVar("Taken")  # a batch of the source
+Sent = TypeVar("Sent")  # the same on the device
 MOST_STEPS = 4  # a pause of the host shorter than these steps leaves no gap on the device
 
 
-def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
+def tensors_in(batch: object) -> Iterator[torch.Tensor]:
     """Yield the tensors of a batch in order, also those in nested tuples, named tuples, lists and mappings."""
     if isinstance(batch, torch.Tensor):
         yield batch
@@ -26,7 +28,7 @@ def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
         yield from tensors_in(list(batch.values()))
 
 
-def map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
+def map_tensors(batch: object, change: Callable[[Any], object]) -> Any:
     """Return `batch` with each tensor as `change` returns it, in containers of the same types; other objects unchanged.
 
     A PackedSequence, a named tuple that keeps some of its tensors on the host, is given to `change` as a whole.
@@ -47,18 +49,18 @@ def map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
     return batch
 
 
-def to_device(batch: Any, device: torch.device) -> Any:
+def to_device(batch: object, device: torch.device) -> Any:
     """Return `batch` with its tensors on `device`; a copy out of page-locked memory does not block the host."""
     return map_tensors(batch, lambda part: part.to(device, non_blocking=True))
 
 
-def lock_tensors(batch: Any, pinned: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def lock_tensors(batch: object, pinned: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return `batch` with its plain tensors in page-locked memory; others, whose parts torch moves, as they are.
 
     pinned: returns such memory for values like those of a tensor.
     """
 
-    def lock(tensor: Any) -> Any:
+    def lock(tensor: torch.Tensor) -> torch.Tensor:
         is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
         if not is_plain or tensor.is_quantized or tensor.device.type != "cpu" or tensor.is_pinned():
             return tensor
@@ -67,7 +69,7 @@ def lock_tensors(batch: Any, pinned: Callable[[torch.Tensor], torch.Tensor]) -> 
     return map_tensors(batch, lock)
 
 
-class TensorFeed:
+class TensorFeed(Generic[Taken, Sent]):
     """Take host batches from `source` and hand them out in order on `device`, safe to use on the current stream.
 
     On CUDA the copies of up to `ahead` following batches are started, too, while `ready()` says that there is one: none
@@ -83,7 +85,7 @@ class TensorFeed:
 
     def __init__(
         self,
-        source: Callable[[], Any],
+        source: Callable[[], Taken],
         ready: Callable[[], int],
         device: torch.device,
         *,
@@ -91,11 +93,11 @@ class TensorFeed:
         copies: CopyEngine | None = None,
     ) -> None:
         self._source, self._ready, self.device, self._ahead = source, ready, device, ahead
-        self._copies = CudaCopyEngine(device) if copies is None and device.type == "cuda" else copies
-        self._waiting: deque[tuple[Any, Any] | Exception] = deque()
-        self._steps: deque[Any] = deque()  # ends of the consumer's steps that the device may not have done
+        self._copies = CopyEngine(device) if copies is None and device.type == "cuda" else copies
+        self._waiting: deque[tuple[Sent, torch.cuda.Event] | Exception] = deque()
+        self._steps: deque[torch.cuda.Event] = deque()  # ends of the consumer's steps that the device may not have done
 
-    def next(self) -> Any:
+    def next(self) -> Sent:
         """Return the next batch, safe to use on the current stream.
 
         Its tensors are no inference tensors, and neither is the memory behind them, whatever mode the consumer is in.
@@ -104,15 +106,16 @@ class TensorFeed:
             batch = self._on_host(self._source()) if self._copies is None else self._take(self._copies)
             return self._finish_for_consumer(batch)
 
-    def _finish_for_consumer(self, batch: Any) -> Any:
+    def _finish_for_consumer(self, batch: Sent) -> Sent:
         """Do what is not to be done ahead of the consumer; the current stream is the consumer's."""
         return batch
 
-    def _on_host(self, batch: Any) -> Any:
+    def _on_host(self, batch: Taken) -> Sent:
         """Return a batch that is used where nothing can be sent ahead."""
-        return to_device(batch, self.device)
+        sent: Sent = to_device(batch, self.device)
+        return sent
 
-    def _take(self, copies: CopyEngine) -> Any:
+    def _take(self, copies: CopyEngine) -> Sent:
         self._steps.append(copies.mark_consumer())
         if len(self._steps) > MOST_STEPS:
             copies.wait_on_host(self._steps.popleft())
@@ -141,7 +144,7 @@ class TensorFeed:
     def _make_room(self) -> None:
         """Prepare for another batch, before the source is asked for it."""
 
-    def _send(self, batch: Any, copies: CopyEngine) -> tuple[Any, Any]:
+    def _send(self, batch: Taken, copies: CopyEngine) -> tuple[Sent, torch.cuda.Event]:
         """Start the copies of a batch; return it on the device, and an event that happens after them."""
         locked = lock_tensors(batch, copies.pinned)
         with copies.side():

@@ -8,7 +8,7 @@ import signal
 import time
 import traceback
 from collections.abc import Sequence
-from multiprocessing import util
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from penstock.loaders.run.workers.worker_setup import STACK_SIGNAL
@@ -44,21 +44,7 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def kill_at_exit(owner: object, workers: Sequence[Any]) -> None:
-    """Have the workers that still run be killed at the end of `owner` or of the program.
-
-    They outlast the SIGTERM by which multiprocessing ends them before it waits for them.
-    """
-    util.Finalize(owner, _kill, args=(workers,), exitpriority=0)
-
-
-def _kill(workers: Sequence[Any]) -> None:
-    for worker in workers:
-        if worker.is_alive():
-            worker.kill()
-
-
-def _print_stacks(workers: Sequence[Any], first: int) -> None:
+def _print_stacks(workers: Sequence[BaseProcess], first: int) -> None:
     """Have every worker print its stack to stderr, the process with id `first` first; takes half a second."""
     for process in sorted(workers, key=lambda process: bool(process.pid != first)):
         if process.pid is not None:
@@ -79,7 +65,7 @@ def death_error(
 
 
 def silence_error(
-    workers: Sequence[Any], pid: int, silent_s: float, doing: str = "", *, fix: str | None = None, **where: Any
+    workers: Sequence[BaseProcess], pid: int, silent_s: float, doing: str = "", *, fix: str | None = None, **where: Any
 ) -> LoaderError:
     """Return the error for worker `pid`, silent for `silent_s`, after all `workers` have printed their stacks."""
     # A worker takes no signal while it is stopped, so its state is read first.

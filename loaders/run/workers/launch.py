@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker, spawn
+from multiprocessing.context import BaseContext, ForkServerContext
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ from penstock.loaders.run.workers.leftovers import mark_temporary_folder, sweep
 from penstock.pipelines.errors import LoaderError
 
 _PRELOAD = "penstock.loaders.front.fork_server_preload"
+_server: Any = getattr(forkserver, "_forkserver")  # noqa: B009  multiprocessing's, of which there is one
 _our_servers: set[int] = set()  # process ids of the fork servers that were started here
 _ready_servers: set[int] = set()  # process ids of our fork servers that have done their imports
 _others_servers: list[int] = []  # descriptors that keep alive fork servers that were not started here
@@ -25,7 +27,7 @@ _sweep_once = functools.cache(sweep)
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
-def worker_context(start_method: str) -> Any:
+def worker_context(start_method: str) -> BaseContext:
     """Return the multiprocessing context for workers that are started by `start_method`."""
     _start_resource_tracker()
     return _ready_fork_server() if start_method == "forkserver" else multiprocessing.get_context(start_method)
@@ -46,17 +48,16 @@ def _start_resource_tracker() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _ready_fork_server() -> Any:
+def _ready_fork_server() -> ForkServerContext:
     """Return the context of a fork server, once it has imported torch: the first call waits seconds for that.
 
     A signal interrupts the wait, as it should; starting a worker afterwards takes milliseconds. Nothing is started to
     wait for where that is known: a process that a signal interrupts at its start dies with a traceback.
     """
     context = multiprocessing.get_context("forkserver")
-    server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
     fresh = not our_server_runs()
     start_fork_server()
-    if server._forkserver_pid in _ready_servers:
+    if _server._forkserver_pid in _ready_servers:
         return context
     first = context.Process(target=answer_start, daemon=True)
     try:
@@ -64,11 +65,11 @@ def _ready_fork_server() -> Any:
             first.start()
         first.join()
     except BaseException:
-        if fresh and server._forkserver_pid:  # interrupted; the server would go on with its imports for seconds
-            os.kill(server._forkserver_pid, signal.SIGKILL)
+        if fresh and _server._forkserver_pid:  # interrupted; the server would go on with its imports for seconds
+            os.kill(_server._forkserver_pid, signal.SIGKILL)
         raise
     first.close()
-    _ready_servers.add(server._forkserver_pid)
+    _ready_servers.add(_server._forkserver_pid)
     return context
 
 
@@ -81,45 +82,44 @@ def start_fork_server() -> None:
 
     A server that the user or a library has started would end by a signal, and its workers with it. It is left to them.
     """
-    server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
-    if server._forkserver_pid is not None and not our_server_runs():
-        _others_servers.append(server._forkserver_alive_fd)
-        _reset(server)
-    wanted = [name for name in server._preload_modules if name not in ("__main__", _PRELOAD)]  # its default is __main__
-    server.set_forkserver_preload([*wanted, _PRELOAD])  # torch is imported once, not once per worker
+    if _server._forkserver_pid is not None and not our_server_runs():
+        _others_servers.append(_server._forkserver_alive_fd)
+        _reset()
+    wanted = [
+        name for name in _server._preload_modules if name not in ("__main__", _PRELOAD)
+    ]  # its default is __main__
+    _server.set_forkserver_preload([*wanted, _PRELOAD])  # torch is imported once, not once per worker
     _start_resource_tracker()
     # Ctrl-C in the server's first second would print a traceback. fork_server_preload unblocks the signals again.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _DEFERRED)
     try:
-        if server._forkserver_pid is None:
+        if _server._forkserver_pid is None:
             mark_temporary_folder()
         forkserver.ensure_running()
-        _our_servers.add(server._forkserver_pid)
+        _our_servers.add(_server._forkserver_pid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def our_server_runs() -> bool:
     """Say whether the fork server that runs was started here; one that others have started is left to them."""
-    server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
-    return server._forkserver_pid in _our_servers
+    return _server._forkserver_pid in _our_servers
 
 
 def _forget_parents_server() -> None:
     """Let go of a fork server that belongs to the process which this one was forked from; only that one can use it."""
-    server: Any = getattr(forkserver, "_forkserver")  # noqa: B009
-    for descriptor in (server._forkserver_alive_fd, *_others_servers):
+    for descriptor in (_server._forkserver_alive_fd, *_others_servers):
         with contextlib.suppress(OSError, TypeError):  # None: there is no server
             os.close(descriptor)  # or it would live as long as this process
     _others_servers.clear()
-    _reset(server)
+    _reset()
 
 
-def _reset(server: Any) -> None:
+def _reset() -> None:
     """Have multiprocessing start another fork server when it needs one."""
-    preload = server._preload_modules
-    server.__init__()  # its lock, too, may be held by a thread that a forked process does not have
-    server.set_forkserver_preload(preload)
+    preload = _server._preload_modules
+    _server.__init__()  # its lock, too, may be held by a thread that a forked process does not have
+    _server.set_forkserver_preload(preload)
 
 
 os.register_at_fork(after_in_child=_forget_parents_server)
@@ -132,7 +132,7 @@ def deferred_signals() -> Iterator[None]:
     A worker whose start is interrupted dies with a traceback, or does not die. Processes started in the block never
     see SIGINT.
     """
-    handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}
+    handlers: dict[signal.Signals, Callable[[int, FrameType | None], object]] = {}
     arrived: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -178,11 +178,6 @@ def hides_main(source: object) -> bool:
     return type(source).__module__.startswith("penstock.")
 
 
-def without_main(source: object) -> contextlib.AbstractContextManager[None]:
-    """Start workers that import the user's script only as hides_main says."""
-    return hidden_main() if hides_main(source) else contextlib.nullcontext()
-
-
 @contextlib.contextmanager
 def hidden_main() -> Iterator[None]:
     """Start processes that do not import the parent's `__main__`.
@@ -199,10 +194,10 @@ def hidden_main() -> Iterator[None]:
 
 
 _this_thread = threading.local()
-_preparation_data: Callable[[str], dict[str, Any]] = spawn.get_preparation_data
+_preparation_data: Callable[[str], dict[str, object]] = spawn.get_preparation_data
 
 
-def _prepare_without_main(name: str) -> dict[str, Any]:
+def _prepare_without_main(name: str) -> dict[str, object]:
     """Return the data that prepare a new process (spawn.prepare), without `__main__` where that is hidden."""
     data = _preparation_data(name)
     if getattr(_this_thread, "hides_main", False):

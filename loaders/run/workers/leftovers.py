@@ -8,15 +8,58 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import process, util
 from typing import Any
 
 from penstock.loaders.system.machine import DEV_SHM
-from penstock.loaders.system.process_identity import identity, is_gone
+
+
+def identity() -> str:
+    """Return a name that no other process on this machine has or will have: `boot-namespace-id-start`."""
+    return f"{_boot()}-{_namespace()}-{os.getpid()}-{start_time(os.getpid())}"
+
+
+def is_gone(name: str) -> bool:
+    """Return whether the process with this identity() has surely ended.
+
+    Unknown, so False, for another boot (which may be another machine) and for another container.
+    """
+    boot, namespace, pid, start = [*name.split("-"), "", "", "", ""][:4]
+    if (boot, namespace) != (_boot(), _namespace()) or not pid.isdigit():
+        return False
+    return str(start_time(int(pid))) != start
+
+
+def start_time(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot (proc(5), field 22); -1 if it has ended."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in "ZX" else -1
+
+
+def _boot() -> str:
+    return _read("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
+
+
+def _namespace() -> str:
+    """Return the number of this process's pid namespace, "" if unknown."""
+    try:
+        return re.sub(r"\D", "", os.readlink("/proc/self/ns/pid"))
+    except OSError:
+        return ""
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
 
 _SEMAPHORE = "penstock-"  # then the identity of a process, then what multiprocessing adds
 _FOLDER, _SOCKET = "pymp-", "listener-"  # multiprocessing's names
@@ -27,7 +70,7 @@ _MARK = "penstock-owner"  # a link to nowhere, whose target is the identity of t
 @contextlib.contextmanager
 def named_semaphores() -> Iterator[None]:
     """Give semaphores that are made in the block names that say whose they are."""
-    config: dict[str, Any] = getattr(process.current_process(), "_config")  # noqa: B009
+    config: dict[str, object] = getattr(process.current_process(), "_config")  # noqa: B009
     before = config["semprefix"]
     config["semprefix"] = f"/{_SEMAPHORE}{identity()}"
     try:
@@ -56,7 +99,7 @@ def remove_own_folder_at_exit() -> None:
     A thread that still sends a batch may open a socket in it meanwhile. That one would print a traceback then, and
     leave a folder without a mark.
     """
-    finalizers: dict[Any, Any] = getattr(util, "_finalizer_registry")  # noqa: B009
+    finalizers: dict[object, object] = getattr(util, "_finalizer_registry")  # noqa: B009
     folder = util.get_temp_dir()
     for key, finalizer in list(finalizers.items()):
         if getattr(finalizer, "_callback", None) is getattr(util, "_remove_temp_dir", None):
@@ -107,7 +150,7 @@ def _found(folder: str, prefix: str) -> list[str]:
         return []
 
 
-def _remove(remove: Any, path: str) -> None:
+def _remove(remove: Callable[[str], object], path: str) -> None:
     with contextlib.suppress(OSError):  # another user's, or another process was faster
         if os.lstat(path).st_uid == os.geteuid():
             remove(path)

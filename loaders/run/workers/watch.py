@@ -12,16 +12,17 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
-from multiprocessing import connection, process
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import Process, connection, process, util
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from penstock.loaders.run.workers.failures import SERVER_LOST, describe_exit, is_stopped, kill_at_exit
-from penstock.loaders.run.workers.launch import deferred_signals, start_error, without_main, worker_context
+from penstock.loaders.run.workers.failures import SERVER_LOST, describe_exit, is_stopped
+from penstock.loaders.run.workers.launch import deferred_signals, hidden_main, hides_main, start_error, worker_context
 from penstock.loaders.run.workers.leftovers import named_semaphores, sweep
 from penstock.loaders.run.workers.messages import watched_get
 from penstock.loaders.run.workers.watchdog import POLL_S
@@ -36,7 +37,7 @@ OnDeath = Callable[[int, int, str], LoaderError]
 OnSilence = Callable[[int, int], LoaderError | None]
 
 
-def _cpu_by_default() -> contextlib.AbstractContextManager[Any]:
+def _cpu_by_default() -> contextlib.AbstractContextManager[object]:
     """Create tensors on the CPU in the block, at no cost where that is so anyway: forked workers go on in it."""
     return torch.device("cpu") if torch.get_default_device().type != "cpu" else contextlib.nullcontext()
 
@@ -86,7 +87,8 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
     def _watch(self) -> None:
         """Prepare what the workers' start has left, before anything is put and while signals are still put off."""
         self._let_torch_forget()
-        kill_at_exit(self, self._workers)
+        # At the end of the program, too: they outlast the SIGTERM by which multiprocessing ends what it then waits for.
+        util.Finalize(self, _kill, args=(self._workers,), exitpriority=0)
         for box in (*self._index_queues, self._data_queue):
             make_signal_safe(box)  # or Ctrl-C in the middle of a put would block the next one without limit
         inboxes: list[Any] = self._index_queues
@@ -183,7 +185,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
             for feeder in [box._thread for box in boxes if box._thread is not None and box._thread.is_alive()]:
                 feeder.join(_until(end))
 
-    def _let_leave(self, waiting: dict[Any, Any], deadline: float) -> None:
+    def _let_leave(self, waiting: dict[Any, Process], deadline: float) -> None:
         """Ask the workers to leave, and remove those from `waiting` that do until `deadline`."""
         if hasattr(self, "_pin_memory_thread"):  # it reads from their queue
             self._pin_memory_thread_done_event.set()
@@ -207,7 +209,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
 
 def start_workers(
     dataset: Dataset[Any],
-    items: Iterator[Any],
+    items: Iterator[object],
     workers: int,
     prefetch: int,
     on_death: OnDeath,
@@ -218,11 +220,12 @@ def start_workers(
 ) -> WatchedIterator:
     """Start processes that look `items` up in `dataset`, and return the iterator over the results, in order.
 
-    prefetch: items per worker that are handed out ahead. source: what `dataset` reads from, see without_main.
+    prefetch: items per worker that are handed out ahead. source: what `dataset` reads from, see hides_main.
     Raises LoaderError as start_error does, and what the pickling of `dataset` raises.
     """
     try:
-        with without_main(source), warnings.catch_warnings():
+        main = hidden_main() if hides_main(source) else contextlib.nullcontext()
+        with main, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Got pickle error")  # the caller's error says it
             # More workers than processors are worth it where reads block.
             warnings.filterwarnings("ignore", "This DataLoader will create")
@@ -245,7 +248,13 @@ def start_workers(
         raise meant from error
 
 
-def _as_is(value: Any) -> Any:
+def _kill(workers: Sequence[BaseProcess]) -> None:
+    for worker in workers:
+        if worker.is_alive():
+            worker.kill()
+
+
+def _as_is(value: object) -> object:
     return value
 
 
@@ -277,7 +286,7 @@ _iterators: weakref.WeakSet[WatchedIterator] = weakref.WeakSet()
 
 def _leave_to_parent() -> None:
     """Make a forked process let go of iterators whose workers are its parent's: nothing here may end those."""
-    children: set[Any] = getattr(process, "_children")  # noqa: B009  ended when this process leaves
+    children: set[BaseProcess] = getattr(process, "_children")  # noqa: B009  ended when this process leaves
     for iterator in list(_iterators):
         iterator._shutdown = True
         children.difference_update(iterator._workers)

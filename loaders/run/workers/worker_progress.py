@@ -36,10 +36,9 @@ class WorkerProgress:
         """Return the generation of work that is still wanted; what was handed out in an earlier one is stale."""
         return int(self.table[-1, MADE])
 
-    def next_generation(self) -> int:
-        """Make all work that was handed out so far stale, and return the new generation."""
+    def next_generation(self) -> None:
+        """Make all work that was handed out so far stale."""
         self.table[-1, MADE] += 1
-        return self.generation
 
     def addresses(self, worker: int, generation: int) -> Progress:
         """Return where the native library notes what `worker` works on for `generation`."""

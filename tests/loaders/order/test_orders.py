@@ -14,10 +14,9 @@ from penstock.loaders.front.choose_order import Blocks, choose_order
 from penstock.loaders.order.block_layout import BlockSizes
 from penstock.loaders.order.block_order import BlockShuffled
 from penstock.loaders.order.mixed_order import Mixed
-from penstock.loaders.order.order import Order
+from penstock.loaders.order.order import Order, make_weighted
 from penstock.loaders.order.permutation import Index
 from penstock.loaders.order.schedule import Schedule
-from penstock.loaders.order.weighted_order import make_weighted
 
 
 def epoch_of(order: Order, epoch: int = 0) -> Index:

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from penstock.loaders.order.bucket_order import make_bucketed
-from penstock.loaders.order.schedule import Schedule
-from penstock.loaders.order.weighted_order import make_weighted
-from penstock.loaders.system.memoize_per_object import keep_results
+from penstock.loaders.order.order import make_weighted
+from penstock.loaders.order.schedule import Schedule, keep_results
 
 
 class Owner:

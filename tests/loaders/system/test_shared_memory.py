@@ -6,6 +6,7 @@ import copy
 import os
 import pickle
 import resource
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -57,12 +58,12 @@ def test_no_descriptor_left_is_said_as_such(num_free: int) -> None:
 
 
 def test_the_pages_cannot_be_taken_away_by_a_holder_of_the_descriptor() -> None:
-    with SharedArray.create((8192,), np.uint8) as shared, pytest.raises(PermissionError):
+    with closing(SharedArray.create((8192,), np.uint8)) as shared, pytest.raises(PermissionError):
         os.ftruncate(shared._fd, 0)
 
 
 def test_a_pickle_outside_a_process_start_is_refused() -> None:
-    with SharedArray.create((3,), np.uint8) as shared:
+    with closing(SharedArray.create((3,), np.uint8)) as shared:
         with pytest.raises(RuntimeError, match="being started"):
             pickle.dumps(shared)
         with pytest.raises(RuntimeError, match="being started"):

@@ -16,7 +16,7 @@ import torch
 from gpu_notes import Notes
 from gpu_timing import host_ms, median_ms
 
-from penstock.loaders.system.page_lock import page_lock
+from penstock.loaders.run.engine.slots import page_lock
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.batch import fused_check
 from penstock.pipelines.batch import stage as stages

@@ -31,8 +31,7 @@ class Made:
     def __init__(self, make: Callable[..., Producer], settings: BatchPlanner, batches: int) -> None:
         producer, size = make(settings), settings.pipeline.size
         self.native, self.coded, self.batches = 0, set[bool](), list[tuple[Any, ...]]()
-        if producer._native is not None:
-            producer._native.fill = self._counted(producer._native.fill)  # type: ignore[method-assign]
+        producer._make_natively = self._counted(producer._make_natively)  # type: ignore[method-assign]
         for number in range(batches):
             pixels, rows = np.full((BATCH, *size, 3), 77, np.uint8), np.zeros(BATCH, BATCH_ROW)
             cursor = Cursor(number * BATCH // len(settings.source), number * BATCH % len(settings.source))
@@ -42,9 +41,9 @@ class Made:
             self.coded.update(task.coded for _, task in made.tasks)
             self.batches.append((tasks, pixels.tobytes(), rows.tobytes(), bad, repaired))
 
-    def _counted(self, fill: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, make: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*arguments: Any) -> Any:
-            filled = fill(*arguments)
+            filled = make(*arguments)
             self.native += len(filled)
             return filled
 

@@ -15,6 +15,7 @@ from penstock.loaders.run.feed.batch_feed import DeviceFeed
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.fields.ragged import Ragged
+from penstock.pipelines.plan.crops import BatchPlan
 
 BATCH, SIZE = 4, 8
 
@@ -28,10 +29,7 @@ def host_batch() -> HostBatch:
         images=torch.zeros((BATCH, SIZE, SIZE, 3), dtype=torch.uint8),
         index=index,
         labels=index,
-        windows=np.zeros((BATCH, 4), np.int32),
-        flips=np.zeros(BATCH, np.bool_),
-        places=np.zeros((BATCH, 4), np.int32),
-        turns=np.zeros(BATCH, np.uint8),
+        plan=BatchPlan(*(np.zeros(BATCH, np.int32) for _ in BatchPlan._fields)),
         bad=(),
         produce_s=0.0,
         fields={

@@ -23,11 +23,12 @@ from torch.utils._pytree import tree_leaves
 
 from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.order.cursor import Cursor
+from penstock.loaders.run.engine import slots
 from penstock.loaders.run.engine.choose import open_engine
 from penstock.loaders.run.engine.process_engine import ProcessOptions
 from penstock.loaders.run.engine.slots import BatchSlots
 from penstock.loaders.run.feed.batch_feed import DeviceFeed
-from penstock.loaders.system import page_lock, recycled_memory
+from penstock.loaders.system import recycled_memory
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch.stage import BatchStage
 
@@ -174,14 +175,14 @@ def test_without_cuda_locking_fails_in_the_same_words() -> None:
     if torch.cuda.is_available():
         pytest.skip("this torch has CUDA")
     with pytest.warns(RuntimeWarning, match="cannot be page-locked"):
-        assert not page_lock.page_lock(np.zeros(4096, np.uint8), "cuda:0")
+        assert not slots.page_lock(np.zeros(4096, np.uint8), "cuda:0")
 
 
 def test_a_forked_child_unlocks_nothing(cudart: StubCudart) -> None:
     cudart.locked[4096], cudart.locked_on[4096] = 1, "cuda:3"
-    page_lock._unlock(4096, "cuda:3", os.getpid() + 1)
+    slots._unlock(4096, "cuda:3", os.getpid() + 1)
     assert cudart.locked
-    page_lock._unlock(4096, "cuda:3", os.getpid())
+    slots._unlock(4096, "cuda:3", os.getpid())
     assert not cudart.locked
 
 

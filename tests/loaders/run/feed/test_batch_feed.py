@@ -20,11 +20,12 @@ from penstock.loaders import create_loader
 from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.feed.batch_feed import DeviceBatch, DeviceFeed
-from penstock.loaders.run.feed.copies import CudaCopyEngine
+from penstock.loaders.run.feed.copies import CopyEngine
 from penstock.loaders.run.feed.tensor_feed import MOST_STEPS
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.plan.augmentations import BatchKey
+from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.spec import Augmentations
 
 SIZE = 8
@@ -39,10 +40,7 @@ def host_batch(number: int, *, batch: int = BATCH, size: int = SIZE) -> HostBatc
         images=torch.full((batch, size, size, 3), number % 256, dtype=torch.uint8),
         index=index,
         labels=np.full(batch, number, np.int64),
-        windows=np.zeros((batch, 4), np.int32),
-        flips=np.zeros(batch, np.bool_),
-        places=np.zeros((batch, 4), np.int32),
-        turns=np.zeros(batch, np.uint8),
+        plan=BatchPlan(*(np.zeros(batch, np.int32) for _ in BatchPlan._fields)),
         bad=(),
         produce_s=0.0,
     )
@@ -315,8 +313,8 @@ def test_the_users_function_gets_the_rows_that_are_served(pad: bool, on_device: 
 # ---- on a GPU ----
 
 
-class TimedCopies(CudaCopyEngine):
-    """CudaCopyEngine that notes when the work of each batch began and ended on the side stream."""
+class TimedCopies(CopyEngine):
+    """CopyEngine that notes when the work of each batch began and ended on the side stream."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)

@@ -11,7 +11,7 @@ from stub_cuda import StubCuda
 from torch.nn.utils.rnn import pack_sequence
 
 from penstock.loaders import LoaderError, create_loader
-from penstock.loaders.run.feed.copies import CudaCopyEngine, usable_device
+from penstock.loaders.run.feed.copies import CopyEngine, usable_device
 from penstock.loaders.run.feed.tensor_feed import TensorFeed, tensors_in, to_device
 
 META = torch.device("meta")
@@ -27,17 +27,17 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubCuda]:
 def test_there_is_one_side_stream_a_device_and_it_goes_before_the_consumers(cuda: StubCuda) -> None:
     """A new one each epoch would leave the memory pool of the last one behind."""
     for _ in range(3):
-        CudaCopyEngine(torch.device("cuda"))
+        CopyEngine(torch.device("cuda"))
         TensorFeed(lambda: None, lambda: 0, torch.device("cuda"))
         TensorFeed(lambda: None, lambda: 0, torch.device("cuda:1"))
     assert [(str(stream.device), stream.priority) for stream in cuda.streams] == [("cuda:1", -1)]
-    CudaCopyEngine(torch.device("cuda:0"))
-    CudaCopyEngine(torch.device("cuda:0"), "dali")
+    CopyEngine(torch.device("cuda:0"))
+    CopyEngine(torch.device("cuda:0"), "dali")
     assert [str(stream.device) for stream in cuda.streams] == ["cuda:1", "cuda:0", "cuda:0"]
 
 
 def test_work_is_queued_on_the_side_stream_and_its_events_are_recorded_there(cuda: StubCuda) -> None:
-    engine, consumer = CudaCopyEngine(META), cuda.now
+    engine, consumer = CopyEngine(META), cuda.now
     with engine.side():
         assert cuda.now is cuda.streams[0]
         inside = engine.mark()
@@ -65,14 +65,14 @@ def test_only_memory_of_the_device_is_recorded_and_all_of_it(cuda: StubCuda) -> 
     csr = torch.tensor([[0, 0, 1.0], [0, 0, 0]]).to_sparse_csr().to(META)
     packed = to_device(pack_sequence([torch.ones(3), torch.ones(2)]), META)
     batch = {"text": packed, "coo": coo, "csr": csr, "plain": torch.empty(7, device=META), "host": torch.empty(8)}
-    engine = CudaCopyEngine(META)
+    engine = CopyEngine(META)
     engine.hand_over(engine.mark(), tuple(tensors_in(batch)))
     assert [shape for name, shape, *_ in cuda.log if name == "record"] == [(5,), (1, 0), (0,), (3,), (0,), (0,), (7,)]
 
 
 def test_pinned_memory_is_the_hosts_whatever_the_default_device(cuda: StubCuda) -> None:
     with META:
-        memory = CudaCopyEngine(META).pinned(torch.zeros(3, 2, dtype=torch.uint8, device="cpu").T)
+        memory = CopyEngine(META).pinned(torch.zeros(3, 2, dtype=torch.uint8, device="cpu").T)
     assert (memory.device.type, memory.shape, memory.dtype) == ("cpu", (2, 3), torch.uint8)
     assert memory.stride() == (1, 2)
 

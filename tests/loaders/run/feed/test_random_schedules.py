@@ -24,6 +24,7 @@ from penstock.loaders.run.feed.tensor_feed import tensors_in
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.fields.ragged import Ragged
+from penstock.pipelines.plan.crops import BatchPlan
 
 META = torch.device("meta")
 BATCH, SIZE = 2, 4
@@ -50,11 +51,11 @@ class Source:
         views = tuple(self._images(resident) for _ in range(self.views))
         zeros = np.zeros(BATCH, np.int64)
         index = np.array([self._draw.choice((0, 0, -1)) for _ in range(BATCH)], np.int64)
-        geometry = zeros[:, None], zeros > 0, zeros[:, None], zeros
+        plan = BatchPlan(zeros[:, None], zeros > 0, zeros[:, None], zeros)
         images = views[0] if self.views == 1 else views
         cursor = Cursor(0, self._number * BATCH)
         augments = (None,) * self.views
-        batch = HostBatch(cursor, images, index, zeros, *geometry, (), 0.0, resident, pinned=pinned, augments=augments)
+        batch = HostBatch(cursor, images, index, zeros, plan, (), 0.0, resident, pinned=pinned, augments=augments)
         if self._has_fields:
             lengths = np.array([self._draw.randrange(3) for _ in range(BATCH)], np.int64)
             boxes = Ragged(lengths, (np.zeros((lengths.sum(), 4), np.float32),))

@@ -12,7 +12,7 @@ import pytest
 from forked_commands import Commands
 
 from penstock.loaders.run.workers import leftovers
-from penstock.loaders.system.process_identity import identity
+from penstock.loaders.run.workers.leftovers import identity
 
 MARK = "penstock-owner"
 

@@ -15,8 +15,8 @@ from PIL import Image
 from penstock.loaders import LoaderError, open_source
 from penstock.loaders.cache_build.open_or_build import prepare_source
 from penstock.loaders.make import native_rows
-from penstock.loaders.make.sizes import read_sizes, saved_sizes
-from penstock.loaders.make.sizes.saved_sizes import image_sizes
+from penstock.loaders.make.sizes import read_sizes
+from penstock.loaders.make.sizes.read_sizes import image_sizes
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.spec import ImagePipeline
 
@@ -84,14 +84,14 @@ def test_arrays_caches_and_views_know_the_same_sizes(folder: Path) -> None:
 
 def test_sizes_are_read_once_and_again_when_the_data_has_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file that is no image is tried again by itself."""
-    reads = []
+    reads, whole = [], read_sizes.read_sizes
 
     def read(source: Any, pipeline: ImagePipeline, samples: Any = None) -> Any:
         if samples is None or samples.tolist() != [len(source) - 1]:
             reads.append(len(source))
-        return read_sizes.read_sizes(source, pipeline, samples)
+        return whole(source, pipeline, samples)
 
-    monkeypatch.setattr(saved_sizes, "read_sizes", read)
+    monkeypatch.setattr(read_sizes, "read_sizes", read)
     first = known(open_source(folder))
     assert known(open_source(folder)) == first
     assert reads == [13]
@@ -172,7 +172,7 @@ def test_what_could_not_be_read_is_tried_again(folder: Path, monkeypatch: pytest
         assert known(source)[2] == (0, 0)
     assert known(source) == true_sizes(folder)
     with monkeypatch.context() as patched:
-        patched.setattr(saved_sizes, "read_sizes", lambda *about: np.zeros((len(about[2]), 2), np.int32))
+        patched.setattr(read_sizes, "read_sizes", lambda *about: np.zeros((len(about[2]), 2), np.int32))
         assert known(source) == true_sizes(folder), "the sizes were not saved"
 
 
