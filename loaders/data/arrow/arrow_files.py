@@ -141,13 +141,13 @@ class ArrowFiles:
                 if self.indices:
                     chunks.append(found)
                 else:
-                    labels.add(found[1], path, num_rows=found[0])
+                    labels.add(found[1], path)
             if not found[0] and not self.info:  # save_to_disk writes such files, where shards are many
                 raise no_rows_error(path)
         order = self._read_indices(rows) if self.indices else None
         if order is not None:
             _add_in_order(labels, chunks, order)
-        return rows.finish("Arrow files", labels.finish(), order)
+        return rows.finish("Arrow files", labels.rows, order)
 
     def _read_indices(self, rows: ImageRows) -> npt.NDArray[np.int64]:
         parts = [np.zeros(0, np.int64)]

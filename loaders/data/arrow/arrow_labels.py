@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,28 +15,7 @@ from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
 from penstock.loaders.data.labels.collect_labels import LabelCollector
 from penstock.loaders.data.labels.label_rows import RAISE, LabelRows
 from penstock.loaders.data.labels.row_errors import Fail, RowOrigin
-from penstock.loaders.data.labels.stored_labels import ALONE, Labels, split_classes
-
-UNLABELLED = -1
-
-
-class RowLabels(NamedTuple):
-    """Hold the labels of all rows.
-
-    Attributes:
-        numbers: class numbers, int64; UNLABELLED for a row without a label.
-        classes: names of the classes.
-        others: labels that are no class numbers, of the labelled rows.
-    """
-
-    numbers: npt.NDArray[np.int64]
-    classes: Sequence[bytes]
-    others: Labels
-
-    def others_of(self, rows: npt.NDArray[np.int64]) -> Labels:
-        """Return the labels that are no class numbers of `rows`, all of them labelled."""
-        places = np.cumsum(self.numbers >= 0) - 1
-        return {name: found.take(places[rows]) for name, found in self.others.items()}
+from penstock.loaders.data.labels.stored_labels import ALONE
 
 
 class ArrowLabels:
@@ -46,6 +25,10 @@ class ArrowLabels:
         chosen: the columns.
         classes: the option `classes`; classes that the data declares are found in it by name.
         missing_labels: as of LabelRows.
+
+    Attributes:
+        columns: the chosen columns.
+        rows: their labels.
     """
 
     def __init__(self, chosen: Chosen, classes: Any = None, missing_labels: str = RAISE) -> None:
@@ -58,27 +41,19 @@ class ArrowLabels:
         declared = {name: names for name, names in declared.items() if name not in chosen.floats}
         # By whose names the numbers are looked up in those that the user lists.
         self._renamed = {name: names for name, names in declared.items() if wanted.get(name) not in (None, names)}
-        self._rows = LabelRows({**declared, **wanted}, floats=chosen.floats, missing_labels=missing_labels)
+        self.rows = LabelRows({**declared, **wanted}, floats=chosen.floats, missing_labels=missing_labels)
         self._declared = {name: wanted.get(name) or names for name, names in declared.items()}
-        self._to = [(name, self._rows.column(name)) for name in chosen.labels]
+        self._to = [(name, self.rows.column(name)) for name in chosen.labels]
         for name, column in self._to:
             column.keeps_numbers = name in declared
-        self._num_unlabelled = 0
 
     def add(
-        self,
-        columns: Sequence[Any],
-        path: bytes | None = None,
-        order: npt.NDArray[np.int64] | None = None,
-        num_rows: int = 0,
+        self, columns: Sequence[Any], path: bytes | None = None, order: npt.NDArray[np.int64] | None = None
     ) -> None:
         """Add the labels of a file, pyarrow chunked arrays. Raises pyarrow.ArrowInvalid, LoaderError E-FORMAT.
 
-        order: the numbers of the rows that are served; None for all. num_rows: of a file without labels, whose images
-        are of one class.
+        order: the numbers of the rows that are served; None for all.
         """
-        if not columns:
-            self._num_unlabelled += num_rows if order is None else len(order)
         fail = RowOrigin(path)
         for (name, to), column in zip(self._to, columns, strict=True):
             column.validate(full=True)
@@ -93,15 +68,6 @@ class ArrowLabels:
             present = plain.filter(import_pyarrow().array(there)).combine_chunks()
             names = self._renamed.get(name)
             _add_column(to, present, (self._declared.get(name), names), fail, numbers[there])
-
-    def finish(self) -> RowLabels:
-        """Return the labels of all rows. Raises LoaderError E-FORMAT for one that is not declared, or missing."""
-        labels = self._rows.finish()
-        there = ~self._rows.left_out if self._to else np.ones(self._num_unlabelled, bool)
-        found, classes, others = split_classes(labels, int(there.sum()))
-        numbers = np.full(len(there), UNLABELLED, np.int64)
-        numbers[there] = found
-        return RowLabels(numbers, classes, others)
 
 
 def _decode(column: Any) -> Any:

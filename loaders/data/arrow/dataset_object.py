@@ -73,9 +73,9 @@ def open_dataset(
     rows, labels = ImageRows(), ArrowLabels(columns, classes, missing_labels)
     order = _read_order(dataset)
     held = _locate_chunks(table.column(columns.image).chunks, rows)
-    labels.add(list(map(table.column, labels.columns)), order=order, num_rows=table.num_rows)
+    labels.add(list(map(table.column, labels.columns)), order=order)
     kind = "Arrow files" if held is None else "Arrow files or parts of memory"
-    samples, kept = save_with_labels(None, *rows.finish(kind, labels.finish(), order))
+    samples, kept = save_with_labels(None, *rows.finish(kind, labels.rows, order))
     warn_of_left_out(samples.header.skipped, samples.header.examples, "the data set")
     reopen = functools.partial(_refuse_to_reopen, held)  # which keeps the file alive here
     has_list = classes is not None or bool(columns.classes)

@@ -7,11 +7,11 @@ import os
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.arrow.arrow_labels import RowLabels
 from penstock.loaders.data.arrow.arrow_values import Values
 from penstock.loaders.data.files.content_probe import probe_ranges
 from penstock.loaders.data.files.left_out import NO_ROW_IMAGE, NO_ROW_LABEL
-from penstock.loaders.data.labels.stored_labels import Labels
+from penstock.loaders.data.labels.label_rows import LabelRows
+from penstock.loaders.data.labels.stored_labels import Labels, take_labels
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import MISSING, Container
 from penstock.pipelines.errors import LoaderError
@@ -61,31 +61,30 @@ class ImageRows:
         self._writer.add_samples(where, starts, sizes, keys)
 
     def finish(
-        self, kind: str, found: RowLabels, order: npt.NDArray[np.int64] | None = None
+        self, kind: str, labels: LabelRows, order: npt.NDArray[np.int64] | None = None
     ) -> tuple[SamplesWriter, Labels]:
         """Return what is to be saved as the index of rows with image and label, in their order or that of `order`.
 
-        With it come their labels that are not class numbers. found: labels in that order. Raises LoaderError E-NODATA
-        without any row, E-MISSING if rows name files of which none is there.
+        With it come their labels that are not class numbers. labels: of all rows, in that order. Raises LoaderError
+        E-NODATA without any row, E-MISSING if rows name files of which none is there; as LabelRows.finish.
         """
         writer = self._writer
         rows = np.arange(len(writer.keys)) if order is None else order
         check_order(rows, len(writer.keys))
-        has_image, has_label = np.asarray(writer.container_of)[rows] != _NOWHERE, found.numbers >= 0
-        lost = {NO_ROW_IMAGE: ~has_image, NO_ROW_LABEL: has_image & ~has_label}
+        has_image = np.asarray(writer.container_of)[rows] != _NOWHERE
+        found = labels.finish(has_image)
+        lost = {NO_ROW_IMAGE: ~has_image, NO_ROW_LABEL: has_image & labels.left_out}
         for reason, which in lost.items():
             if which.any():
                 writer.left_out.add(reason, writer.keys[rows[which][0]], int(which.sum()))
-        labelled = np.flatnonzero(has_image & has_label)
+        labelled = np.flatnonzero(has_image & ~labels.left_out)
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in writer.left_out.counts.items())
         if not len(labelled):
             fix = "pass label=None if the images have no labels" if lost[NO_ROW_LABEL].any() else "pass other files"
             raise LoaderError("E-NODATA", f"no image with a label{': ' * bool(reasons)}{reasons}", fix=fix)
         if self._missing and not self._has_files:
             raise LoaderError("E-MISSING", "this file is named by a row, but is not here", path=self._missing[0])
-        others = found.others_of(labelled)
-        writer.keep(rows[labelled])
-        writer.classes, writer.labels = list(found.classes), found.numbers[labelled].astype(np.int32)
+        others = take_labels(writer, found, rows[labelled])
         writer.probe = self._probe()
         writer.kind = "files" if self._has_files else kind
         return writer, others

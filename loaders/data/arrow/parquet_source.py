@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_typed, read_features, refuse_other_columns
-from penstock.loaders.data.arrow.arrow_labels import ArrowLabels, RowLabels
+from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.data.arrow.arrow_package import arrow_errors
 from penstock.loaders.data.arrow.arrow_parquet import (
     Footer,
@@ -28,11 +28,14 @@ from penstock.loaders.data.files.content_probe import probe_ranges, read_file
 from penstock.loaders.data.files.folder_scan import skipped_text
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, describe_images, oversize_error
 from penstock.loaders.data.files.left_out import NO_ROW_LABEL, warn_of_left_out
-from penstock.loaders.data.labels.label_rows import RAISE
-from penstock.loaders.data.labels.stored_labels import keep_labels
+from penstock.loaders.data.labels.label_rows import RAISE, LabelRows
+from penstock.loaders.data.labels.stored_labels import keep_labels, split_classes, take_labels
+from penstock.loaders.data.remote.object_stats import is_current
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, join, read_whole
 from penstock.loaders.data.samples.columns import ArrayColumn
+from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.sources.reopen_source import Reopening
 from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged
 from penstock.loaders.system.retries import with_retries
@@ -100,14 +103,15 @@ class ParquetSource:
         for footer in footers:
             refuse_other_columns(columns, footer.schema, footer.container.name)
         self._image = columns.image
-        found = self._read_labels(footers, ArrowLabels(columns, classes, missing_labels))
-        self.classes, self.retries = tuple(found.classes), 0
-        self.label_index = keep_labels(found.others) if found.others else None
-        self._take_rows(found.numbers, footers)
-        first = f"row {int(np.argmin(found.numbers))}{' of all files' * (len(paths) > 1)}"
+        self._groups = _index_groups(footers)
+        self._group_starts = np.cumsum(np.concatenate([[0], *(footer.group_rows for footer in footers)]))
+        labels = ArrowLabels(columns, classes, missing_labels)
+        self._read_labels(footers, labels)
+        self._take_rows(labels.rows)
+        first = f"row {int(np.argmax(labels.rows.left_out))}{' of all files' * (len(paths) > 1)}"
         warn_of_left_out(self.skipped, {NO_ROW_LABEL: first}, printable(paths[0]))
         self.fingerprint, self.content = self._digest(footers)
-        self.num_bytes = int(sum(footer.group_bytes.sum() for footer in footers))
+        self.num_bytes, self.retries = self._groups.header.num_bytes, 0
         self._reads, self._has_warned = 0, False
 
     def _map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
@@ -115,26 +119,24 @@ class ParquetSource:
         with ThreadPoolExecutor(_FILES) as pool:
             return list(pool.map(function, items))
 
-    def _read_labels(self, footers: list[Footer], labels: ArrowLabels) -> RowLabels:
+    def _read_labels(self, footers: list[Footer], labels: ArrowLabels) -> None:
         of_files = self._map(lambda footer: [read_column(footer, name) for name in labels.columns], footers)
         for footer, columns in zip(footers, of_files, strict=True):
             with arrow_errors(footer.container.name):
-                labels.add(columns, footer.container.name, num_rows=int(footer.group_rows.sum()))
-        return labels.finish()
+                labels.add(columns, footer.container.name)
 
-    def _take_rows(self, labels: npt.NDArray[np.int64], footers: list[Footer]) -> None:
+    def _take_rows(self, rows: LabelRows) -> None:
         """Share labels and places of the rows that have a label."""
-        kept = np.flatnonzero(labels >= 0)
-        self.skipped = {NO_ROW_LABEL: len(labels) - len(kept)} if len(kept) < len(labels) else {}
+        found, num_rows = rows.finish(), int(self._group_starts[-1])
+        kept = np.flatnonzero(np.broadcast_to(~rows.left_out, num_rows))
+        self.skipped = {NO_ROW_LABEL: num_rows - len(kept)} if len(kept) < num_rows else {}
         if not len(kept):
             fix = "pass label=None if the images have no labels"
             raise LoaderError("E-NODATA", f"no image with a label{skipped_text(self.skipped)}", fix=fix)
-        self._labels = ArrayColumn(labels[kept].astype(np.int32))
+        numbers, self.classes, others = split_classes(found, len(kept))
+        self.label_index = keep_labels(others) if others else None
+        self._labels = ArrayColumn(numbers)
         self._rows = ArrayColumn(kept) if self.skipped else None
-        self._containers = [footer.container for footer in footers]
-        self._file_groups = np.cumsum([0, *(len(footer.group_rows) for footer in footers)])  # first group of each file
-        self._group_starts = np.cumsum(np.concatenate([[0], *(footer.group_rows for footer in footers)]))
-        self._group_bytes = np.concatenate([footer.group_bytes for footer in footers])
         self._block_starts = np.searchsorted(kept, self._group_starts)
 
     def _digest(self, footers: list[Footer]) -> tuple[str, str]:
@@ -146,7 +148,7 @@ class ParquetSource:
             digest.update(self._rows.array.data)
         digest.update(self._probe())
         fingerprint = digest.hexdigest()
-        digest.update(repr([(each.size, each.version.number) for each in self._containers]).encode())  # data may move
+        digest.update(repr([(f.container.size, f.container.version.number) for f in footers]).encode())  # data may move
         return fingerprint, digest.hexdigest()
 
     def _probe(self) -> bytes:
@@ -157,9 +159,10 @@ class ParquetSource:
                 return bytes(ObjectStore().read(name.decode(), start, count).data)
             return read_file(name, start, count)
 
-        names, sizes = [each.name for each in self._containers], [each.size for each in self._containers]
+        names = [each.name for each in self._groups.containers()]
+        sizes = self._groups.container_sizes.astype(np.int64)
         try:
-            return probe_ranges(names, np.zeros(len(names), np.int64), np.array(sizes, np.int64), read)
+            return probe_ranges(names, np.zeros_like(sizes), sizes, read)
         except OSError as error:
             raise read_error(error, names[0]) from error
 
@@ -171,9 +174,9 @@ class ParquetSource:
 
         Raises LoaderError: E-CHANGED, E-MISSING, E-ACCESS, E-READ, E-CORRUPT, E-BOMB; IndexError.
         """
-        file, group, row = self._find(index)
+        group, row = self._find(index)
         try:
-            decoded = self._decode(file, group)
+            decoded = self._decode(group)
             self._judge_order(1)
             values, row = decoded.find(row)
             size = int(values.sizes[row])
@@ -182,7 +185,7 @@ class ParquetSource:
             if values.present[row]:
                 return bytes(values.bytes_of(row))
             name = values.path_of(row)
-            return b"" if name is None else self._read_file(file, name)
+            return b"" if name is None else self._read_file(group, name)
         except LoaderError as error:
             raise error.locate(sample=index) from error
 
@@ -193,33 +196,34 @@ class ParquetSource:
         """
         held: list[ImageGroup] = []
         places = [self._find(index) for index in indices.tolist()]
-        for file, group in sorted({place[:2] for place in places}):
+        for group in sorted({group for group, _ in places}):
             if sum(decoded.num_bytes for decoded in held) >= self._cache.limit_bytes:
                 break
             try:
-                decoded = self._decode(file, group)
+                decoded = self._decode(group)
             except LoaderError:  # read() names the sample
                 continue
             held.append(decoded)
-            for number, place in enumerate(places):
-                if place[:2] == (file, group):
-                    rows["offset"][number], rows["size"][number] = decoded.locate(place[2])
+            for number, (its_group, row) in enumerate(places):
+                if its_group == group:
+                    rows["offset"][number], rows["size"][number] = decoded.locate(row)
         rows["kind"] = np.where((rows["size"] > 0) & (rows["size"] <= self._max_file_bytes), ENCODED, rows["kind"])
         self._judge_order(int(np.count_nonzero(rows["size"])))
         return NO_NAMES._replace(kept=held)
 
-    def _decode(self, file: int, group: int) -> ImageGroup:
+    def _decode(self, group: int) -> ImageGroup:
         def load() -> ImageGroup:
-            return with_retries(lambda: self._read_group(file, group), self._count_retry)
+            return with_retries(lambda: self._read_group(group), self._count_retry)
 
-        return self._cache.get((file, group), load)
+        return self._cache.get(group, load)
 
-    def _read_group(self, file: int, group: int) -> ImageGroup:
-        return read_group(self._containers[file], group, self._image)
+    def _read_group(self, group: int) -> ImageGroup:
+        file, number, _ = self._groups.place(group)
+        return read_group(self._groups.container(file), number, self._image)
 
-    def _read_file(self, file: int, name: bytes) -> bytes:
-        """Read the file that a row names."""
-        path = join(folder_of(self._containers[file].name), name)
+    def _read_file(self, group: int, name: bytes) -> bytes:
+        """Read the file that a row of a group names."""
+        path = join(folder_of(self._path_of(group)), name)
         if is_url(path):
             return read_whole(path)
         try:
@@ -228,19 +232,21 @@ class ParquetSource:
         except OSError as error:
             raise read_error(error, path) from error
 
-    def _find(self, index: int) -> tuple[int, int, int]:
-        """Return file, group in the file, and row in the group."""
+    def _path_of(self, group: int) -> bytes:
+        return self._groups.container(self._groups.place(group)[0]).name
+
+    def _find(self, index: int) -> tuple[int, int]:
+        """Return the group of a sample, counted through all files, and its row there."""
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         row = index if self._rows is None else int(self._rows.array[index])
         group = int(np.searchsorted(self._group_starts, row, "right")) - 1
-        file = int(np.searchsorted(self._file_groups, group, "right")) - 1
-        return file, group - int(self._file_groups[file]), row - int(self._group_starts[group])
+        return group, row - int(self._group_starts[group])
 
     def _judge_order(self, reads: int) -> None:
         """Count samples that were read, and warn once if groups are decoded for a few samples each."""
         self._reads += reads
-        cache, num_groups = self._cache, len(self._group_starts) - 1
+        cache, num_groups = self._cache, len(self._groups)
         if self._has_warned or cache.evictions == 0 or cache.loads < _SEEN_GROUPS:
             return
         if self._reads >= cache.loads * min(_FEW_PER_GROUP, len(self) / num_groups / 2):
@@ -260,30 +266,39 @@ class ParquetSource:
     @property
     def num_kept_blocks(self) -> int:
         """Row groups to mix at a time: half of what `cache_bytes` hold by the mean size, as the next ones need room."""
-        num_groups = len(self._group_starts) - 1
-        return max(1, self._cache.limit_bytes * num_groups // max(1, 2 * self.num_bytes))
+        return max(1, self._cache.limit_bytes * len(self._groups) // max(1, 2 * self.num_bytes))
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return self._labels.array[indices].astype(np.int64)
 
     def name(self, index: int) -> bytes:
         """Return the key of image `index`, the number of its row in its file: b"row 17"."""
-        file, group, row = self._find(index)
-        number = self._file_groups[file] + group
-        return b"row %d" % (row + self._group_starts[number] - self._group_starts[self._file_groups[file]])
+        group, row = self._find(index)
+        first = group - self._groups.place(group)[1]  # group of its file
+        return b"row %d" % (row + self._group_starts[group] - self._group_starts[first])
 
     def path(self, index: int) -> bytes:
         """Return what error texts call image `index`: the file's path, a colon, the row."""
-        return self._containers[self._find(index)[0]].name + b":" + self.name(index)
+        return self._path_of(self._find(index)[0]) + b":" + self.name(index)
 
     def refreshed(self) -> ParquetSource:
         """Return this source if its files are unchanged, otherwise one of their present content."""
-        return self if all(each.is_unchanged() for each in self._containers) else self._reopen()
+        return self if is_current(self._groups) else self._reopen()
 
     def describe(self) -> str:
         """Return one line: images, classes, bytes, files, row groups, what was skipped."""
-        groups = f"{len(self._group_starts) - 1:,} row groups of {len(self._containers):,} Parquet files"
+        groups = f"{len(self._groups):,} row groups of {self._groups.num_containers:,} Parquet files"
         return describe_images(self, self.num_bytes, "rows without labels count as one class", groups)
 
     def _count_retry(self) -> None:
         self.retries += 1
+
+
+def _index_groups(footers: list[Footer]) -> Samples:
+    """Return the row groups as a table: the file of each, its number there, its bytes."""
+    writer = SamplesWriter()
+    for footer in footers:
+        file, count = writer.add_container(footer.container), len(footer.group_rows)
+        writer.add_samples(np.full(count, file), np.arange(count), footer.group_bytes, [b""] * count)
+    take_labels(writer, {}, np.arange(len(writer.keys)))
+    return writer.save()

@@ -20,7 +20,6 @@ from penstock.loaders.data.arrow.group_cache import GroupCache
 from penstock.loaders.data.arrow.parquet_source import ParquetSource
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.remote.fetcher import MAX_REQUEST_BYTES, Range, forgetting
-from penstock.loaders.data.remote.object_stats import are_same_objects
 from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, warn_of_no_version
 from penstock.loaders.data.remote.remote_source import (
     REMOTE_OPTIONS,
@@ -29,8 +28,7 @@ from penstock.loaders.data.remote.remote_source import (
     check_remote,
 )
 from penstock.loaders.data.remote.whole_files import copy_whole
-from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn
-from penstock.loaders.data.samples.version import Container, Version
+from penstock.loaders.data.samples.version import Container
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.sources.reopen_source import Reopening
 from penstock.pipelines.errors import LoaderError
@@ -58,19 +56,16 @@ class UrlParquetSource(ParquetSource):
     def __init__(self, paths: list[bytes], *, remote: RemoteOptions, **options: Any) -> None:
         super().__init__(paths, **options)
         self._reopen = Reopening(functools.partial(UrlParquetSource, paths, remote=remote, **options))
-        self._names = BytesColumn([container.name for container in self._containers])
-        states = [(container.size, container.version.number) for container in self._containers]
-        self._states = ArrayColumn(np.array(states, np.int64))
-        for container in self._containers:
+        for container in self._groups.containers():
             if not container.version.is_known:
                 warn_of_no_version(container.name)
         self._begin(remote)
 
     def _begin(self, options: RemoteOptions) -> None:
         self.options, self.store = options, ObjectStore()
-        self._ends = np.cumsum([container.size for container in self._containers])
+        self._ends = np.cumsum(self._groups.container_sizes, dtype=np.int64)
         self._room = 0 if options.local_cache is None else options.local_bytes or 1 << 62
-        self._lock, self._ahead = threading.Lock(), dict[tuple[int, int], int]()  # group -> bytes
+        self._lock, self._ahead = threading.Lock(), dict[int, int]()  # group -> bytes
         self._decoders = ThreadPoolExecutor(_GROUPS, "penstock-groups")
         self._fetchers = ThreadPoolExecutor(options.requests, "penstock-fetch")
         forgetting.add(self)
@@ -92,24 +87,27 @@ class UrlParquetSource(ParquetSource):
         Of images in random order a group serves those at hand, and more the longer it is kept. Where its bytes lie is
         estimated from the groups' sizes.
         """
-        kept = self._cache.limit_bytes / max(1, self.num_bytes)
-        places, wanted = np.unique([self._find(index)[:2] for index in indices.tolist()], axis=0, return_counts=True)
+        kept, files = (
+            self._cache.limit_bytes / max(1, self.num_bytes),
+            self._groups.container_of(np.arange(len(self._groups))),
+        )
+        groups, wanted = np.unique([self._find(index)[0] for index in indices.tolist()], return_counts=True)
         planned: list[Request] = []
-        for (file, group), count in zip(places.tolist(), wanted.tolist(), strict=True):
-            number = int(self._file_groups[file]) + group
-            rows = int(self._group_starts[number + 1] - self._group_starts[number])
+        for group, count in zip(groups.tolist(), wanted.tolist(), strict=True):
+            file, number, _ = self._groups.place(group)
+            rows = int(self._group_starts[group + 1] - self._group_starts[group])
             images = rows if kept >= 1 else min(rows, count / (1 - kept))
-            name, size, version = self._containers[file]
-            sizes = self._group_bytes[self._file_groups[file] : self._file_groups[file + 1]]
+            name, size, version = self._groups.container(file)
+            sizes = self._groups.sizes[files == file]
             ends = np.cumsum(sizes) / max(1, sizes.sum()) * size  # as if the groups filled the file
-            start, end = int(ends[group - 1]) if group else 0, max(1, int(ends[group]))
-            parts = [Range(number, name.decode(), *part, version) for part in _split(start, max(1, end - start))]
+            start, end = int(ends[number - 1]) if number else 0, max(1, int(ends[number]))
+            parts = [Range(group, name.decode(), *part, version) for part in _split(start, max(1, end - start))]
             planned += [Request(self.store, [part], images / len(parts)) for part in parts]
         return planned
 
     def requests_under_way(self, requests: int) -> int:
         """Return how many requests are under way at a time if `requests` may be: few groups are decoded at a time."""
-        of_group = -(-self.num_bytes // (len(self._group_bytes) * MAX_REQUEST_BYTES))
+        of_group = -(-self.num_bytes // (len(self._groups) * MAX_REQUEST_BYTES))
         return min(requests, _GROUPS * of_group)
 
     @property
@@ -120,33 +118,34 @@ class UrlParquetSource(ParquetSource):
     def announce(self, indices: npt.NDArray[np.int64]) -> None:
         """Begin to decode the row groups of images `indices` (int64 [n])."""
         with self._lock:
-            for file, group in dict.fromkeys(self._find(index)[:2] for index in indices.tolist()):
-                if (file, group) not in self._ahead and (file, group) not in self._cache:
-                    self._ahead[file, group] = int(self._group_bytes[int(self._file_groups[file]) + group])
-                    self._decoders.submit(self._decode_ahead, file, group)
+            for group in dict.fromkeys(self._find(index)[0] for index in indices.tolist()):
+                if group not in self._ahead and group not in self._cache:
+                    self._ahead[group] = int(self._groups.sizes[group])
+                    self._decoders.submit(self._decode_ahead, group)
 
     def forget(self) -> None:
         """Forget what was announced and not read; groups that are being decoded are kept."""
         with self._lock:
             self._ahead.clear()
 
-    def _decode_ahead(self, file: int, group: int) -> None:
-        if (file, group) in self._ahead:
+    def _decode_ahead(self, group: int) -> None:
+        if group in self._ahead:
             with contextlib.suppress(LoaderError):  # which whoever reads the group meets again
-                super()._decode(file, group)
+                super()._decode(group)
 
-    def _decode(self, file: int, group: int) -> ImageGroup:
+    def _decode(self, group: int) -> ImageGroup:
         try:
-            return super()._decode(file, group)
+            return super()._decode(group)
         finally:
             with self._lock:
-                self._ahead.pop((file, group), None)
+                self._ahead.pop(group, None)
 
-    def _read_group(self, file: int, group: int) -> ImageGroup:
-        container = self._containers[file]
+    def _read_group(self, group: int) -> ImageGroup:
+        file, number, _ = self._groups.place(group)
+        container = self._groups.container(file)
         is_copied = container.version.is_known and self._ends[file] <= self._room
         place = self._copy(container) if is_copied else container
-        return read_group(place, group, self._image, functools.partial(self._read_at, container))
+        return read_group(place, number, self._image, functools.partial(self._read_at, container))
 
     def _copy(self, container: Container) -> Container:
         """Return the local copy of a file; the file itself if the disk takes no more."""
@@ -169,19 +168,12 @@ class UrlParquetSource(ParquetSource):
 
         return b"".join(self._fetchers.map(read, _split(start, count)))
 
-    def refreshed(self) -> ParquetSource:
-        return self if are_same_objects(self._containers) else self._reopen()
-
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_containers", "_lock", "_ahead", "_decoders", "_fetchers")  # URLs may hold signatures
+        left_out = ("_lock", "_ahead", "_decoders", "_fetchers")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        states = enumerate(self._states.take(slice(None)).tolist())
-        self._containers = [
-            Container(self._names.read(n), size, Version.of_stored_object(v)) for n, (size, v) in states
-        ]
         self._begin(self.options)
 
 

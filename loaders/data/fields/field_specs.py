@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.loaders.data.fields.box_values import check_boxes, check_keypoints
 from penstock.loaders.data.fields.coco import CocoFields, read_coco
 from penstock.loaders.data.fields.coco_masks import CocoMasks
-from penstock.loaders.data.fields.fielded import Field, add_fields
-from penstock.loaders.data.fields.mask_files import find_masks, match_source
-from penstock.loaders.data.fields.mask_values import warn_of_ignored_foreground
+from penstock.loaders.data.fields.mask_files import (
+    MaskFiles,
+    MaskSource,
+    find_masks,
+    match_source,
+    warn_of_ignored_foreground,
+)
 from penstock.loaders.data.fields.yolo import TextFiles, read_yolo
 from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn, RaggedColumn
 from penstock.loaders.data.sources.contract import Source
-from penstock.loaders.data.sources.data import Data
+from penstock.loaders.data.sources.data import Data, as_data
 from penstock.loaders.data.sources.source_faults import call_by_name
+from penstock.loaders.data.sources.step import Step
 from penstock.loaders.system.file_read import decode_text
 from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.fields.field_kinds import MIN_AREA, RULES, FieldKind
@@ -39,6 +45,29 @@ _MASK_TYPES = {"uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
 _MOST_CLASS = 2**31 - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TAKEN = ("images", "labels", "index", "patches", "patch_coord", "patch_valid")  # in a batch
+
+
+class Field(NamedTuple):
+    """Hold a field of all samples: what it is, and its values, of masks what reads them."""
+
+    kind: FieldKind
+    column: RaggedColumn | ArrayColumn | MaskFiles | MaskSource | CocoMasks
+
+    def path(self, row: int, sample: bytes) -> bytes | None:
+        """Return the path of the file that holds the value of the sample called `sample`; None if there is none."""
+        if isinstance(self.column, TextFiles):
+            return self.column.path(sample)
+        return self.column.path(row) if isinstance(self.column, (MaskFiles, MaskSource)) else None
+
+
+def add_fields(source: Source, of: Mapping[str, Field]) -> Data:
+    """Return `source` with fields next to those that it has, or in their place where these have the same name."""
+    digest = hashlib.blake2b(b"penstock fields 1", digest_size=16)
+    for name, (kind, column) in sorted(of.items()):
+        digest.update(repr((name, kind)).encode() + column.digest())
+        if kind.first_class:
+            digest.update(f"classes from {kind.first_class}".encode())
+    return as_data(source).add(Step(f"with fields {digest.hexdigest()}", after=f", with {', '.join(of)}", fields=of))
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,19 @@ from penstock.loaders.data.fields.join import find_partners, refuse_repeated, sa
 from penstock.loaders.data.files.content_probe import probe_ranges
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES
 from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn
+from penstock.loaders.data.samples.file_stats import stat_files
+from penstock.loaders.data.samples.version import MISSING
 from penstock.loaders.data.sources.contract import Source, content_of, refresh_source, sample_name
 from penstock.loaders.data.sources.data import find_whole
 from penstock.loaders.data.sources.source_faults import call_by_name
-from penstock.loaders.system.file_read import mtime_ns, read_error
-from penstock.pipelines.errors import count_text, printable
+from penstock.loaders.system.file_read import read_error
+from penstock.pipelines.errors import LoaderError, count_text, printable
+from penstock.pipelines.fields.masks import decode_mask
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
-_STAT_THREADS = 32  # for network storage
+_CHUNK = 32  # files that a thread looks at in turn
+_LOOKED_AT = 8  # masks: a data set of binary ones shows it in each
 
 
 class MaskFiles:
@@ -38,22 +41,20 @@ class MaskFiles:
 
         Not of that folder: a copy of the data elsewhere is the same.
         """
-        paths = list(map(self.path, range(len(self._paths))))
+        paths = self._list()
         root = len(os.path.commonpath(list(map(os.path.dirname, paths)))) if paths else 0
         digest = hashlib.blake2b(b"\0".join(path[root:] for path in paths), digest_size=16)
-        sizes = self._stat(paths)[:, 0]
+        sizes = _stat(paths)[:, 0]
         digest.update(np.ascontiguousarray(sizes).data)
         digest.update(probe_ranges(paths, np.zeros_like(sizes), sizes.clip(0)))
         return digest.digest()
 
     def content(self) -> bytes:
         """Return a digest of the files' sizes and modification times."""
-        stats = self._stat(list(map(self.path, range(len(self._paths)))))
-        return hashlib.blake2b(stats.data, digest_size=16).digest()
+        return hashlib.blake2b(_stat(self._list()).data, digest_size=16).digest()
 
-    def _stat(self, paths: Sequence[bytes]) -> npt.NDArray[np.int64]:
-        with ThreadPoolExecutor(_STAT_THREADS) as pool:
-            return np.array(list(pool.map(_stat, paths)), np.int64).reshape(-1, 2)
+    def _list(self) -> list[bytes]:
+        return list(map(self.path, range(len(self._paths))))
 
     def read(self, index: int) -> bytes:
         """Return the content of the mask of sample `index`. Raises LoaderError as read_error, with the mask's path."""
@@ -168,12 +169,12 @@ def _check_first(source: Source, masks: MaskFiles) -> MaskFiles:
     return masks
 
 
-def _stat(path: bytes) -> tuple[int, int]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return -1, 0
-    return status.st_size, mtime_ns(status)
+def _stat(paths: list[bytes]) -> npt.NDArray[np.int64]:
+    """Return size and modification time of each file, int64 [n, 2]; -1 and 0 for one that is not there."""
+    chunks = (paths[first : first + _CHUNK] for first in range(0, len(paths), _CHUNK))
+    stats = np.stack([np.array(each, np.int64) for each in stat_files(b"", chunks)], 1)
+    stats[stats[:, 1] == MISSING.number] = -1, 0
+    return stats
 
 
 def _find_in_folder(source: Source, folder: str) -> Iterable[bytes]:
@@ -204,3 +205,23 @@ def _may_be_mask(file: str) -> bool:
 def match_source(source: Source, masks: Source, what: str = "mask") -> MaskSource:
     """Find the image of `masks` that has the key of each sample, as find_partners does. Raises ValueError."""
     return MaskSource(masks, find_partners(source, masks, what))
+
+
+def warn_of_ignored_foreground(name: str, read: Callable[[int], Any], count: int, ignore_index: int) -> None:
+    """Warn where some masks hold 0 and `ignore_index` alone, as binary ones of 0 and 255 do: no pixel would count.
+
+    read: returns the mask of a sample, encoded or as an array. A mask that cannot be read is left to who serves it.
+    """
+    found: set[int] = set()
+    try:
+        for index in np.unique(np.linspace(0, count - 1, min(count, _LOOKED_AT)).astype(int)).tolist():
+            found |= set(np.unique(decode_mask(read(index))).tolist())
+            if not found <= {0, ignore_index}:
+                return
+    except (LoaderError, OSError, ValueError):
+        return
+    if ignore_index and found == {0, ignore_index}:
+        warn_user(
+            f"field {name!r}: the masks hold only 0 and {ignore_index}, and {ignore_index} is their ignore_index, so "
+            "that a loss leaves the foreground out: save it as 1, or pass Masks(..., ignore_index=254)"
+        )

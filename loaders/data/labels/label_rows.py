@@ -33,7 +33,7 @@ class LabelRows:
         fix: what to do about such rows, in the error.
 
     Attributes:
-        left_out: which rows are left out, bool [rows]; known after finish().
+        left_out: which rows are left out, bool [rows], known after finish(); False where rows have no labels.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class LabelRows:
         self._categories: dict[str, list[Any]] = {}
         known = checked_classes_by_label(classes)
         self._classes = known if isinstance(known, dict) else {ALONE: known}
-        self.left_out: npt.NDArray[np.bool_] = np.zeros(0, bool)
+        self.left_out: npt.NDArray[np.bool_] = np.zeros((), bool)
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values()), ()))
@@ -94,9 +94,10 @@ class LabelRows:
         for name, column in self._columns.items():
             column.add(labels[name], fail, row)
 
-    def finish(self) -> Labels:
+    def finish(self, wanted: npt.NDArray[np.bool_] | None = None) -> Labels:
         """Return all labels by name, of the rows that are not left out; nothing where rows have none.
 
+        wanted: the rows whose labels are returned, bool [rows]; all by default.
         Raises ValueError, and as LabelCollector.finish; the error of the first row without a label.
         """
         needless = sorted(name for name in self._classes if name not in self._columns and self._classes[name])
@@ -108,16 +109,16 @@ class LabelRows:
                 if needless == [ALONE]
                 else f"classes has names for {shown(needless)}, which are no labels"
             )
-        self.left_out = np.zeros(len(self), bool)
         missing = {column: column.find_missing() for column in self._columns.values()}
         for rows in missing.values():
-            self.left_out |= rows
+            self.left_out = self.left_out | rows
         for column, rows in missing.items():
             if rows.any() and self._missing_labels == RAISE:
                 raise column.missing_error(self._fix + f"; {_NO_LABELS}" * bool(rows.all()))
         if len(self) and self.left_out.all():
             raise LoaderError("E-NODATA", f"none of the {len(self):,} rows has a label", fix=_NO_LABELS)
-        return {name: column.finish(~self.left_out) for name, column in self._columns.items()}
+        kept = ~self.left_out if wanted is None else ~self.left_out & wanted
+        return {name: column.finish(kept) for name, column in self._columns.items()}
 
 
 def warn_of_rare_classes(labels: npt.NDArray[Any], classes: Collection[bytes]) -> None:

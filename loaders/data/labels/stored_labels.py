@@ -39,18 +39,21 @@ def split_classes(labels: Labels, num_samples: int) -> tuple[npt.NDArray[np.int3
     return np.zeros(num_samples, np.int32), (NOT_CLASSES if labels else ONE_CLASS,), labels
 
 
-def digest_labels(labels: Labels) -> str:
-    """Return a hex digest of labels and of what their classes are called."""
-    digest = hashlib.blake2b(b"penstock labels 2", digest_size=16)
-    for name, (values, classes) in sorted(labels.items()):
-        digest.update(repr((name, values.dtype.str, values.shape, classes)).encode())
-        digest.update(np.ascontiguousarray(values).data)
-    return digest.hexdigest()
+def take_labels(writer: SamplesWriter, labels: Labels, kept: npt.NDArray[np.int64]) -> Labels:
+    """Keep the samples `kept` (int64 [n]) of an index, with their `labels`; return those that are not class numbers."""
+    writer.labels, classes, others = split_classes(labels, len(kept))
+    writer.classes = list(classes)
+    writer.keep(kept)
+    return others
 
 
 def keep_labels(labels: Labels, name: bytes | None = None) -> SavedColumns:
     """Write labels to a file in the user's cache folder, or in memory without a `name`, and map it."""
-    return save_columns(labels, digest_labels(labels), name)
+    digest = hashlib.blake2b(b"penstock labels 2", digest_size=16)
+    for called, (values, classes) in sorted(labels.items()):
+        digest.update(repr((called, values.dtype.str, values.shape, classes)).encode())
+        digest.update(np.ascontiguousarray(values).data)
+    return save_columns(labels, digest.hexdigest(), name)
 
 
 def save_with_labels(name: bytes | None, writer: SamplesWriter, labels: Labels) -> tuple[Samples, SavedColumns | None]:

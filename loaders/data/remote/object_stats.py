@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject,
 from penstock.loaders.data.remote.path_or_url import find_object
 from penstock.loaders.data.samples.file_stats import Show, Stats, is_unchanged, stat_files
 from penstock.loaders.data.samples.samples import Samples
-from penstock.loaders.data.samples.version import MISSING, Container
+from penstock.loaders.data.samples.version import MISSING
 
 REMOTE_THREADS = 64
 Listed = Mapping[bytes, RemoteObject | None]  # what is known already of objects, by URL
@@ -50,10 +50,3 @@ def stat_objects(
 def is_current(samples: Samples, *, every: bool = True) -> bool:
     """Return whether indexed files or objects are as they were then, see is_unchanged."""
     return is_unchanged(samples, every=every, stat=stat_objects if samples.are_objects else stat_files)
-
-
-def are_same_objects(containers: Sequence[Container]) -> bool:
-    """Return whether objects have their sizes and versions still. Raises LoaderError for storage that fails."""
-    found = zip(*stat_objects(b"", [[container.name for container in containers]]), strict=True)
-    known = [(container.size, container.version.number) for container in containers]
-    return all(container.version.is_known for container in containers) and list(found) == known

@@ -16,7 +16,7 @@ from penstock.loaders.data.files.folder_scan import skipped_text
 from penstock.loaders.data.files.left_out import BESIDE_CLASSES, NO_LABEL, NO_SAMPLES, PARTS
 from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE, LabelRows
 from penstock.loaders.data.labels.row_errors import Fail
-from penstock.loaders.data.labels.stored_labels import Labels, split_classes
+from penstock.loaders.data.labels.stored_labels import Labels, take_labels
 from penstock.loaders.data.samples.samples_writer import LeftOut, SamplesWriter
 from penstock.loaders.data.sources.contract import ONE_CLASS
 from penstock.loaders.data.tars.tar_join import TarSamples
@@ -114,14 +114,12 @@ def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[Samples
     )
     for number, text in enumerate(labels.texts):
         rows.add(_as_label(text, places), fail, number)
-    numbers, classes, others = split_classes(rows.finish(), int((~rows.left_out).sum()))
+    found = rows.finish()
     if rows.left_out.any():
         reason = BESIDE_CLASSES if labels.are_names else NO_LABEL
         lost = list(compress(names, rows.left_out.tolist()))
         left_out.add(reason, min(lost), len(lost))
-        writer.keep(np.flatnonzero(~rows.left_out))
-    writer.classes, writer.labels = list(classes), numbers
-    return writer, others
+    return writer, take_labels(writer, found, np.flatnonzero(~rows.left_out))
 
 
 def _count_left_out(tars: Sequence[TarSamples]) -> LeftOut:

@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -14,17 +15,39 @@ import numpy.typing as npt
 
 from penstock.loaders.data.sources.contract import Source, has_targets, refuse_mixture, sample_name
 from penstock.loaders.data.sources.data import Data, as_data
-from penstock.loaders.data.views.saved_split import SavedSplit, load_split, save_split
 from penstock.loaders.system.durable_file import ensure_writable
+from penstock.loaders.system.json_file import ByteText, decode_json, write_json
 from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_bool, checked_int, checked_number, shown
 
 _HASHES = 1 << 64
 _TOLERANCE = 1e-9  # by which fractions may miss 1, as 0.7 + 0.2 + 0.1 does
+_FORMAT = "penstock split 1"
+_SETTINGS = ("parts", "seed", "by_class")
 _EVERYTHING = b""  # the name of the one group of samples where classes do not count
 
 Hashes = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedSplit:
+    """Describe a split as its file does.
+
+    Attributes:
+        parts: the share of each part.
+        seed: of the hashes.
+        by_class: whether each class has thresholds of its own.
+        thresholds: class name -> the hashes at which its second and later parts begin, 16 hex digits each; without
+            by_class those of all samples, under "".
+        format: version of the file, _FORMAT.
+    """
+
+    parts: list[float]
+    seed: int
+    by_class: bool
+    thresholds: dict[ByteText, list[str]] = field(default_factory=dict)
+    format: str = _FORMAT
 
 
 def split_source(
@@ -59,7 +82,7 @@ def split_source(
     )
     refuse_mixture(source, "split")
     wanted = SavedSplit(parts=list(map(float, shares)), seed=seed, by_class=by_class)
-    known = None if save is None else load_split(save, wanted)
+    known = None if save is None else _load_split(save, wanted)
     if known is None and save is not None:
         ensure_writable(os.fsdecode(real_place(save)))
     names, groups = _group_samples(source, by_class)
@@ -68,7 +91,7 @@ def split_source(
     if known is None:
         thresholds = _fit_thresholds(hashes, groups, len(names), shares, plain)
         if save is not None:
-            save_split(save, wanted, dict(zip(names, thresholds.tolist(), strict=True)))
+            _save_split(save, wanted, dict(zip(names, thresholds.tolist(), strict=True)))
     else:
         thresholds = np.array([known.get(name, plain.tolist()) for name in names], np.uint64)
     part_of = (hashes[:, None] >= thresholds[groups]).sum(axis=1)
@@ -164,3 +187,44 @@ def _cut_counts(counts: npt.NDArray[np.int64], shares: Sequence[Fraction]) -> np
         most = cuts[:, part + 1] - 1 if part + 1 < cuts.shape[1] else counts - 1
         cuts[enough, part] = np.minimum(cuts[:, part], most)[enough]
     return cuts
+
+
+def _load_split(path: str | os.PathLike[str], wanted: SavedSplit) -> dict[bytes, list[int]] | None:
+    """Return the thresholds of the split that is saved at `path`, by class; None if no file is there.
+
+    Raises LoaderError E-STATE for a file that is no split, or one with other settings than `wanted`.
+    """
+    try:
+        with open(path, "rb") as file:
+            saved = decode_json(file.read(), SavedSplit)
+        if saved.format != _FORMAT:
+            raise ValueError(f"its format is {saved.format!r}, not {_FORMAT!r}")
+        for name in _SETTINGS:
+            then, now = getattr(saved, name), getattr(wanted, name)
+            if then != now:
+                fix = f"pass {name}={then!r}, or another name for another split"
+                cause = f"the saved split has {name}={then!r}, requested is {now!r}"
+                raise LoaderError("E-STATE", cause, fix=fix, path=os.fspath(path))
+        found = {
+            name.encode("utf-8", "surrogateescape"): [int(text, 16) for text in texts]
+            for name, texts in saved.thresholds.items()
+        }
+        for called, values in found.items():
+            in_range = len(values) == len(saved.parts) - 1 and values[0] >= 0 and values[-1] < 1 << 64
+            if not in_range or values != sorted(values):
+                raise ValueError(f"the thresholds of {called!r} are none")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        fix = "pass another name, or remove the file"
+        raise LoaderError("E-STATE", f"the split cannot be read: {error}", fix=fix, path=os.fspath(path)) from error
+    return found
+
+
+def _save_split(path: str | os.PathLike[str], split: SavedSplit, thresholds: dict[bytes, list[int]]) -> None:
+    """Write a split and its thresholds as JSON, completely or not at all. Raises OSError."""
+    texts = {
+        name.decode("utf-8", "surrogateescape"): [f"{value:016x}" for value in values]
+        for name, values in thresholds.items()
+    }
+    write_json(path, {**asdict(split), "thresholds": texts})

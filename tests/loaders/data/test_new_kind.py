@@ -14,12 +14,12 @@ from photo_folder import write_folder
 from PIL import Image
 
 from penstock.loaders import LoaderError, create_loader, open_source, split
-from penstock.loaders.data.fields.fielded import Field, add_fields
+from penstock.loaders.data.fields.field_specs import Field, add_fields
 from penstock.loaders.data.fields.mask_files import MaskSource
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.row_errors import RowOrigin
-from penstock.loaders.data.labels.stored_labels import split_classes
+from penstock.loaders.data.labels.stored_labels import take_labels
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.data.sources.contract import Source
@@ -36,16 +36,14 @@ def open_blob(paths: list[bytes], *, classes: Any = None, missing_labels: str = 
     labels, fail = LabelRows(classes, missing_labels=missing_labels), RowOrigin(path)
     for number, row in enumerate(rows):
         labels.add(row["label"], fail, number)
-    numbers, names, _ = split_classes(labels.finish(), int((~labels.left_out).sum()))
-    kept = np.flatnonzero(~labels.left_out)
+    found, kept = labels.finish(), np.flatnonzero(~labels.left_out)
     parts = []
     for part in ("image", "mask"):
         writer = SamplesWriter(kind="blobs")
         container = writer.add_container(Container.of_file(blob, os.stat(blob)))
         starts, sizes = np.array([row[part] for row in rows]).T
         writer.add_samples(np.full(len(rows), container), starts, sizes, [row["name"].encode() for row in rows])
-        writer.keep(kept)
-        writer.classes, writer.labels = list(names), numbers
+        take_labels(writer, found, kept)
         parts.append(IndexedSource(writer.save()))
     images, masks = parts
     return add_fields(images, {"mask": Field(FieldKind(kind="mask"), MaskSource(masks, np.arange(len(masks))))})

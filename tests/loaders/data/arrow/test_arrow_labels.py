@@ -9,24 +9,27 @@ import pyarrow as pa
 import pytest
 
 from penstock.loaders.data.arrow.arrow_columns import Chosen
-from penstock.loaders.data.arrow.arrow_labels import ArrowLabels, RowLabels
+from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
+from penstock.loaders.data.labels.stored_labels import Labels, split_classes
 from penstock.pipelines.errors import LoaderError
 
 LEFT_OUT: dict[str, Any] = {"missing_labels": "leave_out"}
 
 
-def labels_of(*columns: Any, declared: list[str] | None = None, **options: Any) -> RowLabels:
+def labels_of(*columns: Any, declared: list[str] | None = None, **options: Any) -> tuple[Labels, list[bool]]:
     chosen = Chosen("image", {"": "label"}, {} if declared is None else {"": tuple(declared)})
     labels = ArrowLabels(chosen, **options)
     for column in columns:
         labels.add([column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([pa.array(column)])], b"/x/a")
-    return labels.finish()
+    return labels.rows.finish(), labels.rows.left_out.tolist()
 
 
 def collect(*columns: Any, declared: list[str] | None = None, **options: Any) -> tuple[list[int], list[bytes]]:
-    found = labels_of(*columns, declared=declared, **options)
-    assert not found.others
-    return found.numbers.tolist(), list(found.classes)
+    found, left_out = labels_of(*columns, declared=declared, **options)
+    numbers, classes, others = split_classes(found, left_out.count(False))
+    assert not others
+    served = iter(numbers.tolist())
+    return [-1 if is_left_out else next(served) for is_left_out in left_out], list(classes)
 
 
 def test_numbers_are_kept() -> None:
@@ -58,15 +61,8 @@ def test_declared_classes_are_found_by_name_in_those_that_are_listed() -> None:
     assert collect([2, 0], declared=declared, classes=declared)[0] == [2, 0]
     with pytest.raises(LoaderError, match="row 1: label 'fox' is not one of classes"):
         collect([1, 2], declared=declared, classes=["ant", "bee", "cat"])
-    found = labels_of([[1], [0, 1]], declared=["bee", "cat"], classes=["ant", "bee", "cat"]).others[""]
+    found = labels_of([[1], [0, 1]], declared=["bee", "cat"], classes=["ant", "bee", "cat"])[0][""]
     assert found.serve(np.arange(2)).tolist() == [[0, 0, 1], [0, 1, 1]]
-
-
-def test_unlabelled_images_are_one_class() -> None:
-    labels = ArrowLabels(Chosen("image", {}, {}))
-    labels.add([], num_rows=2)
-    found = labels.finish()
-    assert (found.numbers.tolist(), found.classes) == ([0, 0], (b".",))
 
 
 OTHERS: dict[str, tuple[Any, list[str] | None, list[Any], tuple[bytes, ...]]] = {
@@ -84,9 +80,9 @@ def test_other_labels(kind: str) -> None:
     column, declared, expected, classes = OTHERS[kind]
     with pytest.raises(LoaderError, match="row 1: no label"):
         labels_of(column, declared=declared)
-    found = labels_of(column, column.slice(2), declared=declared, **LEFT_OUT)
-    assert found.numbers.tolist() == [0, -1, 0, 0]
-    served = found.others_of(np.array([0, 3, 2]))[""]
+    found, left_out = labels_of(column, column.slice(2), declared=declared, **LEFT_OUT)
+    assert left_out == [False, True, False, False]
+    served = found[""].take(np.array([0, 2, 1]))
     assert (served.classes, served.serve(np.arange(3)).tolist()) == (classes, [expected[0], expected[1], expected[1]])
 
 

@@ -91,7 +91,7 @@ def test_images_are_located_in_memory_for_the_native_library(tmp_path: Path, fol
     gc.collect()
     stored = [ctypes.string_at(int(row["offset"]), int(row["size"])) for row in rows[:10]]
     assert stored == [folder.read(index) for index in range(10)]
-    held = weakref.ref(small._cache.get((0, 4), pytest.fail).chunks[0].sizes)
+    held = weakref.ref(small._cache.get(4, pytest.fail).chunks[0].sizes)
     names = small.locate(np.arange(50, 51), rows[:1])
     gc.collect()
     assert held() is None
