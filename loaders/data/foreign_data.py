@@ -6,7 +6,6 @@ import difflib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
@@ -78,7 +77,7 @@ def cure_of_option(name: str, known: Collection[str]) -> str | None:
     return _OPTION_CURES.get(name) or cure_of_name(name, known)
 
 
-def cure_of_object(spec: Any) -> str | None:
+def cure_of_object(spec: object) -> str | None:
     """Return what to pass instead of an object that is not data; None if nothing is known of it."""
     if getattr(getattr(spec, "dtype", None), "kind", "") in "USO" and hasattr(spec, "tolist"):
         return "pass .tolist() of paths, or (paths, labels)"

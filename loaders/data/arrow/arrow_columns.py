@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.loaders.data.arrow.arrow_package import import_pyarrow
+from penstock.loaders.data.arrow.arrow_package import Schema, import_pyarrow
 from penstock.loaders.data.labels.choose_columns import (
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
@@ -21,7 +21,7 @@ from penstock.pipelines.messages.checked import shown
 
 AUTO = "auto"  # value of the option `label`: the column is found by its name
 _LISTS = ("Sequence", "List", "LargeList")  # how Hugging Face calls lists, in several versions
-Features = Mapping[str, Any]  # name of a column -> how Hugging Face describes it
+Features = Mapping[str, object]  # name of a column -> how Hugging Face describes it
 Label = str | Sequence[str] | Mapping[str, str] | None  # the option `label`: a column, or several
 
 
@@ -50,13 +50,13 @@ def holds_bytes(kind: Any) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def holds_paths(kind: Any) -> bool:
+def holds_paths(kind: object) -> bool:
     """Return whether a column of the pyarrow type `kind` can hold the names of image files."""
     types = import_pyarrow().types
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
-def read_features(schema: Any, info: bytes = b"") -> Features:
+def read_features(schema: Schema, info: bytes = b"") -> Features:
     """Return the columns' descriptions from `info` (a dataset_info.json), or from the metadata of a schema."""
     noted = (schema.metadata or {}).get(b"huggingface", b"")
     for text, keys in ((info, ("features",)), (noted, ("info", "features"))):
@@ -71,7 +71,7 @@ def read_features(schema: Any, info: bytes = b"") -> Features:
     return {}
 
 
-def choose_typed(schema: Any, features: Features, image: str | None, label: Label, *, paths: bool = True) -> Chosen:
+def choose_typed(schema: Schema, features: Features, image: str | None, label: Label, *, paths: bool = True) -> Chosen:
     """Choose the columns of a pyarrow schema; `image` and `label` are the options of that name.
 
     A column of labels may have ":float" behind its name. paths: whether a column of file names will do for the images.
@@ -83,8 +83,8 @@ def choose_typed(schema: Any, features: Features, image: str | None, label: Labe
         given = f"got {shown(image)}" if image is not None else "and no single column could be meant"
         raise ValueError(f"image must be a column of {wanted}, {given}; {_list_columns(schema)}")
     refuse_twins([column], schema.names)
-    label, floats = split_floats(label, schema.names)
-    named = {} if label is None else name_columns(label) or {"": label}
+    plain, floats = split_floats(label, schema.names)
+    named = {} if plain is None else name_columns(plain) or {"": plain}
     labels = {name: _choose_label(schema, features, wanted) for name, wanted in named.items()}
     if None in labels.values():
         wanted = "a column of class numbers, names, floats or lists of these, or None for images of one class"
@@ -96,7 +96,7 @@ def choose_typed(schema: Any, features: Features, image: str | None, label: Labe
     return Chosen(column, found, {name: names for name, names in declared.items() if names is not None}, floats)
 
 
-def refuse_other_columns(chosen: Chosen, schema: Any, path: bytes) -> None:
+def refuse_other_columns(chosen: Chosen, schema: Schema, path: bytes) -> None:
     """Raise LoaderError E-FORMAT if a further file lacks a chosen column, or numbers the classes otherwise."""
     names = (chosen.image, *chosen.labels.values())
     lacking = next((name for name in names if schema.names.count(name) != 1), None)
@@ -113,7 +113,7 @@ def refuse_other_columns(chosen: Chosen, schema: Any, path: bytes) -> None:
             raise LoaderError("E-FORMAT", cause, fix="join the files by concat: it finds classes by name", path=path)
 
 
-def _choose_image(schema: Any, features: Features, image: str | None, paths: bool) -> str | None:
+def _choose_image(schema: Schema, features: Features, image: str | None, paths: bool) -> str | None:
     held = [field.name for field in schema if holds_bytes(field.type)]
     usual = [name for name in IMAGE_COLUMNS if name not in PATH_COLUMNS]
     named = [field.name for field in schema if paths and holds_paths(field.type)]
@@ -128,12 +128,12 @@ def _choose_image(schema: Any, features: Features, image: str | None, paths: boo
     return found or find_named(known, [name for name in schema.names if name in held or name in named])
 
 
-def _choose_label(schema: Any, features: Features, label: str) -> str | None:
+def _choose_label(schema: Schema, features: Features, label: object) -> str | None:
     suitable = [field.name for field in schema if _is_label(field.type)]
     named = [name for name in LABEL_COLUMNS[:-1] if name in suitable]  # without "y", which has other meanings
     refuse_twins([label] if label != AUTO else named, schema.names)
     if label != AUTO:
-        return label if label in suitable else None
+        return next((name for name in suitable if name == label), None)
     named.sort(key=lambda name: not _is_class(schema.field(name).type))  # classes before numbers and lists
     declared = [name for name in suitable if _type_of(features.get(name)) == "ClassLabel"]
     return named[0] if named else declared[0] if len(declared) == 1 else find_named(LABEL_COLUMNS, suitable)
@@ -155,19 +155,19 @@ def _is_class(kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_boolean(kind) or holds_paths(kind))
 
 
-def _type_of(feature: Any) -> str | None:
+def _type_of(feature: object) -> str | None:
     return feature.get("_type") if isinstance(feature, dict) else None
 
 
-def _class_names(feature: Any) -> tuple[str, ...] | None:
+def _class_names(feature: object) -> tuple[str, ...] | None:
     if isinstance(feature, list):  # as older versions describe a list
         feature = feature[0] if len(feature) == 1 else None
-    elif _type_of(feature) in _LISTS:
+    elif isinstance(feature, dict) and _type_of(feature) in _LISTS:
         feature = feature.get("feature")
     names = feature.get("names") if isinstance(feature, dict) and _type_of(feature) == "ClassLabel" else None
     return tuple(map(str, names)) if isinstance(names, list) and names else None
 
 
-def _list_columns(schema: Any) -> str:
+def _list_columns(schema: Schema) -> str:
     listed = ", ".join(f"{field.name} ({field.type})" for field in schema)
     return f"the columns are {listed}" if listed else "the table has no columns"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_typed, read_features, refuse_other_columns
 from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
-from penstock.loaders.data.arrow.arrow_package import arrow_errors, import_pyarrow
+from penstock.loaders.data.arrow.arrow_package import Schema, arrow_errors, import_pyarrow
 from penstock.loaders.data.arrow.arrow_values import locate_values
 from penstock.loaders.data.arrow.image_rows import ImageRows, check_order, no_rows_error
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
@@ -67,7 +67,7 @@ class ArrowFile:
         self.address = self._memory.address
         self._is_stream = self._memory[: len(_MAGIC)].to_pybytes() != _MAGIC
         with arrow_errors(path, "E-FORMAT", "neither an Arrow file nor an Arrow stream"):
-            self.schema = self._open(import_pyarrow().BufferReader(self._memory)).schema
+            self.schema: Schema = self._open(import_pyarrow().BufferReader(self._memory)).schema
 
     def chunks(self, names: list[str]) -> Iterator[list[Any]]:
         """Yield the columns `names` of each record batch. Raises LoaderError E-FORMAT, E-CORRUPT, E-TRUNC."""
@@ -112,7 +112,7 @@ class ArrowFiles:
     image: str | None = None
     label: Label = AUTO
     info: bytes = b""
-    classes: Any = None
+    classes: object = None
     missing_labels: str = RAISE
     indices: tuple[bytes, ...] = ()
 
@@ -192,7 +192,7 @@ def open_arrow_files(
     *,
     image: str | None = None,
     label: Label = AUTO,
-    classes: Any = None,
+    classes: object = None,
     missing_labels: str = RAISE,
     max_file_bytes: int = MAX_FILE_BYTES,
     **remote_options: Any,
@@ -206,7 +206,7 @@ def open_arrow_files(
     missing_labels: as of open_tables. remote_options: REMOTE_OPTIONS, as RemoteOptions holds them. Rows without an
     image are left out with a warning. Raises ValueError for columns, LoaderError.
     """
-    chosen = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
+    chosen: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
     here = copy_urls(paths, check_remote(paths, max_file_bytes, **remote_options))
     files = ArrowFiles(paths=tuple(map(os.path.abspath, here)), **chosen)
     options = {**chosen, "max_file_bytes": max_file_bytes, **remote_options}

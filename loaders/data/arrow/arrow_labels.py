@@ -31,7 +31,7 @@ class ArrowLabels:
         rows: their labels.
     """
 
-    def __init__(self, chosen: Chosen, classes: Any = None, missing_labels: str = RAISE) -> None:
+    def __init__(self, chosen: Chosen, classes: object = None, missing_labels: str = RAISE) -> None:
         self.columns = list(chosen.labels.values())
         if classes is not None and not chosen.labels:
             raise ValueError("classes must come with labels, and there are none: pass label=, or no classes")
@@ -89,7 +89,11 @@ def _find_labels(column: Any) -> npt.NDArray[np.bool_]:
 
 
 def _add_column(
-    to: LabelCollector, column: Any, declared: tuple[Any, Any], fail: Fail, rows: npt.NDArray[np.int64]
+    to: LabelCollector,
+    column: Any,
+    declared: tuple[tuple[bytes, ...] | None, tuple[bytes, ...] | None],
+    fail: Fail,
+    rows: npt.NDArray[np.int64],
 ) -> None:
     """Add the labels of `rows`. declared: names of the classes as they are numbered in the end, and as here."""
     pyarrow, (classes, names) = import_pyarrow(), declared

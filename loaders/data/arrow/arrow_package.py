@@ -5,10 +5,30 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.loaders.system.file_read import read_error
 from penstock.pipelines.errors import LoaderError
+
+
+class Field(Protocol):
+    """Describe a column, as pyarrow.Field does."""
+
+    name: str
+    type: Any
+
+
+class Schema(Protocol):
+    """Describe the columns of a table, as pyarrow.Schema does."""
+
+    names: list[str]
+    metadata: dict[bytes, bytes] | None
+
+    def __iter__(self) -> Iterator[Field]: ...
+
+    def field(self, name: str) -> Field: ...
+
+    def get_field_index(self, name: str) -> int: ...
 
 
 def import_pyarrow() -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.arrow.arrow_columns import choose_typed, holds_bytes, read_features
-from penstock.loaders.data.arrow.arrow_package import arrow_errors, import_pyarrow
+from penstock.loaders.data.arrow.arrow_package import Schema, arrow_errors, import_pyarrow
 from penstock.loaders.data.arrow.arrow_values import Values, locate_values
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.samples.version import Container
@@ -63,7 +63,7 @@ class Footer(NamedTuple):
     """
 
     container: Container
-    schema: Any
+    schema: Schema
     group_rows: npt.NDArray[np.int64]
     group_bytes: npt.NDArray[np.int64]
     metadata: Any
@@ -126,10 +126,11 @@ def read_footer(path: bytes) -> Footer:
         return Footer(container, file.schema_arrow, rows, sizes, about)
 
 
-def read_schema(path: bytes) -> Any:
+def read_schema(path: bytes) -> Schema:
     """Return the pyarrow schema of a file."""
     with open_file(path) as (file, _):
-        return file.schema_arrow
+        schema: Schema = file.schema_arrow
+        return schema
 
 
 def read_column(footer: Footer, name: str) -> Any:

@@ -26,12 +26,12 @@ from penstock.pipelines.messages.checked import checked_int, shown
 _KINDS = ("Dataset", "DatasetDict", "IterableDataset", "IterableDatasetDict")
 
 
-def is_dataset(spec: Any) -> bool:
+def is_dataset(spec: object) -> bool:
     """Return whether `spec` is a data set of the package `datasets`, or a dict of them; it is not imported for this."""
     return _kind_of(spec) is not None
 
 
-def _kind_of(spec: Any) -> str | None:
+def _kind_of(spec: object) -> str | None:
     names = (c.__name__ for c in type(spec).__mro__ if c.__module__.partition(".")[0] == "datasets")
     return next((name for name in names if name in _KINDS), None)
 
@@ -42,7 +42,7 @@ def open_dataset(
     split: str | None = None,
     image: str | None = None,
     label: Label = AUTO,
-    classes: Any = None,
+    classes: object = None,
     missing_labels: str = RAISE,
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> Source:
@@ -82,7 +82,7 @@ def open_dataset(
     return serve_labels(IndexedSource(samples, max_file_bytes, reopen), kept, has_list=has_list)
 
 
-def refuse_transform(dataset: Any) -> None:
+def refuse_transform(dataset: object) -> None:
     """Raise ValueError for a data set that set_transform or with_transform gave a function: it would not be called."""
     about = getattr(dataset, "format", None)
     if isinstance(about, dict) and about.get("type") == "custom":
@@ -128,7 +128,7 @@ def _first_byte(values: Values) -> int:
     return int(values.starts[0]) if len(values.starts) else 0
 
 
-def _used_part(values: Values) -> Any:
+def _used_part(values: Values) -> memoryview:
     """Return the part of a chunk's buffer that its rows use."""
     begin = _first_byte(values)
     return memoryview(values.buffer or b"")[begin : begin + int(values.sizes.sum())]

@@ -7,7 +7,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from typing import Any
 
 from penstock.loaders.data.arrow.arrow_parquet import ImageGroup
 
@@ -70,5 +69,5 @@ class GroupCache:
                 self._num_bytes -= future.result().num_bytes
                 self.evictions += 1
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return GroupCache, (self.limit_bytes,)

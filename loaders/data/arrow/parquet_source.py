@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,8 @@ from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
 
 CACHE_BYTES = 512 << 20
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 _FILES = 64  # that are looked at side by side when they are opened
 _FEW_PER_GROUP = 4  # samples read per decoded group, below which the order counts as random
 _SEEN_GROUPS = 32  # decoded groups before that is judged
@@ -77,7 +79,7 @@ class ParquetSource:
         *,
         image: str | None = None,
         label: Label = AUTO,
-        classes: Any = None,
+        classes: object = None,
         missing_labels: str = RAISE,
         cache_bytes: int = CACHE_BYTES,
         max_file_bytes: int = MAX_FILE_BYTES,
@@ -114,7 +116,7 @@ class ParquetSource:
         self.num_bytes, self.retries = self._groups.header.num_bytes, 0
         self._reads, self._has_warned = 0, False
 
-    def _map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    def _map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
         """Call a function that reads a file for each of `items`, side by side."""
         with ThreadPoolExecutor(_FILES) as pool:
             return list(pool.map(function, items))

@@ -168,11 +168,11 @@ class UrlParquetSource(ParquetSource):
 
         return b"".join(self._fetchers.map(read, _split(start, count)))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         left_out = ("_lock", "_ahead", "_decoders", "_fetchers")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._begin(self.options)
 

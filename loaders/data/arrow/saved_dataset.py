@@ -34,7 +34,7 @@ def open_saved_dataset(
     split: str | None = None,
     image: str | None = None,
     label: Label = AUTO,
-    classes: Any = None,
+    classes: object = None,
     missing_labels: str = RAISE,
     max_file_bytes: int = MAX_FILE_BYTES,
     **remote_options: Any,
@@ -46,7 +46,7 @@ def open_saved_dataset(
     Raises ValueError for splits and columns, LoaderError.
     """
     path = absolute(path)
-    chosen = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
+    chosen: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
     options = {**chosen, "max_file_bytes": max_file_bytes, **remote_options}
     reopen = functools.partial(open_saved_dataset, path, split=split, **options)
     folder = _find_split(path, split)
@@ -78,7 +78,7 @@ def _names(files: Any, folder: bytes) -> list[bytes]:
     return [os.path.join(folder, _checked_name(name, folder)) for name in names]
 
 
-def _checked_name(name: Any, folder: bytes) -> bytes:
+def _checked_name(name: object, folder: bytes) -> bytes:
     """Return a name of a file in `folder`, and not of one elsewhere."""
     if not isinstance(name, str) or name != os.path.basename(name) or name in ("", ".", ".."):
         raise LoaderError("E-CORRUPT", f"its files must be named without folders, got {shown(name)}", path=folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,11 @@ _VISIBLE = 2.0  # COCO's visibility of a point that is not hidden
 
 
 def check_boxes(
-    boxes: Sequence[Any],
+    boxes: Sequence[object],
     classes: Sequence[Any] | None,
     names: Sequence[str] | Mapping[int, str] | None,
     num_samples: int,
-    sizes: Any = None,
+    sizes: object = None,
 ) -> tuple[Ragged, tuple[bytes, ...]]:
     """Return boxes, float32 [k, 4] of each sample, with their class numbers, and the names of these.
 
@@ -47,7 +47,7 @@ def check_boxes(
     return Ragged(lengths, (corners, numbers, np.repeat(_as_sizes(sizes, num_samples), lengths, 0))), known
 
 
-def warn_of_shares(what: str, places: npt.NDArray[Any]) -> None:
+def warn_of_shares(what: str, places: npt.NDArray[np.number]) -> None:
     """Warn of places that all lie about the first pixel of their image, as shares of its sides do."""
     if places.size and abs(places).max() <= _MOST_SHARE and (places % 1).any():
         warn_user(
@@ -56,7 +56,7 @@ def warn_of_shares(what: str, places: npt.NDArray[Any]) -> None:
         )
 
 
-def _as_sizes(sizes: Any, num_samples: int) -> npt.NDArray[np.int32]:
+def _as_sizes(sizes: object, num_samples: int) -> npt.NDArray[np.int32]:
     values = _as_array("sizes", sizes)
     if values.dtype.kind not in "iu" or values.shape != (num_samples, 2) or (values < 1).any():
         what = f"{values.dtype} {list(values.shape)}"
@@ -65,7 +65,7 @@ def _as_sizes(sizes: Any, num_samples: int) -> npt.NDArray[np.int32]:
 
 
 def check_keypoints(
-    points: Any, swaps: Sequence[tuple[int, int]], num_samples: int
+    points: object, swaps: Sequence[tuple[int, int]], num_samples: int
 ) -> tuple[npt.NDArray[np.float32], tuple[tuple[int, int], ...]]:
     """Return keypoints, float32 [n, k, 3], and the pairs that are swapped in a mirror. Raises ValueError."""
     values = _as_array("keypoints", points)
@@ -96,7 +96,7 @@ def check_swaps(swaps: Any, count: int, names: Sequence[str] = ()) -> tuple[tupl
     return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def _number_of(point: Any, names: Sequence[str]) -> int:
+def _number_of(point: object, names: Sequence[str]) -> int:
     if isinstance(point, str) and names:
         if point not in names:
             raise ValueError(f"swaps names {shown(point)}, and the keypoints of the file are {', '.join(names)}")
@@ -112,7 +112,7 @@ def _as_array(what: str, values: Any) -> npt.NDArray[Any]:
         raise ValueError(f"{what} must be numbers in lists of one length, got {shown(values)}") from None
 
 
-def _as_boxes(boxes: Any, index: int) -> npt.NDArray[np.float32]:
+def _as_boxes(boxes: object, index: int) -> npt.NDArray[np.float32]:
     values = _as_array(f"sample {index}: boxes", boxes)
     if values.size == 0:
         return np.zeros((0, 4), np.float32)
@@ -126,14 +126,14 @@ def _as_boxes(boxes: Any, index: int) -> npt.NDArray[np.float32]:
     return corners
 
 
-def _refuse_nonfinite(values: npt.NDArray[Any], what: str) -> None:
+def _refuse_nonfinite(values: npt.NDArray[np.number], what: str) -> None:
     wrong = np.flatnonzero(~np.isfinite(values).all(1))
     if len(wrong):
         raise ValueError(f"{what} must be finite numbers, those of sample {wrong[0]} are not")
 
 
-def _check_count(what: str, values: Any, num_samples: int) -> None:
-    is_list = hasattr(values, "__len__") and not isinstance(values, (Mapping, str))
-    if not is_list or len(values) != num_samples:
-        got = f"{len(values):,}" if is_list else shown(values)
+def _check_count(what: str, values: object, num_samples: int) -> None:
+    count = len(values) if isinstance(values, Sized) and not isinstance(values, (Mapping, str)) else None
+    if count != num_samples:
+        got = shown(values) if count is None else f"{count:,}"
         raise ValueError(f"{what} must be one list per sample ({num_samples:,}), got {got}")

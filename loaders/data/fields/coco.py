@@ -12,6 +12,7 @@ import numpy.typing as npt
 from penstock.loaders.data.fields.box_values import check_swaps, warn_of_shares
 from penstock.loaders.data.fields.coco_document import (
     CocoDocument,
+    FilePath,
     file_error,
     find_images,
     find_objects,
@@ -49,7 +50,7 @@ class CocoFields(NamedTuple):
     unpaired: bool = False
 
 
-def read_coco(source: Source, path: Any, swaps: Sequence[tuple[int | str, int | str]] | None = None) -> CocoFields:
+def read_coco(source: Source, path: FilePath, swaps: Sequence[tuple[int | str, int | str]] | None = None) -> CocoFields:
     """Read the annotations of the samples of a source; crowds are left out.
 
     swaps: pairs of keypoints, by number or name; by default those whose names say left and right. Raises ValueError,

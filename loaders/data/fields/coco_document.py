@@ -21,6 +21,8 @@ from penstock.pipelines.errors import LoaderError, count_text, printable
 from penstock.pipelines.messages.checked import checked_path, shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
+FilePath = str | os.PathLike[str]
+Json = dict[str, Any]  # an object of the file, of values that nobody has checked
 _MOST_SIDE = 2**31 - 1
 _MOST_ID = 2**63 - 1
 _MARKS = (0, 1, None)  # of crowds; LVIS has none
@@ -41,12 +43,12 @@ class CocoDocument(NamedTuple):
         is_crowd: bool [annotations], whether each is of a crowd.
     """
 
-    path: Any
+    path: FilePath
     names: list[str]
     image_ids: list[int | str]
     sizes: npt.NDArray[np.int32]
-    categories: list[dict[str, Any]]
-    annotations: list[dict[str, Any]]
+    categories: list[Json]
+    annotations: list[Json]
     image_of: npt.NDArray[np.int64]
     class_of: npt.NDArray[np.int64]
     is_crowd: npt.NDArray[np.bool_]
@@ -60,7 +62,7 @@ class CocoDocument(NamedTuple):
         return self.image_ids[int(self.image_of[annotation])]
 
 
-def read_document(path: Any) -> CocoDocument:
+def read_document(path: FilePath) -> CocoDocument:
     """Read a JSON file of COCO or LVIS.
 
     Raises ValueError for another file, for ids and names that are not unique, and for annotations of images or
@@ -97,12 +99,12 @@ def read_document(path: Any) -> CocoDocument:
     )
 
 
-def file_error(path: Any, why: str) -> ValueError:
+def file_error(path: FilePath, why: str) -> ValueError:
     """Return the error of a file that cannot be taken."""
     return ValueError(f"{printable(str(path))}: {why}")
 
 
-def _read_lists(path: Any) -> list[list[dict[str, Any]]]:
+def _read_lists(path: FilePath) -> list[list[Json]]:
     try:
         with open(path, "rb") as file:
             document = json.load(file)
@@ -120,7 +122,7 @@ def _read_lists(path: Any) -> list[list[dict[str, Any]]]:
     return lists
 
 
-def _read_ids(path: Any, what: str, listed: Sequence[dict[str, Any]]) -> list[int | str]:
+def _read_ids(path: FilePath, what: str, listed: Sequence[Json]) -> list[int | str]:
     found = []
     for number, each in enumerate(listed):
         own = _as_id(each.get("id"))
@@ -132,15 +134,16 @@ def _read_ids(path: Any, what: str, listed: Sequence[dict[str, Any]]) -> list[in
     return found
 
 
-def _as_id(value: Any) -> int | str | None:
+def _as_id(value: object) -> int | str | None:
     """Return an id as an integer of 64 bits or text; None for what is neither."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    is_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST_ID
-    return value if is_number or isinstance(value, str) else None
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST_ID:
+        return value
+    return value if isinstance(value, str) else None
 
 
-def _name_of(path: Any, number: int, image: dict[str, Any]) -> str:
+def _name_of(path: FilePath, number: int, image: Json) -> str:
     """Return the file name of an image; LVIS has the address instead."""
     name, url = image.get("file_name"), image.get("coco_url")
     if isinstance(name, str) and name:
@@ -152,7 +155,7 @@ def _name_of(path: Any, number: int, image: dict[str, Any]) -> str:
     )
 
 
-def _size_of(path: Any, image: dict[str, Any]) -> tuple[int, int]:
+def _size_of(path: FilePath, image: Json) -> tuple[int, int]:
     sides = image.get("width"), image.get("height")
     if sides == (None, None):
         return 0, 0
@@ -161,10 +164,10 @@ def _size_of(path: Any, image: dict[str, Any]) -> tuple[int, int]:
         raise file_error(
             path, f"image {shown(image['id'])} must have {wanted}, got {shown(sides[0])} and {shown(sides[1])}"
         )
-    return int(sides[0]), int(sides[1])  # type: ignore[arg-type]
+    return int(image["width"]), int(image["height"])
 
 
-def _read_crowds(path: Any, annotations: Sequence[dict[str, Any]]) -> npt.NDArray[np.bool_]:
+def _read_crowds(path: FilePath, annotations: Sequence[Json]) -> npt.NDArray[np.bool_]:
     """Return which annotations are of crowds. Raises ValueError for a mark that is not 0 or 1: text would be true."""
     marks = [each.get("iscrowd") for each in annotations]
     for number, mark in enumerate(marks if any(mark not in _MARKS for mark in marks) else ()):
@@ -185,22 +188,20 @@ def find_objects(document: CocoDocument) -> npt.NDArray[np.intp]:
     return found
 
 
-def _refuse_repeated(path: Any, values: Sequence[Any], describe: Callable[[int, int], str]) -> None:
+def _refuse_repeated(path: FilePath, values: Sequence[int | str], describe: Callable[[int, int], str]) -> None:
     """Raise ValueError that describes the first two of equal values."""
     if len(set(values)) == len(values):
         return
-    first: dict[Any, int] = {}
+    first: dict[int | str, int] = {}
     for number, value in enumerate(values):
         if value in first:
             raise file_error(path, f"{describe(first[value], number)} {shown(value)}: give each its own")
         first[value] = number
 
 
-def _look_up(
-    path: Any, annotations: Sequence[dict[str, Any]], key: str, ids: Sequence[int | str]
-) -> npt.NDArray[np.int64]:
+def _look_up(path: FilePath, annotations: Sequence[Json], key: str, ids: Sequence[int | str]) -> npt.NDArray[np.int64]:
     """Return which of `ids` each annotation names by `key`. Raises ValueError for others, with their number."""
-    number_of: dict[Any, int] = {each: number for number, each in enumerate(ids)}
+    number_of: dict[object, int] = {each: number for number, each in enumerate(ids)}
     try:
         given = map(itemgetter(key), annotations)
         found = np.fromiter(map(number_of.get, given, repeat(-1)), np.int64, len(annotations))

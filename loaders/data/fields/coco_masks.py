@@ -10,7 +10,14 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.fields.coco_document import file_error, find_images, find_objects, read_document
+from penstock.loaders.data.fields.coco_document import (
+    FilePath,
+    Json,
+    file_error,
+    find_images,
+    find_objects,
+    read_document,
+)
 from penstock.loaders.data.samples.columns import BytesColumn
 from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
@@ -27,9 +34,9 @@ class CocoMasks:
     Raises ValueError for segmentations that cannot be drawn, LoaderError as read_document, E-DEPENDENCY.
     """
 
-    def __init__(self, source: Source, path: Any, of: str, dtype: str) -> None:
+    def __init__(self, source: Source, path: FilePath, of: str, dtype: str) -> None:
         document = read_document(path)
-        of_image: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+        of_image: dict[int, list[tuple[int, Json]]] = defaultdict(list)
         wanted = np.arange(len(document.annotations)) if of == "classes" else find_objects(document)
         of_each = (each[wanted].tolist() for each in (document.image_of, document.class_of))
         for which, image, number in zip(wanted.tolist(), *of_each, strict=True):
@@ -67,7 +74,7 @@ class CocoMasks:
         return self._drawn.digest() + self._dtype.encode()
 
 
-def _find_fault(annotation: dict[str, Any], sides: list[Any], value: int, highest: int) -> str:
+def _find_fault(annotation: Json, sides: list[Any], value: int, highest: int) -> str:
     """Say what pycocotools would take for something else, or could not draw; "" for nothing."""
     outline, area = annotation.get("segmentation"), annotation.get("area")
     if value > highest:
@@ -94,7 +101,7 @@ def _find_fault(annotation: dict[str, Any], sides: list[Any], value: int, highes
     return ""
 
 
-def _measure(outline: dict[str, Any] | list[list[float]]) -> float:
+def _measure(outline: Json | list[list[float]]) -> float:
     """Return the area of a segmentation in pixels, for an annotation that does not say it."""
     if isinstance(outline, dict):
         return sum(_read_counts(outline["counts"])[1::2])
@@ -102,7 +109,7 @@ def _measure(outline: dict[str, Any] | list[list[float]]) -> float:
     return sum(float(abs(x @ np.roll(y, 1) - y @ np.roll(x, 1))) / 2 for x, y in corners)
 
 
-def _are_numbers(values: Any, *kinds: type) -> TypeGuard[list[Any]]:
+def _are_numbers(values: object, *kinds: type) -> TypeGuard[list[Any]]:
     """Return whether `values` is a list of numbers, which bools are not."""
     return isinstance(values, list) and set(map(type, values)) <= set(kinds or (int, float))
 

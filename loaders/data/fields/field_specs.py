@@ -14,6 +14,7 @@ import numpy as np
 
 from penstock.loaders.data.fields.box_values import check_boxes, check_keypoints
 from penstock.loaders.data.fields.coco import CocoFields, read_coco
+from penstock.loaders.data.fields.coco_document import FilePath
 from penstock.loaders.data.fields.coco_masks import CocoMasks
 from penstock.loaders.data.fields.mask_files import (
     MaskFiles,
@@ -130,13 +131,13 @@ class Boxes(_Served):
         sizes: width and height of each image as it was annotated, integers [n, 2]; an image of another size is refused.
     """
 
-    boxes: Sequence[Any]
+    boxes: Sequence[object]
     classes: Sequence[Any] | None = None
     names: Sequence[str] | None = None
     min_area: float = MIN_AREA
     padded: bool = False
     first_class: int = 0
-    sizes: Any = None
+    sizes: object = None
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Keypoints:
         swaps: pairs of points that change places in a mirror image, such as left and right hand; () for none.
     """
 
-    points: Any
+    points: object
     swaps: Sequence[tuple[int, int]] | None = None
 
 
@@ -174,7 +175,7 @@ class Coco(_Served):
             differ in the words left and right, or l and r, wherever these stand. () for none.
     """
 
-    path: Any
+    path: FilePath
     min_area: float = MIN_AREA
     padded: bool = False
     first_class: int = 0
@@ -193,7 +194,7 @@ class Yolo(_Served):
         min_area, padded, first_class: as Boxes has them.
     """
 
-    folder: Any
+    folder: FilePath
     names: Sequence[str] | Mapping[int, str] | None = None
     min_area: float = MIN_AREA
     padded: bool = False
@@ -204,7 +205,7 @@ _BY_NAME = {"mask": Masks, "boxes": Boxes, "keypoints": Keypoints, "coco": Coco,
 _MEANT = {"masks": "mask", "bboxes": "boxes", "bbox": "boxes", "box": "boxes", "keypoint": "keypoints"}
 
 
-def count_values(value: Any) -> int | None:
+def count_values(value: object) -> int | None:
     """Return how many values a field, as with_fields takes it, has; None for one that is found by name."""
     given = value.where if isinstance(value, Masks) else value.boxes if isinstance(value, Boxes) else value
     given = given.points if isinstance(given, Keypoints) else given
@@ -214,7 +215,7 @@ def count_values(value: Any) -> int | None:
     return len(given) if hasattr(given, "__len__") and not is_named else None
 
 
-def field_source(source: Source, fields: Mapping[str, Any]) -> Data:
+def field_source(source: Source, fields: Mapping[str, object]) -> Data:
     """Return `source` with fields, as with_fields takes them. Raises ValueError."""
     found: dict[str, Field] = {}
     for name, value in fields.items():
@@ -232,7 +233,7 @@ def field_source(source: Source, fields: Mapping[str, Any]) -> Data:
     return add_fields(source, found)
 
 
-def _make_fields(source: Source, name: str, value: Any) -> dict[str, Field]:
+def _make_fields(source: Source, name: str, value: object) -> dict[str, Field]:
     spec = _as_spec(name, value)
     if isinstance(spec, Masks):
         field = _mask_field(source, spec)
@@ -280,7 +281,7 @@ def _coco_fields(read: CocoFields, name: str, kind: FieldKind) -> dict[str, Fiel
     return {**fields, f"{before}image_ids": ids}
 
 
-def _as_spec(name: str, value: Any) -> Any:
+def _as_spec(name: str, value: Any) -> object:
     if isinstance(value, tuple(_BY_NAME.values())) or name not in _BY_NAME:
         return value
     if name == "boxes" and isinstance(value, tuple) and len(value) == 2:
@@ -310,7 +311,7 @@ def _mask_field(source: Source, spec: Masks) -> Field:
     return Field(kind, ArrayColumn(where.astype(spec.dtype, copy=False)))
 
 
-def _plain_field(source: Source, value: Any) -> Field:
+def _plain_field(source: Source, value: object) -> Field:
     """Return a field of strings, of bytes, or of objects that JSON can hold."""
     values = call_by_name(source, value) if callable(value) else value
     if isinstance(values, Source):
@@ -329,7 +330,7 @@ def _plain_field(source: Source, value: Any) -> Field:
     raise AssertionError("every value is an object")
 
 
-def _warn_of_missing(source: Source, values: Sequence[Any]) -> None:
+def _warn_of_missing(source: Source, values: Sequence[object]) -> None:
     """Warn of None and NaN among texts, among numbers, or alone; among other objects they are values as any."""
     missing = [at for at, value in enumerate(values) if value is None or (isinstance(value, float) and value != value)]
     if missing and set(map(type, values)) - {type(None), float} in (set(), {str}, {int}):
@@ -351,7 +352,7 @@ def _warn_of_other_text(source: Source, texts: Sequence[str]) -> None:
         )
 
 
-def _encode(encode: Any, value: Any) -> bytes:
+def _encode(encode: Any, value: object) -> bytes:
     try:
         return bytes(encode(value))
     except (TypeError, ValueError) as error:

@@ -100,7 +100,7 @@ def _move(points: npt.NDArray[np.float64], matrix: npt.NDArray[np.float64]) -> n
     return moved
 
 
-def _as_float64(values: Any, *lengths: int) -> npt.NDArray[np.float64]:
+def _as_float64(values: object, *lengths: int) -> npt.NDArray[np.float64]:
     array = values.detach().cpu().double().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     if array.ndim < 1 or array.shape[-1] not in lengths or array.dtype.kind not in "iuf":
         wanted = " or ".join(f"[..., {length}]" for length in lengths)
@@ -108,7 +108,7 @@ def _as_float64(values: Any, *lengths: int) -> npt.NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-def _like(found: npt.NDArray[np.float64], given: Any) -> Any:
+def _like(found: npt.NDArray[np.float64], given: object) -> torch.Tensor | npt.NDArray[np.floating]:
     """Return `found` as a tensor or an array, as `given` is; integers become float32."""
     if isinstance(given, torch.Tensor):
         dtype = given.dtype if given.dtype.is_floating_point else torch.float32

@@ -89,7 +89,7 @@ class MaskSource:
         return hashlib.blake2b(self._masks.fingerprint.encode() + self._numbers.digest(), digest_size=16).digest()
 
 
-def find_masks(source: Source, where: Any) -> MaskFiles | BytesColumn | MaskSource:
+def find_masks(source: Source, where: object) -> MaskFiles | BytesColumn | MaskSource:
     """Return the masks of a source's samples.
 
     where: a folder, in which each has the name of its image, perhaps with another suffix; a pattern of paths, such as

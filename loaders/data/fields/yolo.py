@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.data.fields.coco_document import FilePath
 from penstock.loaders.data.fields.join import file_stem, sample_stems, stem
 from penstock.loaders.data.fields.mask_files import whole_names
 from penstock.loaders.data.labels.class_numbers import checked_names
@@ -38,7 +38,7 @@ class TextFiles(RaggedColumn):
 
 
 def read_yolo(
-    source: Source, folder: Any, names: Sequence[str] | Mapping[int, str] | None
+    source: Source, folder: FilePath, names: Sequence[str] | Mapping[int, str] | None
 ) -> tuple[Ragged, tuple[bytes, ...]]:
     """Return boxes, centre and sides as shares of the image, float32 [4], with class numbers; and the classes' names.
 
@@ -97,7 +97,7 @@ def _is_text(file: str) -> bool:
     return file.lower().endswith(".txt") and not file.startswith(".")  # "._a.txt" is of macOS
 
 
-def _warn_of_others(folder: Any, known: Set[str]) -> None:
+def _warn_of_others(folder: FilePath, known: Set[str]) -> None:
     """Warn of text files of boxes that no image has the name of; classes.txt is a list of names.
 
     known: the names of all images without their suffix, those included that a part of the data leaves out.

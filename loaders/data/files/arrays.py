@@ -33,7 +33,7 @@ class ArraySource:
     Pickles only while a process is being started, as SharedArray does.
     """
 
-    def __init__(self, images: Any, labels: Any, *, classes: Sequence[str | bytes] | None = None) -> None:
+    def __init__(self, images: object, labels: object, *, classes: Sequence[str | bytes] | None = None) -> None:
         pixels = _move_channels_last(_as_numpy(images), is_tensor=hasattr(images, "detach"))
         numbers = _check_labels(_as_numpy(labels), len(pixels))
         self.classes = name_classes(classes, int(numbers.max()) + 1)
@@ -79,7 +79,7 @@ class ArraySource:
         return f"{count_text(n, 'image')} in memory ({shape}), {classes}, {images.nbytes / 1e6:,.1f} MB"
 
 
-def _as_numpy(data: Any) -> npt.NDArray[Any]:
+def _as_numpy(data: object) -> npt.NDArray[Any]:
     if hasattr(data, "detach"):  # a torch tensor, which numpy converts only on the CPU and without a gradient
         data = data.detach().cpu()
     return np.asarray(data)
@@ -114,7 +114,7 @@ def _move_channels_last(images: npt.NDArray[Any], *, is_tensor: bool) -> Levels:
     return images if last else images.transpose(0, 2, 3, 1)
 
 
-def _check_labels(labels: npt.NDArray[Any], num_images: int) -> npt.NDArray[Any]:
+def _check_labels(labels: npt.NDArray[np.integer], num_images: int) -> npt.NDArray[np.integer]:
     if labels.shape != (num_images,):
         raise ValueError(f"labels must have shape [{num_images}], one per image, got {list(labels.shape)}")
     if labels.dtype.kind not in "iu":

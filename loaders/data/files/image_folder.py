@@ -17,6 +17,7 @@ from penstock.loaders.data.files.folder_scan import (
 )
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import HIDDEN_IMAGES, LINK, warn_of_left_out, warn_of_parts
+from penstock.loaders.data.files.path_patterns import AnyPath
 from penstock.loaders.data.samples.file_stats import is_unchanged
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.system.progress_bar import ProgressBar
@@ -46,7 +47,7 @@ class ImageFolder(IndexedSource):
 
     def __init__(
         self,
-        root: str | bytes | os.PathLike[Any],
+        root: AnyPath,
         *,
         allow_empty: bool = False,
         follow_symlinks: bool = True,

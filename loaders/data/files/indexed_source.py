@@ -155,7 +155,7 @@ class IndexedSource:
     def _count_retry(self) -> None:
         self.retries += 1
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _make_again, (type(self), self.samples, self._max_file_bytes, self._about)
 
 

@@ -10,6 +10,7 @@ from penstock.pipelines.errors import LoaderError
 
 _BRACES = re.compile(rb"\{([^{}]*)\}")
 _RANGE = re.compile(rb"(\d+)\.\.(\d+)")
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _MOST_NAMES = 10_000_000  # of one pattern: more is a typing mistake
 
 

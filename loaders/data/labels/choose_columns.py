@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES
 from penstock.loaders.data.labels.label_rows import LabelRows
@@ -20,13 +20,14 @@ IMAGE_COLUMNS += ("jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "picture
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", "label_id", "class_id", "category", "y")
 PATH_COLUMNS = frozenset({"path", "file", "file_name", "filename", "filepath", "image_path"})  # of no images themselves
 _RARE = ("labels", "fine_label", "cls", "label_id", "class_id")  # which tables of paths know last
-_TABLE_LABELS = sorted(LABEL_COLUMNS, key=_RARE.__contains__)
+TABLE_LABELS = sorted(LABEL_COLUMNS, key=_RARE.__contains__)
+Name = TypeVar("Name")  # of a column: text, or what a data frame has
 _FLOAT = ":float"
 
 
 def choose_columns(
-    columns: Sequence[Any], image: Any, label: Any, where: str, labels: LabelRows | None = None
-) -> tuple[Any, Any]:
+    columns: Sequence[Name], image: object, label: object, where: str, labels: LabelRows | None = None
+) -> tuple[Name, Name | dict[str, Name] | None]:
     """Return the names of the columns of image paths and of labels: None for no labels, a dict for several.
 
     columns: all names. image, label: what the user asked for; None for the first that has a name in common use. A list
@@ -36,15 +37,15 @@ def choose_columns(
     label, floats = split_floats(label, columns)
     if labels is not None:
         labels.expect_floats(floats)
-    paths = _choose("image", image, IMAGE_COLUMNS, columns, where)
+    paths = find_named(IMAGE_COLUMNS, columns) if image is None else _find_given("image", image, columns, where)
     if paths is None:
         raise ValueError(f"no column of {where} is known to hold images: {_suggest('image', IMAGE_COLUMNS, columns)}")
     others = [name for name in columns if name != paths]
     several = name_columns(label)
     if several is not None:
         refuse_twins([paths, *several.values()], columns)
-        return paths, {name: _choose("label", column, (), columns, where) for name, column in several.items()}
-    found = _choose("label", label, _TABLE_LABELS, others if label is None else columns, where)
+        return paths, {name: _find_given("label", column, columns, where) for name, column in several.items()}
+    found = find_named(TABLE_LABELS, others) if label is None else _find_given("label", label, columns, where)
     if found is None and others:
         text = f"no column of {where} is known to hold labels, so its images are of one class"
         warn_user(f"{text}: {_suggest('label', LABEL_COLUMNS, others)}")
@@ -52,26 +53,20 @@ def choose_columns(
     return paths, found
 
 
-def find_label(columns: Collection[Any], image: Any) -> Any:
-    """Return the column that is known to hold labels; None if there is none."""
-    return _choose("label", None, _TABLE_LABELS, [name for name in columns if name != image], "")
-
-
-def _choose(option: str, wanted: Any, known: Sequence[str], columns: Sequence[Any], where: str) -> Any:
-    if wanted is not None:
-        if wanted in columns:
-            return wanted
+def _find_given(option: str, wanted: object, columns: Sequence[Name], where: str) -> Name:
+    found = next((name for name in columns if name == wanted), None)
+    if found is None:
         raise ValueError(f"{option}={wanted!r} is not a column of {where}: {_suggest(option, [str(wanted)], columns)}")
-    return find_named(known, columns)
+    return found
 
 
-def find_named(known: Iterable[str], columns: Sequence[Any]) -> Any:
+def find_named(known: Iterable[str], columns: Sequence[Name]) -> Name | None:
     """Return the column that has the first of the `known` names, in whatever case; None for none."""
     by_name = {str(name).lower(): name for name in reversed(columns)}
     return next((by_name[name] for name in known if name in by_name), None)
 
 
-def _suggest(option: str, wanted: Sequence[str], columns: Sequence[Any]) -> str:
+def _suggest(option: str, wanted: Sequence[str], columns: Sequence[object]) -> str:
     """List the columns, and the one whose name is nearest to one that was wanted."""
     names = [str(name) for name in columns]
     mark = next((mark for mark in ";|\t" if len(names) == 1 and mark in names[0]), None)
@@ -88,7 +83,7 @@ def _suggest(option: str, wanted: Sequence[str], columns: Sequence[Any]) -> str:
     return f"{text}; pass {option}={nearest!r}" if nearest is not None else f"{text}; name one with {option}="
 
 
-def name_columns(label: Any) -> dict[str, Any] | None:
+def name_columns(label: object) -> dict[str, object] | None:
     """Return the columns of several named labels by name; None if the option `label` is no list or dict of columns."""
     if not isinstance(label, (list, tuple, Mapping)):
         return None
@@ -98,7 +93,7 @@ def name_columns(label: Any) -> dict[str, Any] | None:
     return named
 
 
-def refuse_twins(chosen: Iterable[Any], columns: Collection[Any]) -> None:
+def refuse_twins(chosen: Iterable[object], columns: Collection[object]) -> None:
     """Raise ValueError if several of a table's columns have one of the names `chosen`, since either may be meant."""
     names = list(columns)
     twin = next((name for name in chosen if names.count(name) > 1), None)
@@ -106,7 +101,7 @@ def refuse_twins(chosen: Iterable[Any], columns: Collection[Any]) -> None:
         raise ValueError(f"{names.count(twin)} columns of the table are called {shown(twin)}: give each its own name")
 
 
-def split_floats(label: Any, columns: Collection[Any]) -> tuple[Any, frozenset[str]]:
+def split_floats(label: object, columns: Collection[object]) -> tuple[object, frozenset[str]]:
     """Return the option `label` without ":float" behind columns, and the names of the labels that have it.
 
     columns: all that there are; one that is really called so is meant itself.

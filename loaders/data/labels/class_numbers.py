@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from penstock.pipelines.messages.checked import near_name, shown
 # Each class has a name, which every process holds: a larger number is an identifier, not a class number.
 MAX_CLASSES = 1 << 20
 ClassLabel = str | int
+Classes = tuple[bytes, ...] | dict[str, tuple[bytes, ...] | None] | None  # class names, or those of each label
 
 
 def number_labels(
@@ -26,25 +27,26 @@ def number_labels(
 
     Integers are class numbers. Strings are class names, numbered in sorted order or as `classes` lists them.
     """
-    if labels and isinstance(labels[0], int):
-        return _check_numbers(labels, classes, fail)
-    return _number_names(labels, classes, fail)
+    numbers = [label for label in labels if isinstance(label, int)]
+    if numbers:
+        return _check_numbers(numbers, classes, fail)
+    return _number_names([label for label in labels if isinstance(label, str)], classes, fail)
 
 
-def checked_classes(classes: Any) -> tuple[bytes, ...] | None:
+def checked_classes(classes: object) -> tuple[bytes, ...] | None:
     """Return the option `classes`. Raises ValueError for what is no list of names: a set has no order, for example."""
     if classes is None:
         return None
-    is_list = hasattr(classes, "__iter__") and not isinstance(classes, (str, bytes, set, frozenset, Mapping))
-    names = list(classes) if is_list else []
-    if not is_list or not all(isinstance(name, (str, bytes)) for name in names):
+    others = (str, bytes, set, frozenset, Mapping)
+    names = list(classes) if isinstance(classes, Iterable) and not isinstance(classes, others) else None
+    if names is None or not all(isinstance(name, (str, bytes)) for name in names):
         raise ValueError(f"classes must be a list of class names, got {shown(classes)}")
     if not names:
         raise ValueError("classes must have at least one name, got none")
     return tuple(map(os.fsencode, names))
 
 
-def checked_classes_by_label(classes: Any) -> Any:
+def checked_classes_by_label(classes: object) -> Classes:
     """Return the option `classes`, or a dict of such by the names of labels, read once. Raises ValueError."""
     if not isinstance(classes, Mapping):
         return checked_classes(classes)
@@ -53,7 +55,7 @@ def checked_classes_by_label(classes: Any) -> Any:
     return {name: checked_classes(names) for name, names in classes.items()}
 
 
-def checked_names(names: Any) -> tuple[bytes, ...] | None:
+def checked_names(names: object) -> tuple[bytes, ...] | None:
     """Return class names by number, of a list or of a dict of number -> name; None for None. Raises ValueError."""
     if names is None:
         return None
@@ -106,7 +108,9 @@ def number_boxes(
     return np.array(numbers, np.int64), known
 
 
-def _check_box_numbers(labels: Sequence[Any], count: int | None, has_box: Any) -> npt.NDArray[np.int64]:
+def _check_box_numbers(
+    labels: Sequence[object], count: int | None, has_box: Callable[[int, str], str]
+) -> npt.NDArray[np.int64]:
     numbers = [int(label) if isinstance(label, (str, bytes)) else label for label in labels]
     for at, label in enumerate(numbers):
         if not isinstance(label, (int, np.integer)) or not 0 <= label < (np.inf if count is None else count):
@@ -125,7 +129,7 @@ def _look_up(names: Sequence[bytes], known: tuple[bytes, ...], rule: str) -> lis
 
 
 def _check_numbers(
-    labels: Sequence[Any], classes: tuple[bytes, ...] | None, fail: Fail
+    labels: Sequence[int], classes: tuple[bytes, ...] | None, fail: Fail
 ) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...]]:
     limit = MAX_CLASSES if classes is None else len(classes)
     for at, number in enumerate(labels):
@@ -142,7 +146,7 @@ def _check_numbers(
 
 
 def _number_names(
-    names: Sequence[Any], classes: tuple[bytes, ...] | None, fail: Fail
+    names: Sequence[str], classes: tuple[bytes, ...] | None, fail: Fail
 ) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...]]:
     known = classes or tuple(map(os.fsencode, sorted(names)))
     rule = "classes must be distinct names where labels are names, and a name occurs twice: {}"

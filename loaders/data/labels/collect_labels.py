@@ -24,6 +24,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 _ONE_KIND = "give all rows labels of one kind"
 _LIST_NAMES = "correct it, or list all classes with classes= if they are names"
 _NO_LABEL, _FROM_0 = "no label", "number the classes from 0"
+Indices = npt.NDArray[np.int64]
 _BOOLEAN_CLASSES = (b"False", b"True")
 
 
@@ -46,7 +47,7 @@ class LabelCollector:
     """
 
     def __init__(
-        self, classes: Any = None, *, are_names: bool = False, are_floats: bool = False, name: str = ALONE
+        self, classes: object = None, *, are_names: bool = False, are_floats: bool = False, name: str = ALONE
     ) -> None:
         self._classes, self._are_names, self._are_floats, self._name = checked_classes(classes), are_names, False, name
         self._listed = frozenset(self._classes or ())
@@ -57,7 +58,7 @@ class LabelCollector:
         if are_floats:
             self.expect_floats()
         self._codes: dict[ClassLabel, int] = {}  # label, or member of a set -> its number among those seen
-        self._code_of_raw: dict[Any, int] = {}  # string or integer as the rows have it -> that number
+        self._code_of_raw: dict[object, int] = {}  # string or integer as the rows have it -> that number
         self._firsts: list[tuple[Fail, int]] = []  # where each occurs first
         self._code_of, self._numbers, self._counts = array("I"), array("f"), array("I")
         self._kind, self._first, self._width = "", "", 0
@@ -74,7 +75,7 @@ class LabelCollector:
             raise ValueError("labels that are asked for as floats cannot have classes: leave out one of the two")
         self._are_floats = True
 
-    def declare(self, names: Sequence[Any]) -> None:
+    def declare(self, names: Sequence[object]) -> None:
         """Say in which order the data itself has the names of its classes, as categories and dictionaries do.
 
         Nothing is said by numbers, nor where `classes` are given. How a label is read does not depend on it.
@@ -86,23 +87,22 @@ class LabelCollector:
         self._declared = new if known is None or len(new) > len(known) else known
         self._disagree |= known is not None and known[: len(new)] != new[: len(known)]
 
-    def add(self, label: Any, fail: Fail, row: int) -> None:
+    def add(self, label: object, fail: Fail, row: int) -> None:
         """Add the label of a row. Raises the error of `fail`."""
         self._num_rows += 1
-        kind = type(label)
-        if kind is str or kind is int:
+        if type(label) in (str, int):
             code = self._code_of_raw.get(label)
             if code is not None:
                 self._code_of.append(code)
                 return
-        if self._kind == FLOAT and (kind is float or (kind is str and is_number(label))):
+        if self._kind == FLOAT and (isinstance(label, float) or (isinstance(label, str) and is_number(label))):
             number = float(label)
             if abs(number) <= _LARGEST:
                 self._numbers.append(number)
                 return
         self._add(label, fail, row, self._num_rows - 1)
 
-    def _add(self, label: Any, fail: Fail, row: int, place: int) -> None:
+    def _add(self, label: object, fail: Fail, row: int, place: int) -> None:
         plain = self._read(label, fail, row)
         if plain is None:
             self._miss([place], fail, row, _NO_LABEL + " (not a number)" * isinstance(label, float))
@@ -120,7 +120,7 @@ class LabelCollector:
         self._missing.extend(places)
         self._first_missing = self._first_missing or (fail, row, cause)
 
-    def _read(self, label: Any, fail: Fail, row: int) -> Any:
+    def _read(self, label: object, fail: Fail, row: int) -> object:
         """Return a label as None, a string that is a name, an integer, a float or a collection of these."""
         plain = plain_label(label)
         if self._are_names and isinstance(plain, str):
@@ -152,12 +152,12 @@ class LabelCollector:
             self._refuse_for_float(label, fail, row)
         return plain
 
-    def _refuse_for_float(self, label: Any, fail: Fail, row: int) -> None:
+    def _refuse_for_float(self, label: object, fail: Fail, row: int) -> None:
         """Raise the error of a label that is not a number where floats are asked for."""
         if self._are_floats:
             raise self._error(fail, row, f"label {shown(label)} is not a number", "correct it, or leave out ':float'")
 
-    def _add_class(self, label: ClassLabel, raw: Any, fail: Fail, row: int) -> None:
+    def _add_class(self, label: ClassLabel, raw: object, fail: Fail, row: int) -> None:
         if self._kind == FLOAT and isinstance(label, int):
             self._add_float(float(label), label, fail, row)
             return
@@ -167,7 +167,7 @@ class LabelCollector:
         if type(raw) in (str, int):
             self._code_of_raw[raw] = code
 
-    def _add_float(self, number: float, label: Any, fail: Fail, row: int) -> None:
+    def _add_float(self, number: float, label: object, fail: Fail, row: int) -> None:
         if self._classes is not None:
             if not number.is_integer():
                 fix = "leave out classes for numbers that are served as they are"
@@ -180,9 +180,9 @@ class LabelCollector:
             self._kind, self._codes, self._code_of, self._code_of_raw = FLOAT, {}, array("I"), {}
         self._add_values(np.array([number]), label, fail, [row])
 
-    def _add_several(self, members: list[Any], is_set: bool, fail: Fail, row: int) -> None:
-        names = [os.fsdecode(member) if isinstance(member, bytes) else member for member in members]
-        if all(isinstance(name, str) for name in names) and (names or is_set or self._kind != VECTOR):
+    def _add_several(self, members: list[object], is_set: bool, fail: Fail, row: int) -> None:
+        names = [os.fsdecode(member) for member in members if isinstance(member, (str, bytes))]
+        if len(names) == len(members) and (names or is_set or self._kind != VECTOR):
             self._take_kind(SET, members, fail, row)
             self._counts.append(len(names))
             self._code_of.extend(self._code_member(name, fail, row) for name in names)
@@ -195,7 +195,7 @@ class LabelCollector:
             raise self._error(fail, row, f"a label must be a list of numbers or names, got {shown(members)}")
         self._add_values(numbers[np.newaxis], members, fail, [row])
 
-    def begin(self, there: npt.NDArray[np.bool_], fail: Fail, rows: npt.NDArray[np.int64]) -> None:
+    def begin(self, there: npt.NDArray[np.bool_], fail: Fail, rows: Indices) -> None:
         """Begin to add the labels of many `rows`, of which those `there` have one: add_coded and so on take these."""
         gaps, first = np.flatnonzero(~there), self._num_rows
         if len(gaps):
@@ -203,7 +203,7 @@ class LabelCollector:
         self._num_rows += len(there)
         self._of_rows, self._rows, self._places = fail, rows[there], np.flatnonzero(there) + first
 
-    def add_coded(self, labels: Sequence[Any], codes: npt.NDArray[Any]) -> None:
+    def add_coded(self, labels: Sequence[object], codes: npt.NDArray[np.integer]) -> None:
         """Add labels: `codes` [n] say which of the distinct `labels`."""
         fail, firsts = self._of_rows, _find_firsts(codes, len(labels))
         seen = np.argsort(firsts, kind="stable")
@@ -212,7 +212,7 @@ class LabelCollector:
             found[number] = self._read(labels[number], fail, int(self._rows[firsts[number]]))
         kinds = {type(label) for label in found.values()}
         if self._classes is None and kinds <= {int, float} and self._kind in ("" if float in kinds else FLOAT, FLOAT):
-            values = np.array([float(found.get(number, 0)) for number in range(len(labels))])
+            values = np.array([found.get(number, 0) for number in range(len(labels))], np.float64)
             self.add_numbers(values[codes])
         elif len(kinds) != 1 or not kinds <= {int, str} or self._kind == FLOAT:
             self._add_each(labels[code] for code in codes.tolist())
@@ -224,7 +224,7 @@ class LabelCollector:
                 known[number] = self._code(label, fail, row)
             self._code_of.frombytes(known[codes].tobytes())
 
-    def _add_each(self, labels: Iterable[Any]) -> None:
+    def _add_each(self, labels: Iterable[object]) -> None:
         for label, row, place in zip(labels, self._rows.tolist(), self._places.tolist(), strict=True):
             code = self._code_of_raw.get(label) if type(label) in (str, int) else None
             if code is None:
@@ -232,7 +232,9 @@ class LabelCollector:
             else:
                 self._code_of.append(code)
 
-    def add_sets(self, labels: Sequence[ClassLabel], codes: npt.NDArray[Any], counts: npt.NDArray[Any]) -> None:
+    def add_sets(
+        self, labels: Sequence[ClassLabel], codes: npt.NDArray[np.integer], counts: npt.NDArray[np.integer]
+    ) -> None:
         """Add sets of classes: how many members each has, and which of the distinct `labels` all members are."""
         if not len(counts):
             return
@@ -246,7 +248,7 @@ class LabelCollector:
         ]
         self._code_of.frombytes(np.array(known, np.uint32)[codes].tobytes())
 
-    def add_numbers(self, values: npt.NDArray[Any]) -> None:
+    def add_numbers(self, values: npt.NDArray[np.number]) -> None:
         """Add numbers [n] or vectors [n, k]."""
         if not len(values):
             return
@@ -257,7 +259,9 @@ class LabelCollector:
             self._refuse_for_float(values[0].tolist(), self._of_rows, int(self._rows[0]))
         self._add_values(values, values[0].tolist(), self._of_rows, self._rows)
 
-    def _add_values(self, values: npt.NDArray[Any], first: Any, fail: Fail, rows: Any) -> None:
+    def _add_values(
+        self, values: npt.NDArray[np.number], first: object, fail: Fail, rows: Sequence[int] | Indices
+    ) -> None:
         self._take_kind(FLOAT if values.ndim == 1 else VECTOR, first, fail, int(rows[0]))
         width = math.prod(values.shape[1:])
         self._width = self._width or width
@@ -269,7 +273,7 @@ class LabelCollector:
         wrong = np.flatnonzero(~np.isfinite(floats.reshape(len(floats), -1)).all(1))
         if len(wrong):
             cause = f"label {shown(values[wrong[0]].tolist())} is not a finite number"
-            raise self._error(fail, rows[int(wrong[0])], cause, "leave the row out, or give it a number")
+            raise self._error(fail, int(rows[int(wrong[0])]), cause, "leave the row out, or give it a number")
         self._numbers.frombytes(floats.tobytes())
 
     def _code(self, label: ClassLabel, fail: Fail, row: int) -> int:
@@ -286,7 +290,7 @@ class LabelCollector:
             raise self._error(fail, row, "a list of labels holds an empty name", "leave it out: no classes are []")
         return self._code(name, fail, row)
 
-    def _take_kind(self, kind: str, label: Any, fail: Fail, row: int) -> None:
+    def _take_kind(self, kind: str, label: object, fail: Fail, row: int) -> None:
         if not self._kind:
             self._kind, self._first = kind, f"label {shown(label)} of {where_is(fail, row)}"
         elif self._kind != kind:
@@ -353,7 +357,7 @@ class LabelCollector:
         numbers, classes = number_labels(labels, known, self._fail)
         return StoredValues(numbers[np.frombuffer(self._code_of, np.uint32)][kept], classes)
 
-    def _are_booleans(self, labels: Collection[Any], known: tuple[bytes, ...] | None) -> bool:
+    def _are_booleans(self, labels: Collection[object], known: tuple[bytes, ...] | None) -> bool:
         """Return whether labels are the truth values alone, and not class names that are listed."""
         if self._are_names or not all(label in BOOLEANS for label in labels):
             return False
@@ -368,10 +372,10 @@ class LabelCollector:
                 f"{names.index(str(found[0]))}: leave out classes= if the labels are class numbers"
             )
 
-    def _declared_order(self, labels: Collection[Any]) -> tuple[bytes, ...] | None:
+    def _declared_order(self, labels: Collection[ClassLabel]) -> tuple[bytes, ...] | None:
         """Return the names as the data declares them; None and a warning if it contradicts itself."""
         assert self._declared is not None
-        if not self._disagree and set(map(os.fsencode, labels)) <= set(self._declared):
+        if not self._disagree and {os.fsencode(str(label)) for label in labels} <= set(self._declared):
             return self._declared
         warn_user(
             f"{f'{self._name}: ' * bool(self._name)}the dictionaries of the labels differ from part to part, so the "
@@ -380,14 +384,15 @@ class LabelCollector:
         return None
 
 
-def _in_order(names: Sequence[Any]) -> tuple[bytes, ...] | None:
+def _in_order(labels: Sequence[ClassLabel]) -> tuple[bytes, ...] | None:
     """Return names of which each is a number by their value; None for others."""
-    if not names or not all(isinstance(name, str) and name.isdecimal() for name in names):
+    names = [name for name in labels if isinstance(name, str) and name.isdecimal()]
+    if not names or len(names) < len(labels):
         return None
     return tuple(map(os.fsencode, sorted(names, key=lambda name: (int(name), name))))
 
 
-def _find_firsts(codes: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
+def _find_firsts(codes: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.int64]:
     """Return where each of `count` codes occurs first; the number of codes for one that does not."""
     firsts = np.full(count, len(codes), np.int64)
     firsts[codes[::-1]] = np.arange(len(codes))[::-1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +37,7 @@ class LabelRows:
 
     def __init__(
         self,
-        classes: Any = None,
+        classes: object = None,
         *,
         are_names: bool = False,
         floats: Collection[str] = (),
@@ -48,7 +47,7 @@ class LabelRows:
         self._are_names, self._floats, self._fix = are_names, frozenset(floats), fix
         self._missing_labels = checked_choice("missing_labels", missing_labels, (RAISE, LEAVE_OUT))
         self._columns: dict[str, LabelCollector] = {}
-        self._categories: dict[str, list[Any]] = {}
+        self._categories: dict[str, list[object]] = {}
         known = checked_classes_by_label(classes)
         self._classes = known if isinstance(known, dict) else {ALONE: known}
         self.left_out: npt.NDArray[np.bool_] = np.zeros((), bool)
@@ -63,7 +62,7 @@ class LabelRows:
             if name in self._columns:
                 self._columns[name].expect_floats()
 
-    def declare_categories(self, columns: Mapping[str, Any]) -> None:
+    def declare_categories(self, columns: Mapping[str, object]) -> None:
         """Take the order of names from these columns, where they have categories, as those of pandas and polars."""
         self._categories = {name: _categories_of(column) for name, column in columns.items()}
 
@@ -76,7 +75,7 @@ class LabelRows:
             self._columns[name].declare(self._categories.get(name, ()))
         return self._columns[name]
 
-    def add(self, label: Any, fail: Fail, row: int) -> None:
+    def add(self, label: object, fail: Fail, row: int) -> None:
         """Add the label of a row, or its labels by name. Raises the error of `fail`."""
         alone = self._columns.get(ALONE)
         if alone is not None and not isinstance(label, dict):
@@ -121,7 +120,7 @@ class LabelRows:
         return {name: column.finish(kept) for name, column in self._columns.items()}
 
 
-def warn_of_rare_classes(labels: npt.NDArray[Any], classes: Collection[bytes]) -> None:
+def warn_of_rare_classes(labels: npt.NDArray[np.integer], classes: Collection[bytes]) -> None:
     """Warn of class names of which most occur once, as in a column of texts that are no classes."""
     if len(labels) < _FEW_ROWS or 2 * len(classes) <= len(labels) or all(name.isdigit() for name in classes):
         return
@@ -135,7 +134,7 @@ def warn_of_rare_classes(labels: npt.NDArray[Any], classes: Collection[bytes]) -
         )
 
 
-def _categories_of(column: Any) -> list[Any]:
+def _categories_of(column: object) -> list[object]:
     """Return the categories of a column of pandas, or of an Enum of polars, in their order; none of another column."""
     kind = getattr(column, "dtype", None)
     found = getattr(kind, "categories", None)

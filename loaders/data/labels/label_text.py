@@ -34,7 +34,7 @@ def is_number(text: str) -> bool:
     return len(text) <= _LONGEST and _NUMBER.fullmatch(text) is not None
 
 
-def read_text(text: str) -> Any:
+def read_text(text: str) -> object:
     """Return the label that a text is: None, an int, a float, a list, or a name (str), without white space around it.
 
     An empty text is missing. 7 is an int, 7.0 and 7e0 are floats; a list is written as JSON or Python writes it. Raises
@@ -59,7 +59,7 @@ def read_text(text: str) -> Any:
     return text
 
 
-def plain_label(label: Any) -> Any:
+def plain_label(label: Any) -> object:
     """Return a label as None if it is missing, or as a string, an int, a float, or what else Python has for it.
 
     Booleans are the names True and False.
@@ -87,7 +87,7 @@ def _is_collection(text: str) -> bool:
     return any(isinstance(found, (tuple, set, dict)) for _, found in _read_values(text))
 
 
-def _read_list(text: str) -> list[Any]:
+def _read_list(text: str) -> list[object]:
     for is_json, found in _read_values(text):
         if isinstance(found, list) and (is_json or not _NO_COMMA.search(text)):
             return found
@@ -104,7 +104,7 @@ def _is_nearly_number(text: str) -> bool:
     return True
 
 
-def _read_values(text: str) -> Iterator[tuple[bool, Any]]:
+def _read_values(text: str) -> Iterator[tuple[bool, object]]:
     """Yield what a text is as JSON, with True, and as Python's literal, with False, where it is that."""
     for read in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.labels.class_numbers import checked_classes, checked_classes_by_label
+from penstock.loaders.data.labels.class_numbers import Classes, checked_classes, checked_classes_by_label
 from penstock.loaders.data.labels.label_rows import LabelRows, warn_of_rare_classes
 from penstock.loaders.data.labels.label_text import is_number
 from penstock.loaders.data.labels.stored_labels import ALONE, NOT_CLASSES, Labels, keep_labels
@@ -61,7 +61,7 @@ def warn_of_no_labels(source: Source) -> None:
         )
 
 
-def are_targets(labels: Any) -> bool:
+def are_targets(labels: object) -> bool:
     """Return whether labels are something else than class numbers: floats, vectors, names, or a dict of labels."""
     if isinstance(labels, dict):
         return True
@@ -71,39 +71,39 @@ def are_targets(labels: Any) -> bool:
     return array.dtype.kind not in "iu" or array.ndim > 1 or bool(np.ma.is_masked(labels))
 
 
-def count_labels(labels: Any) -> int | None:
+def count_labels(labels: object) -> int | None:
     """Return how many labels with_labels is given; None for a function, and for columns of different lengths."""
     if isinstance(labels, Mapping):
         counts = set(map(count_labels, labels.values()))
         return counts.pop() if len(counts) == 1 else None
-    return len(labels) if hasattr(labels, "__len__") and not isinstance(labels, (str, bytes)) else None
+    return len(labels) if isinstance(labels, Sized) and not isinstance(labels, (str, bytes)) else None
 
 
-def names_numbers(classes: Any) -> bool:
+def names_numbers(classes: object) -> bool:
     """Return whether the option `classes` has names that are numbers, in which numbers are looked up."""
     return any(is_number(os.fsdecode(name)) for name in checked_classes(classes) or ())
 
 
-def label_source(source: Source, labels: Any, classes: Any = None) -> Source:
+def label_source(source: Source, labels: Any, classes: object = None) -> Source:
     """Return `source` with other labels, as with_labels takes them. Raises ValueError."""
-    classes = checked_classes_by_label(classes)
+    listed = checked_classes_by_label(classes)
     if isinstance(labels, Mapping) and not all(hasattr(column, "__len__") for column in labels.values()):
         raise ValueError("labels must be one per sample, a dict of such, or a function of a sample's name")
     if callable(labels):
         labels = call_by_name(source, labels, "labels")
     if not isinstance(labels, Mapping):
-        index = keep_labels(read_labels(labels, len(source), classes))
-        return serve_labels(source, index, has_list=classes is not None)
+        index = keep_labels(read_labels(labels, len(source), listed))
+        return serve_labels(source, index, has_list=listed is not None)
     if not labels or not all(isinstance(name, str) and name for name in labels):
         raise ValueError(f"labels must have names that are strings, got {shown(list(labels))}")
-    of = {} if classes is None else classes
+    of = {} if listed is None else listed
     if not isinstance(of, Mapping) or not of.keys() <= labels.keys():
         raise ValueError("classes of several named labels must be a dict by their names")
     index = keep_labels({name: _read_named(name, labels[name], len(source), of) for name in labels})
-    return serve_labels(source, index, has_list=classes is not None)
+    return serve_labels(source, index, has_list=listed is not None)
 
 
-def read_labels(labels: Any, num_samples: int, classes: Any = None) -> Labels:
+def read_labels(labels: Any, num_samples: int, classes: Classes = None) -> Labels:
     """Return labels as they are kept, one per sample, or several by name where each is a dict. Raises ValueError."""
     if hasattr(labels, "detach"):
         labels = labels.detach().cpu()
@@ -128,7 +128,7 @@ def read_labels(labels: Any, num_samples: int, classes: Any = None) -> Labels:
     return rows.finish()
 
 
-def _read_array(values: npt.NDArray[Any], classes: Any) -> StoredValues:
+def _read_array(values: npt.NDArray[np.number], classes: Classes) -> StoredValues:
     rows = LabelRows(classes, fix=_NO_LABEL)
     column, there = rows.column(), ~np.isnan(values) if values.ndim == 1 else np.ones(len(values), bool)
     column.begin(there, _fail, np.arange(len(values)))
@@ -140,7 +140,9 @@ def _read_array(values: npt.NDArray[Any], classes: Any) -> StoredValues:
     return rows.finish()[ALONE]
 
 
-def _read_named(name: str, column: Any, num_samples: int, classes: Mapping[str, Any]) -> StoredValues:
+def _read_named(
+    name: str, column: Any, num_samples: int, classes: Mapping[str, tuple[bytes, ...] | None]
+) -> StoredValues:
     try:
         of = read_labels(column, num_samples, classes.get(name))
         if list(of) != [ALONE]:

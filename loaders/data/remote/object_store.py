@@ -107,8 +107,7 @@ class ObjectStore:
 
     def stat(self, url: str) -> RemoteObject:
         """Return size and version of an object. Raises LoaderError: E-MISSING, E-ACCESS, E-READ."""
-        found: RemoteObject = self._try(url, lambda limit_s: _client(url).stat(url, limit_s))
-        return found
+        return self._try(url, lambda limit_s: _client(url).stat(url, limit_s))
 
     def read(
         self, url: str, start: int, size: int, version: Version | None = None, deadline: Deadline | None = None
@@ -122,7 +121,7 @@ class ObjectStore:
         def request(limit_s: float) -> Part:
             # No storage takes a request for nothing.
             client = _client(url)
-            part: Part = client.read(url, start, size, limit_s) if size else Part(b"", client.stat(url, limit_s))
+            part = client.read(url, start, size, limit_s) if size else Part(b"", client.stat(url, limit_s))
             if version is not None and part.found.version != version:
                 raise LoaderError("E-CHANGED", "the object was replaced since it was indexed")
             got = memoryview(part.data).nbytes
@@ -181,7 +180,7 @@ class ObjectStore:
         except LoaderError as error:
             raise error from None  # the original may hold signed URLs
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return ObjectStore, ()
 
 
@@ -199,7 +198,7 @@ def warn_of_no_version(url: bytes) -> None:
         )
 
 
-def _client(url: str) -> Any:
+def _client(url: str) -> _Obstore | _Fsspec:
     scheme, host, path, query, _ = urlsplit(url)
     scheme, base = scheme.lower(), ""
     if scheme in _HTTP and quote(unquote(path), safe=f"/{_PLAIN}") != quote(path, safe=f"/%{_PLAIN}"):
@@ -209,7 +208,7 @@ def _client(url: str) -> Any:
     return _open_client(scheme, host + base, _read_settings())
 
 
-def _read_settings() -> tuple[Any, ...]:
+def _read_settings() -> tuple[object, ...]:
     """Return all that decides how a client signs: when it changes, for example in a notebook, a new one is opened."""
     of_environment = sorted((name, value) for name, value in os.environ.items() if name.startswith(_SETTINGS))
     return (*of_environment, *map(_stamp, profile_paths()))
@@ -223,9 +222,8 @@ def _stamp(path: str) -> int:
 
 
 @functools.lru_cache(maxsize=256)  # one per host; with signed or unusual addresses one for each
-def _open_client(scheme: str, host: str, settings: tuple[Any, ...]) -> Any:
-    kind = _Obstore if scheme in _OBSTORE_SCHEMES else _Fsspec
-    return kind(scheme, host)
+def _open_client(scheme: str, host: str, settings: tuple[object, ...]) -> _Obstore | _Fsspec:
+    return _Obstore(scheme, host) if scheme in _OBSTORE_SCHEMES else _Fsspec(scheme, host)
 
 
 class _Obstore:
@@ -239,14 +237,14 @@ class _Obstore:
             fix = "pip install 'penstock-loader[remote]'"
             raise LoaderError("E-DEPENDENCY", f"{scheme}:// needs the package obstore", fix=fix) from None
         self._obstore: Any = obstore
-        self._client: dict[str, Any] = {"connect_timeout": "10s"}
+        self._client: dict[str, object] = {"connect_timeout": "10s"}
         if scheme == "http" or any(
             os.environ.get(name, "").startswith("http://") for name in (*ENDPOINTS, "AZURE_STORAGE_ENDPOINT")
         ):
             self._client["allow_http"] = True
         self._prefix = f"{scheme}://{host}/"
         self._is_whole = "/" in host.partition("?")[0].rstrip("/")  # the address of one object
-        self._more: dict[str, Any] = profile_settings() if scheme in ("s3", "s3a") else {}
+        self._more: dict[str, object] = profile_settings() if scheme in ("s3", "s3a") else {}
         self._stores: dict[float, Any] = {}
         self._has_head = True
 

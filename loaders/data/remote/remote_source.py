@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource, oversize_error
+from penstock.loaders.data.files.path_patterns import AnyPath
 from penstock.loaders.data.remote.fetcher import Fetcher, Range, join_neighbours
 from penstock.loaders.data.remote.local_copy import LocalCopy
 from penstock.loaders.data.remote.object_stats import is_current
@@ -40,7 +41,7 @@ class RemoteOptions:
 
     requests: int = 64
     bytes_ahead: int = 256 << 20
-    local_cache: str | os.PathLike[Any] | None = None
+    local_cache: AnyPath | None = None
     local_bytes: int | None = None
     max_file_bytes: int = MAX_FILE_BYTES
 
@@ -239,5 +240,5 @@ class RemoteSource(IndexedSource):
         """Return a source of the same data that shares nothing with this one; `changes` are fields of RemoteOptions."""
         return RemoteSource(self.samples, replace(self.options, **changes), self._reopen, **self._about)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return partial(RemoteSource, **self._about), (self.samples, self.options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import os
-from typing import Any
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import near_name, shown
@@ -25,7 +24,7 @@ def profile_paths() -> list[str]:
     return [os.path.expanduser(os.environ.get(name, default)) for name, default in _FILES]
 
 
-def profile_settings() -> dict[str, Any]:
+def profile_settings() -> dict[str, object]:
     """Return what obstore's store takes for the profile of AWS_PROFILE, or the default one.
 
     That are keys, region, or a provider of keys; nothing where the environment has them. Raises LoaderError E-ACCESS
@@ -39,7 +38,7 @@ def profile_settings() -> dict[str, Any]:
         known = sorted({*credentials, *(each.removeprefix("profile ") for each in config)})
         cause = f"AWS_PROFILE names the profile {shown(name)}, and the files of AWS have {', '.join(known) or 'none'}"
         raise LoaderError("E-ACCESS", f"{cause}{near_name(name, known)}", fix="correct AWS_PROFILE, or leave it out")
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     if "region" in found and not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
         settings["region"] = found["region"]
     if any(os.environ.get(variable) for variable in _FROM_ENVIRONMENT):
@@ -60,7 +59,7 @@ def _read(path: str) -> dict[str, dict[str, str]]:
     return {section: dict(parser[section]) for section in parser.sections()}
 
 
-def _follow(name: str) -> Any:
+def _follow(name: str) -> object:
     """Return a provider of the keys of a profile that has them from elsewhere: a role, a command, or a sign-on."""
     try:
         import boto3

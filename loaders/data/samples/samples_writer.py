@@ -8,7 +8,7 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, islice
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -171,7 +171,9 @@ class SamplesWriter:
         self._inodes.append(version.inode)
         return len(self.containers) - 1
 
-    def add_samples(self, container_of: Any, starts: Any, sizes: Any, keys: Sequence[bytes]) -> None:
+    def add_samples(
+        self, container_of: npt.ArrayLike, starts: npt.ArrayLike, sizes: npt.ArrayLike, keys: Sequence[bytes]
+    ) -> None:
         """Add samples: numbers of their containers, where they begin there, their bytes (int64 [n]), their keys."""
         columns = ((self.container_of, container_of), (self.starts, starts), (self.sizes, sizes))
         for column, values in columns:
@@ -240,7 +242,7 @@ class SamplesWriter:
             columns[name] = narrowest(columns[name], np.uint32, np.uint64)
         Samples.write(file, header, columns)
 
-    def _identify_files(self, labels: npt.NDArray[Any]) -> tuple[str, str]:
+    def _identify_files(self, labels: npt.NDArray[np.integer]) -> tuple[str, str]:
         """Return digests of the number of images, paths, sizes and classes; the second of versions, too."""
         table = self.containers
         digest = hashlib.blake2b(self.rules, digest_size=DIGEST_BYTES)

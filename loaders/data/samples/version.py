@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.loaders.system.file_read import mtime_ns
 
@@ -39,7 +39,7 @@ class Version(NamedTuple):
         return cls(*stamps_of(status))
 
     @classmethod
-    def of_object(cls, etag: str | None, modified: Any, size: int) -> Version:
+    def of_object(cls, etag: str | None, modified: object, size: int) -> Version:
         """Return the version of an object; without a tag, of its time. Some web servers report neither."""
         is_dated = bool(modified) and getattr(modified, "timestamp", lambda: 1)() != 0  # obstore's for none is 1970
         if not etag and not is_dated:

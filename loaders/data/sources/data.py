@@ -6,13 +6,13 @@ import copy
 import hashlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.samples.columns import take_values
+from penstock.loaders.data.samples.columns import StoredValues, take_values
 from penstock.loaders.data.sources.contract import (
     Abilities,
     BlockSource,
@@ -28,7 +28,7 @@ from penstock.loaders.data.sources.contract import (
     sample_name,
 )
 from penstock.loaders.data.sources.joined import check_fields, check_targets, locate_joined, merge_classes, renumber
-from penstock.loaders.data.sources.step import Step
+from penstock.loaders.data.sources.step import AddedField, MixtureShares, Step
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.fields.ragged import join_rows, take_rows
@@ -60,7 +60,7 @@ class Data:
         label_classes: for labels that are not class numbers, by name ("" for one alone), the names of their classes.
     """
 
-    def __init__(self, parts: Sequence[Source], *, joined: bool = False, mixture: Any = None) -> None:
+    def __init__(self, parts: Sequence[Source], *, joined: bool = False, mixture: MixtureShares | None = None) -> None:
         for part in parts if joined else ():
             refuse_mixture(part, "concat, another mix or a list", "pass all sources and their shares to one mix(...)")
         self.is_joined, self.mixture = joined, mixture if joined else getattr(parts[0], "mixture", None)
@@ -89,18 +89,18 @@ class Data:
         self.classes, self.field_kinds, has_targets = self._own_classes, dict(self._own_kinds), bool(self._target_parts)
         first = (self._target_parts or self.parts)[0]
         self.label_classes: dict[str, tuple[bytes, ...]] = getattr(first, "label_classes", {})
-        self._labels: Any = None
+        self._labels: tuple[Mapping[str, StoredValues], Step] | None = None
         self._content: str | None = None
         self._numbers: npt.NDArray[np.int64] | None = None
-        self._columns: dict[str, tuple[Any, Step]] = {}
+        self._columns: dict[str, tuple[AddedField, Step]] = {}
         for step in self.steps:
             if step.labels is not None:
                 of, self._numbers = step.labels.columns, None
                 has_targets = not (_ALONE in of and of[_ALONE].are_classes)
-                self._labels, self.classes = step, of[_ALONE].classes if _ALONE in of else ()
+                self._labels, self.classes = (of, step), of[_ALONE].classes if _ALONE in of else ()
                 named = {name: column.classes for name, column in of.items() if column.classes}
                 self.label_classes = named if has_targets else {}
-            elif step.classes is not None:
+            elif step.classes is not None and step.numbers is not None:
                 self.classes = step.classes
                 self._numbers = step.numbers if self._numbers is None else step.numbers[self._numbers]
             elif step.fields is not None:
@@ -285,7 +285,7 @@ class Data:
         for part in self._fetching:
             part.forget()
 
-    def _parts_in(self, some: Sequence[Any], indices: Indices) -> Iterator[tuple[Any, Indices]]:
+    def _parts_in(self, some: Sequence[object], indices: Indices) -> Iterator[tuple[Any, Indices]]:
         return (both for both in self.part_rows(indices) if any(both[0] is part for part in some))
 
     @property
@@ -312,15 +312,17 @@ class Data:
         else:
             found = np.zeros(len(indices), np.int64)
             if not self.abilities.has_targets:
-                found = self._labels.labels.columns[_ALONE].serve(self._labels.rows_of(indices))
+                columns, step = self._labels
+                found = columns[_ALONE].serve(step.rows_of(indices))
         return found if self._numbers is None else self._numbers[found]
 
     def targets(self, indices: Indices) -> Targets:
         if self._labels is None:
             found = self._gather(indices, lambda number, inner: parts_of(self._target_parts[number].targets(inner)))
         else:
-            rows = self._labels.rows_of(indices)
-            found = {name: column.serve(rows) for name, column in self._labels.labels.columns.items()}
+            columns, step = self._labels
+            rows = step.rows_of(indices)
+            found = {name: column.serve(rows) for name, column in columns.items()}
         return found[_ALONE] if list(found) == [_ALONE] else found
 
     def fields(self, indices: Indices) -> dict[str, Any]:
@@ -343,7 +345,7 @@ class Data:
         """Return the path of the file that holds field `name` of image `index`; None if it lies in none of its own."""
         if name in self._columns:
             field, step = self._columns[name]
-            return field.path(step.row_of(index), self.name(index))  # type: ignore[no-any-return]
+            return field.path(step.row_of(index), self.name(index))
         part, inner = self._place(index)
         return part.field_path(name, inner) if hasattr(part, "field_path") else None
 

@@ -23,5 +23,5 @@ class Reopening(Generic[Opened]):
             raise LoaderError("E-STALE", cause, fix="create the loader again")
         return self._open_again(**options)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Reopening, ()

@@ -30,7 +30,7 @@ _LABELS_TRIED = 2
 _OWN_CODE = "see the cause: the source's own code raised it; with workers=0 a debugger stops there"
 
 
-def call_source(method: Callable[..., Result], *arguments: Any) -> Result:
+def call_source(method: Callable[..., Result], *arguments: object) -> Result:
     """Call a method of a source for one sample, again after each of RETRY_DELAYS_S while its error can heal.
 
     Raises LoaderError from what the source raised: E-MISSING, E-ACCESS, E-READ, or the code of `read_error`. A

@@ -1,14 +1,30 @@
-"""Holds what was done to data: a choice of samples, or columns that were added."""
+"""Holds what was done to data: a choice of samples, columns that were added, or shares of a mixture."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.samples.columns import SavedColumns
 from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.fields.field_kinds import FieldKind
+
+
+class AddedField(Protocol):
+    """Hold a field of all samples: what it is, and its values; for masks, what reads them."""
+
+    @property
+    def kind(self) -> FieldKind: ...
+
+    @property
+    def column(self) -> Any: ...
+
+    def path(self, row: int, sample: bytes) -> bytes | None:
+        """Return the path of the file that holds the value of the sample called `sample`; None if there is none."""
+        ...
 
 
 class Step(NamedTuple):
@@ -30,9 +46,9 @@ class Step(NamedTuple):
     after: str = ""
     chooses: bool = False
     labels: SavedColumns | None = None
-    fields: Any = None
+    fields: Mapping[str, AddedField] | None = None
     classes: tuple[bytes, ...] | None = None
-    numbers: Any = None
+    numbers: npt.NDArray[np.int64] | None = None
     rows: SharedArray | None = None
     num_rows: int = 0
 
@@ -43,3 +59,23 @@ class Step(NamedTuple):
     def row_of(self, index: int) -> int:
         """Return the row of sample `index`."""
         return index if self.rows is None else int(self.rows.array[index])
+
+
+class MixtureShares(NamedTuple):
+    """Hold what decides the order of a mixture.
+
+    Attributes:
+        names: of the sources.
+        sizes: samples of each source.
+        shares: of each epoch the share of each source; the last goes for all later epochs.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    shares: tuple[tuple[float, ...], ...]
+
+    def count_sources(self, indices: npt.NDArray[Any]) -> dict[str, int]:
+        """Return name -> how many of images `indices` (int64 [n]) are of that source."""
+        ends = np.cumsum(self.sizes)
+        counts = np.bincount(np.searchsorted(ends, indices, "right"), minlength=len(ends)).tolist()
+        return dict(zip(self.names, counts, strict=True))

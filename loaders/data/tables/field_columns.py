@@ -14,7 +14,7 @@ from penstock.loaders.data.arrow.arrow_files import ArrowFile
 from penstock.loaders.data.arrow.arrow_parquet import open_file, read_schema
 from penstock.loaders.data.arrow.dataset_object import refuse_transform
 from penstock.loaders.data.fields.field_specs import Masks
-from penstock.loaders.data.files.path_patterns import expand_pattern, is_pattern
+from penstock.loaders.data.files.path_patterns import AnyPath, expand_pattern, is_pattern
 from penstock.loaders.data.labels.choose_columns import IMAGE_COLUMNS, find_named, refuse_twins
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of
 from penstock.loaders.data.samples.columns import BytesColumn
@@ -40,16 +40,16 @@ class Column:
     """
 
     name: str
-    table: Any = None
+    table: object = None
     json: bool = False
 
 
-def has_column(value: Any) -> bool:
+def has_column(value: object) -> bool:
     """Return whether a field, as with_fields takes it, is a Column or has one among its parts."""
     return next(_columns_of(value), None) is not None
 
 
-def fill_columns(given: Mapping[str, Any], data: Any, root: Any = None) -> dict[str, Any]:
+def fill_columns(given: Mapping[str, object], data: object, root: AnyPath | None = None) -> dict[str, object]:
     """Return fields as with_fields takes them, with values in place of each Column.
 
     data: what the source was opened from. root: folder of relative paths, by default that of the table. Raises
@@ -60,7 +60,7 @@ def fill_columns(given: Mapping[str, Any], data: Any, root: Any = None) -> dict[
     }
 
 
-def refuse_other_order(given: Mapping[str, Any], source: Source) -> None:
+def refuse_other_order(given: Mapping[str, object], source: Source) -> None:
     """Raise ValueError for a Column of another table that names the images of `source`, in another order.
 
     given: fields as with_fields takes them. A table that has another number of rows is left to who takes its values.
@@ -80,7 +80,7 @@ def refuse_other_order(given: Mapping[str, Any], source: Source) -> None:
             )
 
 
-def _columns_of(value: Any) -> Iterator[Column]:
+def _columns_of(value: object) -> Iterator[Column]:
     if isinstance(value, Column):
         yield value
     elif isinstance(value, tuple):
@@ -91,7 +91,7 @@ def _columns_of(value: Any) -> Iterator[Column]:
             yield from _columns_of(getattr(value, field.name))
 
 
-def _read_paths(table: Any) -> list[str]:
+def _read_paths(table: object) -> list[str]:
     """Return the paths of images that a table holds; none where no column is known to hold them."""
     named = find_named(IMAGE_COLUMNS, _column_names(table))
     if named is None or not _may_hold_paths(table, named):
@@ -100,7 +100,7 @@ def _read_paths(table: Any) -> list[str]:
     return values if all(isinstance(value, str) for value in values) else []
 
 
-def _may_hold_paths(table: Any, name: str) -> bool:
+def _may_hold_paths(table: object, name: str) -> bool:
     """Return whether a column may hold text: one of images is not worth reading."""
     schema = getattr(getattr(table, "data", table), "schema", None)  # of a Dataset, or a table of pyarrow
     if isinstance(table, (str, bytes, os.PathLike)):
@@ -114,7 +114,7 @@ def _may_hold_paths(table: Any, name: str) -> bool:
     return holds_paths(getattr(kind, "value_type", kind))
 
 
-def _name_rows(table: Any) -> list[str]:
+def _name_rows(table: object) -> list[str]:
     """Return what the rows of several Parquet files are called; none of other tables."""
     paths = _find_files(table) if isinstance(table, (str, bytes, os.PathLike)) else []
     if len(paths) < 2 or _suffix(paths[0]) != PARQUET_SUFFIX:
@@ -151,7 +151,7 @@ def _is_of(path: str, name: str) -> bool:
     return longer.endswith(shorter) and longer[: -len(shorter)][-1:] in ("", "/")
 
 
-def _fill(value: Any, are_masks: bool, are_lists: bool, data: Any, root: Any) -> Any:
+def _fill(value: object, are_masks: bool, are_lists: bool, data: object, root: AnyPath | None) -> object:
     if isinstance(value, Column):
         table = data if value.table is None else value.table
         values = _read_column(table, value.name)
@@ -181,12 +181,12 @@ def _read_column(table: Any, name: str) -> list[Any]:
     return list(column) if convert is None else getattr(column, convert)()
 
 
-def _find_files(table: str | bytes | os.PathLike[Any]) -> list[bytes]:
+def _find_files(table: AnyPath) -> list[bytes]:
     path = absolute(os.fsencode(table))
     return list(expand_pattern(path)) if is_pattern(path) else [path]
 
 
-def _column_names(table: Any) -> list[Any]:
+def _column_names(table: object) -> list[Any]:
     """Return the names of a table's columns; none of what is not a table."""
     if not isinstance(table, (str, bytes, os.PathLike)):
         names = getattr(table, "column_names", None)
@@ -220,14 +220,14 @@ def _suffix(path: bytes) -> str:
     return os.fsdecode(os.path.splitext(path)[1]).lower()
 
 
-def _check_name(name: str, names: Sequence[Any], table: Any) -> None:
+def _check_name(name: str, names: Sequence[object], table: object) -> None:
     if name not in names:
         found = f"its columns are {', '.join(map(str, names))}" if len(names) else f"got {shown(table)}"
         raise ValueError(f"no column {name!r} in the table: {found}")
     refuse_twins([name], names)
 
 
-def _as_masks(values: Sequence[Any], name: str, folder: bytes) -> BytesColumn | list[bytes]:
+def _as_masks(values: Sequence[object], name: str, folder: bytes) -> BytesColumn | list[bytes]:
     """Return paths of masks, or their content."""
     contents = [value.get("bytes") if isinstance(value, dict) else value for value in values]
     held = [each for each in contents if isinstance(each, bytes)]
@@ -244,13 +244,13 @@ def _as_masks(values: Sequence[Any], name: str, folder: bytes) -> BytesColumn | 
     return paths
 
 
-def _folder(table: Any, root: Any) -> bytes:
+def _folder(table: object, root: AnyPath | None) -> bytes:
     if root is not None:
         return as_root(root)
     return folder_of(absolute(os.fsencode(table))) if isinstance(table, (str, bytes, os.PathLike)) else os.getcwdb()
 
 
-def _parse(value: Any, name: str) -> Any:
+def _parse(value: object, name: str) -> object:
     if value is None:
         return []
     if not isinstance(value, str):

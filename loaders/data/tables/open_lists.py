@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES, warn_of_left_out, warn_of_parts
+from penstock.loaders.data.files.path_patterns import AnyPath
 from penstock.loaders.data.labels.choose_columns import choose_columns
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
@@ -30,12 +31,11 @@ from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.targets import map_targets
 
-Path = str | bytes | os.PathLike[Any]
 Classes = Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]]
 LIST_SUFFIXES = tuple(sorted(IMAGE_SUFFIXES))
 
 
-def is_list(spec: Any) -> bool:
+def is_list(spec: object) -> bool:
     """Return whether `spec` is a list of (path, label), a pair (paths, labels), or a list of paths of images."""
     return _form(spec) is not None
 
@@ -43,7 +43,7 @@ def is_list(spec: Any) -> bool:
 def open_list(
     spec: Any,
     *,
-    root: Path | None = None,
+    root: AnyPath | None = None,
     classes: Classes | None = None,
     missing_labels: str = RAISE,
     **options: Any,
@@ -73,7 +73,7 @@ def open_list(
     return _open_rows(_pair(packer, paths, labels, values), root, classes, packer=packer, **options)
 
 
-def is_frame(spec: Any) -> bool:
+def is_frame(spec: object) -> bool:
     """Return whether `spec` is a data frame, as those of pandas and polars."""
     return hasattr(spec, "columns") and hasattr(spec, "__getitem__") and not hasattr(spec, "column_names")
 
@@ -81,9 +81,9 @@ def is_frame(spec: Any) -> bool:
 def open_frame(
     frame: Any,
     *,
-    image: Any = None,
-    label: Any = None,
-    root: Path | None = None,
+    image: object = None,
+    label: object = None,
+    root: AnyPath | None = None,
     classes: Classes | None = None,
     missing_labels: str = RAISE,
     **options: Any,
@@ -95,7 +95,9 @@ def open_frame(
     return _open_rows(_pair(packer, frame[image], labels, labels), root, classes, packer=packer, **options)
 
 
-def _pair(packer: RowPacker, paths: Iterable[Any], labels: Any, values: Any) -> Iterator[tuple[Any, Any]]:
+def _pair(
+    packer: RowPacker, paths: Iterable[object], labels: object, values: Iterable[object]
+) -> Iterator[tuple[object, object]]:
     """Return rows of a column of paths and one of labels, whose `values` are read, or of several columns by name."""
     if isinstance(labels, Mapping):
         values = (dict(zip(labels, row, strict=True)) for row in zip(*labels.values(), strict=True))
@@ -103,7 +105,7 @@ def _pair(packer: RowPacker, paths: Iterable[Any], labels: Any, values: Any) -> 
     return zip(paths, values, strict=True)
 
 
-def is_samples(spec: Any) -> bool:
+def is_samples(spec: object) -> bool:
     """Return whether `spec` is a data set of torchvision that lists its files, such as an ImageFolder."""
     return hasattr(spec, "classes") and _form(getattr(spec, "samples", None)) == "rows"
 
@@ -151,8 +153,8 @@ def open_images(paths: Collection[bytes], *, classes: Classes | None = None, **o
 
 
 def _open_rows(
-    rows: Iterable[tuple[Any, Any]],
-    root: Path | None,
+    rows: Iterable[tuple[object, object]],
+    root: AnyPath | None,
     classes: Classes | None,
     *,
     are_names: bool = False,
@@ -192,13 +194,13 @@ def _looked_up_again(samples: Samples) -> Samples:
     return save_with_labels(None, *index_list(packer))[0]
 
 
-def _checked_row(row: Any, number: int) -> tuple[Any, Any]:
+def _checked_row(row: object, number: int) -> tuple[object, object]:
     if not isinstance(row, (tuple, list)) or len(row) != 2:
         raise RowOrigin()(number, f"a row must be (path, label), got {shown(row)}")
     return row[0], row[1]
 
 
-def _form(spec: Any) -> str | None:
+def _form(spec: object) -> str | None:
     """Return "rows" for a list of (path, label), "columns" for (paths, labels), "paths" for paths alone, or None."""
     if not isinstance(spec, (tuple, list)) or not spec or is_frame(spec[0]):
         return None
@@ -219,11 +221,11 @@ def _is_columns(spec: Sequence[Any]) -> bool:
     return len(spec) == 2 and (isinstance(spec[1], str) or not _is_path(next(iter(spec[1]), None)))
 
 
-def _is_path(value: Any) -> bool:
+def _is_path(value: object) -> TypeGuard[AnyPath]:
     return isinstance(value, (str, bytes, os.PathLike))
 
 
-def _may_be_image(path: Path) -> bool:
+def _may_be_image(path: AnyPath) -> bool:
     """Return whether a path looks like one of an image, and not of a folder, a table or a container."""
     suffix = os.path.splitext(os.fsdecode(without_query(os.fsencode(path))))[1].lower()
     return suffix in IMAGE_SUFFIXES | UNREAD_SUFFIXES or (not suffix and not os.path.isdir(path))

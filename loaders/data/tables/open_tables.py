@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
+from penstock.loaders.data.files.path_patterns import AnyPath
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import RowOrigin
@@ -46,7 +47,7 @@ def open_tables(
     *,
     image: str | None = None,
     label: str | Sequence[str] | Mapping[str, str] | None = None,
-    root: str | bytes | os.PathLike[Any] | None = None,
+    root: AnyPath | None = None,
     classes: Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]] | None = None,
     missing_labels: str = RAISE,
     max_file_bytes: int = MAX_FILE_BYTES,
@@ -130,7 +131,7 @@ def serve_list(
     return source
 
 
-def as_root(root: str | bytes | os.PathLike[Any]) -> bytes:
+def as_root(root: AnyPath) -> bytes:
     """Return the folder or URL that the option `root` names."""
     return absolute(os.path.expanduser(os.fsencode(root)))
 
@@ -164,7 +165,7 @@ def _describe_tables(paths: list[bytes]) -> tuple[str, bool]:
     return json.dumps(stamps), all(status.st_mtime_ns < time.time_ns() - _SETTLING_NS for status in found)
 
 
-def _name_index(paths: list[bytes], base: bytes | None, options: Sequence[Any]) -> bytes:
+def _name_index(paths: list[bytes], base: bytes | None, options: Sequence[object]) -> bytes:
     """Return the file name of the index: a digest of the tables' paths, the folder of their images, and options."""
     digest = hashlib.blake2b(b"penstock table 5", digest_size=16)
     for path in paths:

@@ -6,7 +6,6 @@ import os
 import posixpath
 from array import array
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
@@ -21,7 +20,7 @@ from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 
 _CHUNK = 1024  # paths that are joined at once
-NO_LABEL: Any = object()  # in the place of a label where there is no column of labels
+NO_LABEL = object()  # in the place of a label where there is no column of labels
 _FILE_URL = b"file://"
 
 
@@ -35,7 +34,7 @@ class RowPacker:
         folders: absolute path or URL of each folder, with a slash at its end -> its number.
     """
 
-    def __init__(self, classes: Any = None, *, are_names: bool = False, missing_labels: str = RAISE) -> None:
+    def __init__(self, classes: object = None, *, are_names: bool = False, missing_labels: str = RAISE) -> None:
         self.labels = LabelRows(classes, are_names=are_names, missing_labels=missing_labels)
         self.names = PackedNames()
         self.folder_of = array("I")
@@ -51,12 +50,12 @@ class RowPacker:
     def __len__(self) -> int:
         return len(self.folder_of)
 
-    def add(self, path: Any, label: Any, row: int) -> None:
+    def add(self, path: object, label: object, row: int) -> None:
         """Add a row: the path of an image, its label (NO_LABEL for none), and its number in error texts.
 
         Raises LoaderError E-FORMAT.
         """
-        text = path.encode("utf-8", "surrogateescape") if type(path) is str else self._encode(path, row)
+        text = path.encode("utf-8", "surrogateescape") if isinstance(path, str) else self._encode(path, row)
         if text[:1] == b"~" or b":/" in text or b"\0" in text:
             text = self._expand(text, row)
         query = text.find(b"?")  # which may hold slashes
@@ -85,7 +84,7 @@ class RowPacker:
             rows = range(first, min(first + _CHUNK, len(self)))
             yield self.folder_of[first : first + _CHUNK].tolist(), [self.names[row] for row in rows]
 
-    def _encode(self, path: Any, row: int) -> bytes:
+    def _encode(self, path: object, row: int) -> bytes:
         if isinstance(path, (str, bytes, os.PathLike)):
             return os.fsencode(path)
         raise self._fail(row, f"a path must be a string, got {shown(path)}", "give every row a path")

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from penstock.loaders.data.arrow.arrow_columns import holds_paths
 from penstock.loaders.data.arrow.arrow_package import import_pyarrow
 from penstock.loaders.data.arrow.arrow_parquet import open_file, read_schema
-from penstock.loaders.data.labels.choose_columns import choose_columns, find_label
+from penstock.loaders.data.labels.choose_columns import TABLE_LABELS, choose_columns, find_named
 from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.row_errors import Fail, RowOrigin
 from penstock.loaders.data.remote.object_store import is_url
@@ -20,14 +20,14 @@ from penstock.loaders.data.remote.path_or_url import read_whole, without_query
 from penstock.loaders.data.tables.row_packer import NO_LABEL
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.checked import shown
-from penstock.pipelines.targets import map_targets, parts_of
+from penstock.pipelines.targets import map_targets
 
 PARQUET_SUFFIX = ".parquet"
 _BATCH_ROWS = 1 << 14
-Row = tuple[int, Any, Any]  # number of its line, path, label (or NO_LABEL, or a dict of several)
+Row = tuple[int, object, Any]  # number of its line, path, label (or NO_LABEL, or a dict of several)
 
 
-def read_csv(path: bytes, image: Any, label: Any, labels: LabelRows | None = None) -> Iterator[Row]:
+def read_csv(path: bytes, image: object, label: object, labels: LabelRows | None = None) -> Iterator[Row]:
     """Yield the rows of a CSV file, or of one separated by tabs if its name ends in .tsv, as strings.
 
     The first line names the columns. Empty lines are skipped. Raises LoaderError E-FORMAT, OSError.
@@ -39,8 +39,8 @@ def read_csv(path: bytes, image: Any, label: Any, labels: LabelRows | None = Non
             header = next(reader, None)
             if header is None:
                 raise LoaderError("E-NODATA", "the table is empty", fix="pass a table with rows", path=path)
-            image, label = choose_columns(header, image, label, printable(path), labels)
-            at_path, at_label = header.index(image), None if label is None else map_targets(header.index, label)
+            paths, named = choose_columns(header, image, label, printable(path), labels)
+            at_path, at_label = header.index(paths), None if named is None else map_targets(header.index, named)
             for row in reader:
                 if len(row) != len(header):
                     if not row:
@@ -56,49 +56,50 @@ def read_csv(path: bytes, image: Any, label: Any, labels: LabelRows | None = Non
             raise fail(reader.line_num, str(error)) from error
 
 
-def read_json_lines(path: bytes, image: Any, label: Any, labels: LabelRows | None = None) -> Iterator[Row]:
+def read_json_lines(path: bytes, image: object, label: object, labels: LabelRows | None = None) -> Iterator[Row]:
     """Yield the rows of a file with one JSON object per line; the first one names the columns. A label may be absent.
 
     Raises LoaderError E-FORMAT, OSError.
     """
     fail = RowOrigin(path, "line")
-    is_first, first = True, 0
+    first = 0
     with _open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if line.isspace():
                 continue
             row = _parse(line, fail, number)
-            if is_first:
-                image, label = choose_columns(list(row), image, label, printable(path), labels)
-                is_first, first = False, number
-            if image not in row:
-                raise fail(number, f"no {printable(str(image))}")
-            if label is None and (found := find_label(row, image)) is not None:
+            if not first:
+                paths, named = choose_columns(list(row), image, label, printable(path), labels)
+                first = number
+            if paths not in row:
+                raise fail(number, f"no {printable(paths)}")
+            others = [] if named is not None else [name for name in row if name != paths]
+            if (found := find_named(TABLE_LABELS, others)) is not None:
                 cause = f"it has {printable(found)}, and line {first:,} has not"
                 raise fail(number, cause, f"pass label={found!r}, or give every row its label")
-            yield number, row[image], NO_LABEL if label is None else map_targets(row.get, label)
+            yield number, row[paths], NO_LABEL if named is None else map_targets(row.get, named)
 
 
-def read_parquet(path: bytes, image: Any, label: Any, labels: LabelRows | None = None) -> Iterator[Row]:
+def read_parquet(path: bytes, image: object, label: object, labels: LabelRows | None = None) -> Iterator[Row]:
     """Yield the rows of a Parquet file. Raises LoaderError E-FORMAT, E-DEPENDENCY; ValueError for other columns."""
     schema = read_schema(path)
-    image, label = choose_columns(schema.names, image, label, printable(path), labels)
-    kind = schema.field(image).type
+    paths, named = choose_columns(schema.names, image, label, printable(path), labels)
+    kind = schema.field(paths).type
     if not holds_paths(kind.value_type if import_pyarrow().types.is_dictionary(kind) else kind):
-        raise ValueError(f"column {image!r} of {printable(path)} must hold paths (strings), got {kind}")
+        raise ValueError(f"column {paths!r} of {printable(path)} must hold paths (strings), got {kind}")
     number = 0
-    columns = {} if label is None else parts_of(label)
+    columns = named if isinstance(named, dict) else {} if named is None else {"": named}
     with open_file(path) as (table, _):
-        for batch in table.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys([image, *columns.values()]))):
-            paths = batch.column(image).to_pylist()
+        for batch in table.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys([paths, *columns.values()]))):
+            images = batch.column(paths).to_pylist()
             for name, column in columns.items():
                 if labels is not None and hasattr(batch.column(column), "dictionary"):
                     labels.column(name).declare(batch.column(column).dictionary.to_pylist())
             found = [batch.column(column).to_pylist() for column in columns.values()]
-            for path_of_row, *own in zip(paths, *found, strict=True):
+            for path_of_row, *own in zip(images, *found, strict=True):
                 number += 1
-                if isinstance(label, dict):
-                    yield number, path_of_row, dict(zip(label, own, strict=True))
+                if isinstance(named, dict):
+                    yield number, path_of_row, dict(zip(named, own, strict=True))
                 else:
                     yield number, path_of_row, own[0] if own else NO_LABEL
 
@@ -117,7 +118,7 @@ def _delimiter(path: bytes) -> str:
     return "\t" if without_query(path).lower().endswith(b".tsv") else ","
 
 
-def _parse(line: str, fail: Fail, number: int) -> dict[str, Any]:
+def _parse(line: str, fail: Fail, number: int) -> dict[str, object]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
 from os.path import basename, splitext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from penstock.loaders.data.files.folder_scan import skipped_text
 from penstock.loaders.data.files.left_out import BESIDE_CLASSES, NO_LABEL, NO_SAMPLES, PARTS
+from penstock.loaders.data.labels.class_numbers import Classes
 from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE, LabelRows
 from penstock.loaders.data.labels.row_errors import Fail
 from penstock.loaders.data.labels.stored_labels import Labels, take_labels
@@ -40,6 +41,7 @@ SHOW_SCAN_AFTER_S = 1.0
 _FIX_OTHERS = "pass label='folder', 'shard', or a table of keys and labels, or missing_labels='leave_out'"
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
 _FIX_SAMPLE = "repair the sample, or pass missing_labels='leave_out', label='folder', or a table of keys and labels"
+Text = bytes | None | tuple[bytes | None, ...]  # a label, or several
 _FIX_TABLE = "add its key to the table: the name up to the first dot of its last part, or the whole name"
 
 
@@ -58,9 +60,9 @@ class IndexSettings:
     """
 
     image: tuple[bytes, ...]
-    label: Any
+    label: object
     table: Table | None
-    classes: Any
+    classes: Classes
     floats: frozenset[str]
     missing_labels: str
 
@@ -113,7 +115,7 @@ def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[Samples
         missing_labels=LEAVE_OUT if labels.are_names else settings.missing_labels,
     )
     for number, text in enumerate(labels.texts):
-        rows.add(_as_label(text, places), fail, number)
+        rows.add(_as_label(text, places.names), fail, number)
     found = rows.finish()
     if rows.left_out.any():
         reason = BESIDE_CLASSES if labels.are_names else NO_LABEL
@@ -154,10 +156,10 @@ def _choose_labels(
     return _find_labels(tars, names, places, settings, fail)
 
 
-def _as_label(text: Any, places: LabelPlaces) -> Any:
+def _as_label(text: Text, names: tuple[str, ...]) -> str | dict[str, str | None] | None:
     """Return a label, or several by name, as LabelRows takes them."""
-    if places.names:
-        return {name: os.fsdecode(part) if part else None for name, part in zip(places.names, text, strict=True)}
+    if isinstance(text, tuple):
+        return {name: os.fsdecode(part) if part else None for name, part in zip(names, text, strict=True)}
     return None if text is None else os.fsdecode(text)
 
 
@@ -170,7 +172,7 @@ class _Labels(NamedTuple):
         classes: class names, if these are known.
     """
 
-    texts: Sequence[Any]
+    texts: Sequence[Text]
     are_names: bool = False
     classes: tuple[bytes, ...] | None = None
 

@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -186,11 +185,12 @@ class MemberJoin:
         if is_json and self._places.is_choice and self._has_text:
             return  # texts come first
         is_large = member.size > _MOST_LABEL_BYTES
-        content: Any = b"" if is_large else self._reader.read(member.start, member.size)
+        data = b"" if is_large else self._reader.read(member.start, member.size)
+        content: object = data
         if is_json and not is_large:
-            if self._places.is_choice and not any(all_places[place].quoted_field in content for place in role.places):
+            if self._places.is_choice and not any(all_places[place].quoted_field in data for place in role.places):
                 return  # reading the text of every sample's metadata takes longer than its header
-            content = parse_json(content)
+            content = parse_json(data)
         for place in role.places:
             try:
                 if is_large:

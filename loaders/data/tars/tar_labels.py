@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.loaders.data.labels.choose_columns import refuse_twins
 from penstock.loaders.data.labels.label_text import plain_label
@@ -38,13 +38,13 @@ class LabelPlace(NamedTuple):
     field: str = ""
     quoted_field: bytes = b""
 
-    def find(self, content: Any) -> bytes | None:
+    def find(self, content: object) -> bytes | None:
         """Return the label in `content`, the bytes of the member or what parse_json made of it; None without the field.
 
         A label that is null, NaN or an empty text is b"". Raises ValueError, which says what is wrong with it.
         """
-        if not self.field:
-            text = bytes(content.removeprefix(codecs.BOM_UTF8).strip())
+        if isinstance(content, bytes):
+            text = content.removeprefix(codecs.BOM_UTF8).strip()
             what = f"its {self.describe_member()}"
         elif isinstance(content, dict):
             if self.field not in content:
@@ -73,7 +73,7 @@ class LabelPlace(NamedTuple):
         return f".{os.fsdecode(self.suffix)} member{of_field}"
 
 
-def parse_json(content: bytes) -> Any:
+def parse_json(content: bytes) -> object:
     """Return what a JSON member holds; None for other text."""
     try:
         return json.loads(content)
@@ -95,7 +95,7 @@ class LabelPlaces(NamedTuple):
     is_choice: bool = False
 
 
-def label_places(label: Any) -> LabelPlaces:
+def label_places(label: object) -> LabelPlaces:
     """Return the places of the labels that the option `label` asks for; none if they are not in members."""
     if label is None:
         places = (
@@ -115,7 +115,7 @@ def label_places(label: Any) -> LabelPlaces:
     return LabelPlaces(())
 
 
-def open_table(label: Any) -> Table | None:
+def open_table(label: object) -> Table | None:
     """Return the table that the option `label` is or names; None if it is neither. Raises ValueError, OSError.
 
     A file has a key and a label per line, separated by a tab or a comma; or a first line that names a column "key" and
@@ -197,7 +197,7 @@ def table_labels(table: Table, names: Sequence[bytes], keys: Sequence[bytes], fa
     return labels
 
 
-def _as_bytes(value: Any) -> bytes:
+def _as_bytes(value: object) -> bytes:
     """Return a label as text, such as tables and fields of JSON hold it; a missing one is empty."""
     plain = plain_label(value)
     if isinstance(plain, (list, tuple, set, frozenset)):

@@ -106,7 +106,7 @@ def open_tars(
     return serve_labels(images, labels, has_list=classes is not None)
 
 
-def _read_settings(image: Any, label: Any, classes: Any, missing_labels: str) -> IndexSettings:
+def _read_settings(image: object, label: object, classes: object, missing_labels: str) -> IndexSettings:
     """Return the options that decide the content of an index. Raises ValueError."""
     plain, floats = (label, frozenset[str]()) if isinstance(label, Mapping) else split_floats(label, ())
     table = open_table(plain)
@@ -188,7 +188,7 @@ def _list_url(url: bytes) -> tuple[list[str], list[str]]:
     return shown[0], shown[1]
 
 
-def _checked_image(image: Any) -> tuple[bytes, ...]:
+def _checked_image(image: object) -> tuple[bytes, ...]:
     """Return the suffixes that the option names; EVERY begins the last suffix of any name."""
     parts = [part.strip() for part in image.split(";")] if isinstance(image, str) else []
     named = [part.removeprefix("*").lstrip(".").lower() for part in parts if part.strip(". ")]

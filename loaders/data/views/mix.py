@@ -4,34 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.sources.data import Data
+from penstock.loaders.data.sources.step import MixtureShares
 from penstock.pipelines.messages.checked import shown
-
-
-class MixtureShares(NamedTuple):
-    """Hold what decides the order of a mixture.
-
-    Attributes:
-        names: of the sources.
-        sizes: samples of each source.
-        shares: of each epoch the share of each source; the last goes for all later epochs.
-    """
-
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-    shares: tuple[tuple[float, ...], ...]
-
-    def count_sources(self, indices: npt.NDArray[np.int64]) -> dict[str, int]:
-        """Return name -> how many of images `indices` (int64 [n]) are of that source."""
-        ends = np.cumsum(self.sizes)
-        counts = np.bincount(np.searchsorted(ends, indices, "right"), minlength=len(ends)).tolist()
-        return dict(zip(self.names, counts, strict=True))
 
 
 def mix_sources(sources: Mapping[str, Source], shares: tuple[tuple[float, ...], ...]) -> Data:
@@ -40,7 +20,7 @@ def mix_sources(sources: Mapping[str, Source], shares: tuple[tuple[float, ...], 
     return Data(list(sources.values()), joined=True, mixture=mixture)
 
 
-def checked_shares(shares: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
+def checked_shares(shares: Mapping[str, object]) -> tuple[tuple[float, ...], ...]:
     """Return the shares of each epoch. shares: by name a number, or a sequence of numbers, one per epoch.
 
     Raises ValueError.

@@ -85,14 +85,16 @@ def _find_boundary(value: Any, num_samples: int) -> Any:
     return int((value if value >= 0 else 1 + value) * num_samples)
 
 
-def _read_file(path: str | os.PathLike[str]) -> Any:
+def _read_file(path: str | os.PathLike[str]) -> object:
     name = os.fspath(path)
     try:
         if name.lower().endswith(".npy"):
             return np.load(name, allow_pickle=False)
         with open(name, "rb") as file:
             text = file.read()
-        return decode_json(text, list[Any]) if name.lower().endswith(".json") else [int(word) for word in text.split()]
+        return (
+            decode_json(text, list[object]) if name.lower().endswith(".json") else [int(word) for word in text.split()]
+        )
     except FileNotFoundError as error:
         raise LoaderError("E-NODATA", "no such file of indices", fix="check its name", path=name) from error
     except OSError as error:
@@ -102,7 +104,7 @@ def _read_file(path: str | os.PathLike[str]) -> Any:
         raise ValueError(f"{printable(name)} must hold indices, one integer each: {error}") from error
 
 
-def _checked_indices(values: Any, num_samples: int) -> npt.NDArray[np.int64]:
+def _checked_indices(values: object, num_samples: int) -> npt.NDArray[np.int64]:
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
     try:
