@@ -493,7 +493,7 @@ OFFENCES: list[tuple[Check, str, str]] = [
     (import_direction, "bench/a.py", "from loaders.order import x"),
     (import_direction, "bench/a.py", "import penstock"),
     (room_direction, "loaders/order/a.py", "from penstock.loaders.data.sources.contract import x"),
-    (room_direction, "loaders/data/cache/a.py", "from penstock.loaders.data.views.mix import x"),
+    (room_direction, "loaders/data/cache/a.py", "from penstock.loaders.data.views.split import x"),
     (room_direction, "loaders/make/a.py", "def f():\n    from penstock.loaders.make.sizes import read_sizes"),
     (room_direction, "loaders/data/cache/a.py", "def f():\n    from penstock.loaders.front import create"),
     (room_direction, "pipelines/jpeg/a.py", "import penstock.pipelines.spec"),

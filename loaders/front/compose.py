@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
 from penstock.loaders.data.fields.field_specs import Boxes, Coco, Keypoints, Yolo, count_values, field_source
@@ -12,8 +15,8 @@ from penstock.loaders.data.labels.label_rows import LEAVE_OUT
 from penstock.loaders.data.labels.labelled import count_labels, label_source
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.sources.data import Data, find_whole, join_sources
+from penstock.loaders.data.sources.step import MixtureShares
 from penstock.loaders.data.tables.field_columns import fill_columns, has_column, refuse_other_order
-from penstock.loaders.data.views.mix import checked_shares, mix_sources
 from penstock.loaders.data.views.split import split_source
 from penstock.loaders.data.views.subset import PART_OPTIONS, is_reordered, take_part
 from penstock.loaders.front.open_source import SourceLike, open_source, split_options
@@ -187,8 +190,37 @@ def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Any) -> Source:
     named = {str(name): part for name, part in parts.items()}  # as the JSON of a state holds them
     if len(named) < len(parts):
         raise ValueError(f"the names of a mix must differ as text, got {shown(list(parts))}")
-    shares = checked_shares({name: share for name, (_, share) in named.items()})
-    return mix_sources({name: open_source(source, **options) for name, (source, _) in named.items()}, shares)
+    shares = _checked_shares({name: share for name, (_, share) in named.items()})
+    sources = [open_source(source, **options) for source, _ in named.values()]
+    return Data(sources, joined=True, mixture=MixtureShares(tuple(named), tuple(map(len, sources)), shares))
+
+
+def _checked_shares(shares: Mapping[str, object]) -> tuple[tuple[float, ...], ...]:
+    """Return the shares of each epoch. shares: by name a number, or a sequence of numbers, one per epoch.
+
+    Raises ValueError.
+    """
+    schedules = {name: _checked_schedule(name, share) for name, share in shares.items()}
+    num_epochs = max(map(len, schedules.values()))
+    epochs = [
+        tuple(schedule[min(epoch, len(schedule) - 1)] for schedule in schedules.values()) for epoch in range(num_epochs)
+    ]
+    for epoch, of_epoch in enumerate(epochs):
+        if not sum(of_epoch):
+            raise ValueError(f"the shares of a mix must not all be 0, got that for epoch {epoch}")
+    return tuple(epochs)
+
+
+def _checked_schedule(name: str, share: Any) -> list[float]:
+    values = list(share) if isinstance(share, Sequence) and not isinstance(share, str) else [share]
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+            raise ValueError(f"the share of {name!r} must be a number or a list of numbers, got {shown(share)}")
+        if not math.isfinite(value) or value < 0:
+            raise ValueError(f"the share of {name!r} must be finite and at least 0, got {shown(share)}")
+    if not values:
+        raise ValueError(f"the share of {name!r} must be a number or a list of numbers, got {shown(share)}")
+    return [float(value) for value in values]
 
 
 def concat(sources: Sequence[SourceLike], **options: Any) -> Source:

@@ -29,9 +29,8 @@ from penstock.loaders.data.remote.pinned_urls import pin_url
 from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS, check_remote
 from penstock.loaders.data.remote.url_patterns import expand_url, is_url_pattern
 from penstock.loaders.data.remote.whole_files import copy_urls, copy_whole
-from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.contract import Reopening, Source
 from penstock.loaders.data.sources.data import join_sources
-from penstock.loaders.data.sources.reopen_source import Reopening
 from penstock.loaders.data.sources.source_faults import check_source
 from penstock.loaders.data.tables import open_lists
 from penstock.loaders.data.tables.open_tables import open_tables

@@ -146,7 +146,9 @@ class ArrowFiles:
                 raise no_rows_error(path)
         order = self._read_indices(rows) if self.indices else None
         if order is not None:
-            _add_in_order(labels, chunks, order)
+            check_order(order, sum(count for count, _ in chunks))
+            of_files = ([chunk for _, own in chunks for chunk in own[n].chunks] for n in range(len(labels.columns)))
+            labels.add(list(map(import_pyarrow().chunked_array, of_files)), order=order)
         return rows.finish("Arrow files", labels.rows, order)
 
     def _read_indices(self, rows: ImageRows) -> npt.NDArray[np.int64]:
@@ -178,13 +180,6 @@ def _locate_rows(file: ArrowFile, image: str, rows: ImageRows, labels: ArrowLabe
             chunks.append(chunk)
     kinds = [file.schema.field(name).type for name in labels.columns]
     return first_row, list(map(pyarrow.chunked_array, label_chunks, kinds))
-
-
-def _add_in_order(labels: ArrowLabels, files: list[_Chunks], order: npt.NDArray[np.int64]) -> None:
-    """Add the labels of the rows that are served, of all files."""
-    check_order(order, sum(count for count, _ in files))
-    columns = [[chunk for _, own in files for chunk in own[number].chunks] for number in range(len(labels.columns))]
-    labels.add(list(map(import_pyarrow().chunked_array, columns)), order=order)
 
 
 def open_arrow_files(

@@ -63,7 +63,9 @@ class ArrowLabels:
                     to.declare(chunk.dictionary.to_pylist())
             plain = _decode(column)
             numbers = np.arange(len(plain)) if order is None else order
-            there = _find_labels(plain)
+            there = plain.is_valid().to_numpy()
+            if import_pyarrow().types.is_floating(plain.type):
+                there = there & ~np.isnan(plain.to_numpy().astype(np.float64))
             to.begin(there, fail, numbers)
             present = plain.filter(import_pyarrow().array(there)).combine_chunks()
             names = self._renamed.get(name)
@@ -78,14 +80,6 @@ def _decode(column: Any) -> Any:
     if pyarrow.types.is_boolean(column.type):
         return pyarrow.compute.if_else(column, "True", "False")
     return column.cast(pyarrow.float64()) if pyarrow.types.is_decimal(column.type) else column
-
-
-def _find_labels(column: Any) -> npt.NDArray[np.bool_]:
-    """Return which values of a chunked array are neither null nor NaN."""
-    there: npt.NDArray[np.bool_] = column.is_valid().to_numpy()
-    if import_pyarrow().types.is_floating(column.type):
-        there = there & ~np.isnan(column.to_numpy().astype(np.float64))
-    return there
 
 
 def _add_column(

@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_typed, read_features
 from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
@@ -71,7 +70,8 @@ def open_dataset(
     features = dataset.features.to_dict() or read_features(table.schema)
     columns = choose_typed(table.schema, features, image, label)
     rows, labels = ImageRows(), ArrowLabels(columns, classes, missing_labels)
-    order = _read_order(dataset)
+    indices = dataset._indices  # the rows that it shows; there is no public name for it
+    order = None if indices is None else indices.column(0).to_numpy().astype(np.int64)
     held = _locate_chunks(table.column(columns.image).chunks, rows)
     labels.add(list(map(table.column, labels.columns)), order=order)
     kind = "Arrow files" if held is None else "Arrow files or parts of memory"
@@ -92,12 +92,6 @@ def refuse_transform(dataset: object) -> None:
             f"the data set has the transform {name} (set_transform, with_transform), and its rows are read without it: "
             "pass a function of one image as transform=, and the data as dataset.with_format(None)"
         )
-
-
-def _read_order(dataset: Any) -> npt.NDArray[np.int64] | None:
-    """Return the numbers of the table's rows that the data set shows; None for all."""
-    indices = dataset._indices  # there is no public name for it
-    return None if indices is None else indices.column(0).to_numpy().astype(np.int64)
 
 
 def _locate_chunks(chunks: list[Any], rows: ImageRows) -> MemoryFile | None:

@@ -36,7 +36,7 @@ from penstock.loaders.data.remote.path_or_url import absolute, folder_of, join, 
 from penstock.loaders.data.samples.columns import ArrayColumn
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
-from penstock.loaders.data.sources.reopen_source import Reopening
+from penstock.loaders.data.sources.contract import Reopening
 from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged
 from penstock.loaders.system.retries import with_retries
 from penstock.pipelines.errors import LoaderError, printable

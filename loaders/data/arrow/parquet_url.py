@@ -29,8 +29,7 @@ from penstock.loaders.data.remote.remote_source import (
 )
 from penstock.loaders.data.remote.whole_files import copy_whole
 from penstock.loaders.data.samples.version import Container
-from penstock.loaders.data.sources.contract import Source
-from penstock.loaders.data.sources.reopen_source import Reopening
+from penstock.loaders.data.sources.contract import Reopening, Source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.user_warnings import warn_user
 

@@ -79,7 +79,9 @@ def check_keypoints(
         raise ValueError(f"keypoints must be numbers [{num_samples}, k, 3] or [{num_samples}, k, 2], got {what}")
     if values.shape[2] == 2:
         values = np.concatenate((values, np.full((*values.shape[:2], 1), _VISIBLE)), 2)
-    _refuse_nonfinite(values.reshape(num_samples, -1), "keypoints")
+    wrong = np.flatnonzero(~np.isfinite(values.reshape(num_samples, -1)).all(1))
+    if len(wrong):
+        raise ValueError(f"keypoints must be finite numbers, those of sample {wrong[0]} are not")
     warn_of_shares("keypoints", values[..., :2])
     return values.astype(np.float32), check_swaps(swaps, values.shape[1])
 
@@ -124,12 +126,6 @@ def _as_boxes(boxes: object, index: int) -> npt.NDArray[np.float32]:
         box = shown(values[wrong[0]].tolist())
         raise ValueError(f"sample {index}: a box must be left, top, right, bottom (not width and height), got {box}")
     return corners
-
-
-def _refuse_nonfinite(values: npt.NDArray[np.number], what: str) -> None:
-    wrong = np.flatnonzero(~np.isfinite(values).all(1))
-    if len(wrong):
-        raise ValueError(f"{what} must be finite numbers, those of sample {wrong[0]} are not")
 
 
 def _check_count(what: str, values: object, num_samples: int) -> None:

@@ -147,9 +147,6 @@ def _digest(images: Levels, labels: npt.NDArray[np.int64]) -> str:
         digest.update(images.data)
     else:
         with ThreadPoolExecutor(_THREADS) as pool:  # zlib lets go of the interpreter
-            digest.update(np.fromiter(pool.map(_checksum, images), np.uint32, len(images)).data)
+            checksums = pool.map(lambda image: zlib.crc32(image.data), images)
+            digest.update(np.fromiter(checksums, np.uint32, len(images)).data)
     return digest.hexdigest()
-
-
-def _checksum(image: Levels) -> int:
-    return zlib.crc32(image.data)

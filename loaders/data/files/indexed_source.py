@@ -12,8 +12,7 @@ from penstock.loaders.data.files.folder_scan import skipped_text
 from penstock.loaders.data.samples.file_stats import is_unchanged
 from penstock.loaders.data.samples.samples import Samples, as_prefix
 from penstock.loaders.data.samples.version import MISSING
-from penstock.loaders.data.sources.contract import ONE_CLASS, Source
-from penstock.loaders.data.sources.reopen_source import Reopening
+from penstock.loaders.data.sources.contract import ONE_CLASS, Reopening, Source
 from penstock.loaders.system.file_read import read_error, read_unchanged
 from penstock.loaders.system.retries import with_retries
 from penstock.loaders.system.saved_columns import drop_index

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from penstock.loaders.data.labels.class_numbers import ClassLabel, checked_classes, number_labels
 from penstock.loaders.data.labels.label_text import BOOLEANS, is_number, plain_label, read_text
 from penstock.loaders.data.labels.row_errors import Fail, where_is
-from penstock.loaders.data.labels.stored_labels import ALONE, pack_sets
+from penstock.loaders.data.labels.stored_labels import ALONE
 from penstock.loaders.data.samples.columns import StoredValues
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -328,9 +328,7 @@ class LabelCollector:
         Raises the error of a row whose label is none of `classes`.
         """
         names = self._classes or ()
-        there = np.ones(self._num_rows, bool)
-        there[np.frombuffer(self._missing, np.uint64).astype(np.int64)] = False
-        kept = kept[there]
+        kept = np.delete(kept, np.frombuffer(self._missing, np.uint64).astype(np.int64))
         if self._kind in (FLOAT, VECTOR):
             values = np.frombuffer(self._numbers, np.float32)
             values = values if self._kind == FLOAT else values.reshape(-1, self._width)
@@ -342,9 +340,11 @@ class LabelCollector:
             numbers, classes = number_labels(labels, self._classes or _in_order(labels), self._fail)
             if not classes:
                 raise ValueError("labels must name at least one class, and all of their sets are empty")
-            rows = np.repeat(np.arange(len(kept)), self._counts)
-            sets = pack_sets(numbers[np.frombuffer(self._code_of, np.uint32)], rows, len(kept), classes)
-            return sets.take(np.flatnonzero(kept))
+            sets, rows = np.zeros((len(kept), -(-len(classes) // 8)), np.uint8), np.arange(len(kept))
+            members = numbers[np.frombuffer(self._code_of, np.uint32)]
+            places = np.repeat(rows, self._counts), members >> 3
+            np.bitwise_or.at(sets, places, (128 >> (members & 7)).astype(np.uint8))
+            return StoredValues(sets[kept], classes)
         known = self._classes
         if self._kind == NAME and self._declared is not None:
             known = self._declared_order(labels)

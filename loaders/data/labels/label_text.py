@@ -50,7 +50,7 @@ def read_text(text: str) -> object:
         return _read_list(text)
     if _is_nearly_number(text) if len(text) <= _LONGEST else not text.strip("+-.0123456789"):
         raise ValueError("nearly a number")
-    if text[0] in "({" and _is_collection(text):
+    if text[0] in "({" and any(isinstance(found, (tuple, set, dict)) for _, found in _read_values(text)):
         raise ValueError("nearly a list")
     if _PRINTED.fullmatch(text):
         raise ValueError("a printed value")
@@ -80,11 +80,6 @@ def plain_label(label: Any) -> object:
         number = float(label)
         return None if number != number else number
     return label
-
-
-def _is_collection(text: str) -> bool:
-    """Return whether a text is a tuple, set or dict as Python writes it, or an object of JSON."""
-    return any(isinstance(found, (tuple, set, dict)) for _, found in _read_values(text))
 
 
 def _read_list(text: str) -> list[object]:

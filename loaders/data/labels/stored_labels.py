@@ -19,15 +19,6 @@ NOT_CLASSES = b"(labels are not classes)"
 Labels = Mapping[str, StoredValues]  # by name; those that have no name are ALONE
 
 
-def pack_sets(
-    numbers: npt.NDArray[np.int32], sample_of: npt.NDArray[np.int64], num_samples: int, classes: tuple[bytes, ...]
-) -> StoredValues:
-    """Return sets of classes: class `numbers`, each with the sample whose set it is in (both [m])."""
-    values = np.zeros((num_samples, -(-len(classes) // 8)), np.uint8)
-    np.bitwise_or.at(values, (sample_of, numbers >> 3), (128 >> (numbers & 7)).astype(np.uint8))
-    return StoredValues(values, classes)
-
-
 def split_classes(labels: Labels, num_samples: int) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...], Labels]:
     """Return class numbers (int32 [n]), class names, and labels of other kinds, which have one class number, 0.
 

@@ -71,7 +71,8 @@ _OF_STATUS = {401: "UnauthenticatedError", 403: "PermissionError", 404: "FileNot
 def as_loader_error(error: Exception, url: str) -> LoaderError:
     """Return the LoaderError for what a client raised at a request for `url`."""
     text = hide_secrets(str(error))
-    code, cause, fix = _odd_key(error, text) or _s3_refusal(text, url) or _refusal(error, text) or _failure(error, text)
+    known = _CODES.get(type(error).__name__) or _CODES.get(_OF_STATUS.get(_status_of(error, text), ""))
+    code, cause, fix = _odd_key(text) or _s3_refusal(text, url) or known or _failure(error, text)
     return LoaderError(code, cause, fix=fix, path=url.encode())
 
 
@@ -90,7 +91,7 @@ def _status_of(error: Exception, text: str) -> int:
     return find_status(error) or (int(found[1]) if found is not None else 0)
 
 
-def _odd_key(error: Exception, text: str) -> tuple[str, str, str | None] | None:
+def _odd_key(text: str) -> tuple[str, str, str | None] | None:
     found = _ODD_KEY.search(text)
     if found is None or "path segment" not in text:
         return None
@@ -128,10 +129,6 @@ def _ask_region(url: str) -> str:
         return connection.getresponse().getheader("x-amz-bucket-region") or ""
     except (OSError, http.client.HTTPException):
         return ""
-
-
-def _refusal(error: Exception, text: str) -> tuple[str, str, str | None] | None:
-    return _CODES.get(type(error).__name__) or _CODES.get(_OF_STATUS.get(_status_of(error, text), ""))
 
 
 def _failure(error: Exception, text: str) -> tuple[str, str, str | None]:

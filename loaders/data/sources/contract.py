@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
 from penstock.pipelines.targets import Targets
 
+Opened = TypeVar("Opened")
 ONE_CLASS = b"."  # the class of images without labels, as of a flat folder
 _READING = ("read", "path", "stored_size", "read_window")  # methods on which it depends what is read
 
@@ -234,6 +236,23 @@ def refresh_source(source: Source) -> Source:
     """Return the source with its files as they are now, if it can look at them again."""
     refresh: Callable[[], Source] | None = getattr(source, "refreshed", None)
     return source if refresh is None else refresh()
+
+
+class Reopening(Generic[Opened]):
+    """Call `open_again`; pickles as nothing, because workers never do, and it may hold large tables or signed URLs."""
+
+    def __init__(self, open_again: Callable[..., Opened] | None = None) -> None:
+        self._open_again = open_again
+
+    def __call__(self, **options: Any) -> Opened:
+        """Open the data again; `options` as the function takes them. Raises LoaderError E-STALE in a worker."""
+        if self._open_again is None:
+            cause = "the data has changed since it was indexed by another process"
+            raise LoaderError("E-STALE", cause, fix="create the loader again")
+        return self._open_again(**options)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Reopening, ()
 
 
 def refuse_targets(source: Source, what: str) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from dataclasses import dataclass
 from itertools import chain, compress
 from os.path import basename, splitext
@@ -18,9 +21,11 @@ from penstock.loaders.data.labels.class_numbers import Classes
 from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE, LabelRows
 from penstock.loaders.data.labels.row_errors import Fail
 from penstock.loaders.data.labels.stored_labels import Labels, take_labels
+from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.samples.samples_writer import LeftOut, SamplesWriter
 from penstock.loaders.data.sources.contract import ONE_CLASS
-from penstock.loaders.data.tars.tar_join import TarSamples
+from penstock.loaders.data.tars.tar_headers import TarReader, open_tar
+from penstock.loaders.data.tars.tar_join import MemberJoin, TarSamples
 from penstock.loaders.data.tars.tar_labels import (
     FOLDER,
     SHARD,
@@ -31,17 +36,20 @@ from penstock.loaders.data.tars.tar_labels import (
     table_labels,
 )
 from penstock.loaders.data.tars.tar_samples import EVERY, sample_key
-from penstock.loaders.data.tars.tar_scan import TarScan
+from penstock.loaders.system.machine import available_cpus, many_workers
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 
 KIND = "tar files"
 _RULES = b"penstock tars 7"  # the version of the rules by which samples are grouped, ordered and labelled
 SHOW_SCAN_AFTER_S = 1.0
+_LOOK_EVERY_S = 0.1
+_REMOTE_WORKERS = 64  # which mostly wait for answers
 _FIX_OTHERS = "pass label='folder', 'shard', or a table of keys and labels, or missing_labels='leave_out'"
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
 _FIX_SAMPLE = "repair the sample, or pass missing_labels='leave_out', label='folder', or a table of keys and labels"
 Text = bytes | None | tuple[bytes | None, ...]  # a label, or several
+_FIX_EMPTY = "copy or write it again, or leave it out of the paths"
 _FIX_TABLE = "add its key to the table: the name up to the first dot of its last part, or the whole name"
 
 
@@ -268,9 +276,9 @@ def _scan(paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces) 
 
         image = settings.image
         if any(suffix.startswith(EVERY) for suffix in image):
-            return list(TarScan(paths, image, places, show, True)), True
+            return list(scan_tars(paths, image, places, show, True)), True
         tars = list[TarSamples]()
-        for tar in TarScan(paths, image, places, show):
+        for tar in scan_tars(paths, image, places, show):
             tars.append(tar)
             if tar.series is not None and not image:
                 break
@@ -279,7 +287,63 @@ def _scan(paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces) 
             whole_names = not any(tar.names for tar in tars) and any(tar.series for tar in tars)
         else:
             whole_names = bool(tars[-1].series) or (not has_label and any(tar.longer_label for tar in tars))
-        return list(TarScan(paths, image, places, show, True)) if whole_names else tars, whole_names
+        return list(scan_tars(paths, image, places, show, True)) if whole_names else tars, whole_names
+
+
+class _Stopped(Exception):
+    """Nobody waits for the scan."""
+
+
+def scan_tars(
+    paths: Sequence[bytes],
+    image: Sequence[bytes],
+    places: LabelPlaces,
+    progress: Callable[[int, int], None],
+    whole_names: bool = False,
+) -> Iterator[TarSamples]:
+    """Yield the samples of each tar, in order: threads wait for storage together, and share one processor.
+
+    Args:
+        paths: of the files.
+        image: suffixes of the images; none for automatic.
+        places: where labels may be.
+        progress: called with (bytes passed, bytes of all tars) from time to time.
+        whole_names: whether keys go up to the last dot of a name.
+
+    Raises LoaderError of the first tar that has one.
+    """
+    passed, sizes, stopped, store = [0] * len(paths), [0] * len(paths), threading.Event(), ObjectStore()
+
+    def scan(number: int) -> TarSamples:
+        with open_tar(paths[number], store) as tar:
+            samples, reader = TarSamples(tar.container), TarReader(tar)
+            sizes[number] = tar.container.size
+
+            def report() -> None:
+                passed[number] = reader.position
+                if stopped.is_set():
+                    raise _Stopped
+
+            MemberJoin(samples, image, places, whole_names, report).read(reader)
+        passed[number] = tar.container.size
+        if samples.is_empty:
+            raise LoaderError("E-NODATA", "the tar holds no file", fix=_FIX_EMPTY, path=tar.container.name)
+        return samples
+
+    def wait_for(scanned: Future[TarSamples]) -> TarSamples:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return scanned.result(_LOOK_EVERY_S)
+            progress(sum(passed), sum(sizes))
+
+    workers = min(len(paths), _REMOTE_WORKERS if any(map(is_url, paths)) else many_workers(available_cpus()))
+    with ThreadPoolExecutor(workers, thread_name_prefix="penstock-tar") as pool:
+        try:
+            for scanned in [pool.submit(scan, number) for number in range(len(paths))]:
+                yield wait_for(scanned)
+        finally:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _describe(paths: Sequence[bytes]) -> str:

@@ -87,7 +87,8 @@ def split_source(
         ensure_writable(os.fsdecode(real_place(save)))
     names, groups = _group_samples(source, by_class)
     hashes = hash_names(source, seed)
-    plain = _plain_thresholds(shares)
+    ends = [sum(shares[: part + 1]) for part in range(len(shares) - 1)]
+    plain = np.array([min(int(end * _HASHES), _HASHES - 1) for end in ends], np.uint64)  # of hashes without end
     if known is None:
         thresholds = _fit_thresholds(hashes, groups, len(names), shares, plain)
         if save is not None:
@@ -143,12 +144,6 @@ def _group_samples(source: Source, by_class: bool) -> tuple[list[bytes], npt.NDA
     numbers = {name: number for number, name in enumerate(dict.fromkeys(source.classes))}  # classes may share a name
     group_of_class = np.array([numbers[name] for name in source.classes], np.int64)
     return list(numbers), group_of_class[source.labels(np.arange(len(source), dtype=np.int64))]
-
-
-def _plain_thresholds(shares: Sequence[Fraction]) -> Hashes:
-    """Return the thresholds [parts - 1] that give these shares of hashes without end."""
-    ends = [sum(shares[: part + 1]) for part in range(len(shares) - 1)]
-    return np.array([min(int(end * _HASHES), _HASHES - 1) for end in ends], np.uint64)
 
 
 def _fit_thresholds(
