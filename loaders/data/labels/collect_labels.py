@@ -90,7 +90,8 @@ class LabelCollector:
     def add(self, label: object, fail: Fail, row: int) -> None:
         """Add the label of a row. Raises the error of `fail`."""
         self._num_rows += 1
-        if type(label) in (str, int):
+        kind = type(label)
+        if kind is str or kind is int:
             code = self._code_of_raw.get(label)
             if code is not None:
                 self._code_of.append(code)
@@ -350,18 +351,16 @@ class LabelCollector:
             known = self._declared_order(labels)
         if self._kind == NUMBER and min(labels) == -1:
             labels[self._codes[-1]] = max(0, *labels)  # no row of it is kept
-        elif self._are_booleans(labels, known):
+        elif (
+            not self._are_names
+            and all(label in BOOLEANS for label in labels)
+            and not (known and all(os.fsencode(str(label)) in known for label in labels))
+        ):  # truth values alone, and not class names that are listed
             labels, known = [BOOLEANS[str(label)] for label in labels], known or _BOOLEAN_CLASSES
         if self._kind == NAME and self._looked_up and max(self._looked_up) < len(names):
             self._warn_of_two_meanings(list(map(os.fsdecode, names)))
         numbers, classes = number_labels(labels, known, self._fail)
         return StoredValues(numbers[np.frombuffer(self._code_of, np.uint32)][kept], classes)
-
-    def _are_booleans(self, labels: Collection[object], known: tuple[bytes, ...] | None) -> bool:
-        """Return whether labels are the truth values alone, and not class names that are listed."""
-        if self._are_names or not all(label in BOOLEANS for label in labels):
-            return False
-        return known is None or not all(os.fsencode(str(label)) in known for label in labels)
 
     def _warn_of_two_meanings(self, names: Sequence[str]) -> None:
         """Warn of integers that were found among the names, and could as well be class numbers, other ones."""
