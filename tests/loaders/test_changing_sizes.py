@@ -7,15 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from photo_folder import photo, write_folder
 from PIL import Image
 from served_steps import as_step, join, serve_steps
 
-from penstock.loaders import ByUpdate, LoaderError, PatchBudget, create_loader, mix
-from penstock.loaders.front.choose_order import Blocks
+from penstock.loaders import ByUpdate, LoaderError, PatchBudget, create_loader
 from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_eval, imagenet_train
 
@@ -197,33 +195,6 @@ def test_an_evaluation_in_buckets_serves_each_image_once_in_its_aspect(tmp_path:
     square, wide, tall = (torch.Size(size) for size in BUCKETS)
     expected = [(square, [2, 5]), (square, [8]), (wide, [1, 4]), (wide, [7]), (tall, [0, 3]), (tall, [6])]
     assert served == expected
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"sizes": {0: 32}}, "buckets are sizes for all epochs: leave out sizes"),
-        ({"pipeline": (imagenet_train(32), imagenet_train(24))}, "several views have a size each"),
-        ({"pipeline": imagenet_train(32, rotate90=0.5)}, r"rotate90 needs a square size, got \(24, 40\)"),
-        ({"transform": np.negative}, "transform needs one size for all batches: .* a changing batch_size"),
-        ({"weights": "balanced"}, "buckets serve each sample once: leave out shuffle='blocks', weights and mix"),
-        ({"shuffle": Blocks()}, "buckets serve each sample once"),
-        ({"batch_size": 47, "drop_last": True}, r"never fills from the \d+ samples of bucket"),
-        ({"batch_size": {0: 4, 1: 3}, "pipeline": imagenet_train(32, mixup=0.1)}, "batch_size must be even.*got 3"),
-        ({"pad": False, "rank": 0, "world_size": 2}, "buckets on several ranks need padding"),
-    ],
-    ids=str,
-)
-def test_what_buckets_cannot_do_is_refused_in_one_line(photos: Path, settings: dict[str, Any], words: str) -> None:
-    defaults = {"buckets": BUCKETS, "batch_size": 4, "dtype": torch.float32}
-    with pytest.raises(ValueError, match=words) as caught:
-        open_loader(photos, **{**defaults, **settings})
-    assert "\n" not in str(caught.value)
-
-
-def test_a_mixture_cannot_be_served_in_buckets(photos: Path) -> None:
-    with pytest.raises(ValueError, match="buckets serve each sample once"):
-        open_loader(mix({"photos": (photos, 1.0)}), buckets=BUCKETS, batch_size=4)
 
 
 def test_slots_have_room_for_the_largest_batch(photos: Path) -> None:

@@ -43,22 +43,6 @@ def test_numbers_are_those_of_classes() -> None:
     assert drawn(["cat", "dog"], {np.int64(1): 1.0}) == {"cat": 0, "dog": 400}
 
 
-@pytest.mark.parametrize(
-    ("names", "weights", "message"),
-    [
-        (["cat", "dog"], {"cat": 1.0, 0: 2.0}, "name one class twice, as 'cat' and as 0"),
-        (["cat", "dog"], {("cat",): 1.0}, "must name classes of the data"),
-        (["cat", "dog"], {0.0: 1.0}, "must name classes of the data"),
-        (["cat", "dog"], {True: 1.0}, "must name classes of the data"),
-        (["cat", "dog"], {"cat": "much"}, "weight of class 'cat' must be a number, got 'much'"),
-        (["cat", "dog"], [1e308] * COUNT, "their sum must be finite"),
-    ],
-)
-def test_weights_that_say_nothing_clear_are_refused(names: list[Any], weights: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        drawn(names, weights)
-
-
 def test_a_number_that_is_the_name_of_another_class_is_refused() -> None:
     with pytest.raises(ValueError, match="number 1, and the class called '1' is number 0: write the names"):
         drawn(["1", "3"], {1: 1.0}, ["1", "3"])

@@ -108,12 +108,6 @@ def test_samples_of_containers_have_the_container_in_their_path(tmp_path: Path) 
     assert serve(open_loader((images, np.zeros(2, np.int64))))[0] == ["array[0]", "array[1]"]
 
 
-def test_iterators_are_refused(flat: Path) -> None:
-    for iterator in (flat.glob("*.jpg"), map(str, flat.iterdir())):
-        with pytest.raises(ValueError, match=r"a source cannot be this \w+: pass list\(...\) of it"):
-            open_loader(iterator)
-
-
 def test_predictions_to_a_table(flat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The example of the guide runs as it stands, but for the folder."""
     text = (Path(__file__).parents[2] / "docs" / "guides" / "inference.md").read_text("utf-8")

@@ -13,7 +13,7 @@ import torch
 from served_steps import Step, as_steps, join, serve_steps
 from transform_functions import ByName, Module, from_global_state, jitter, mean, roll
 
-from penstock.loaders import Blocks, ByUpdate, LoaderError, PatchBudget, create_loader
+from penstock.loaders import Blocks, ByUpdate, PatchBudget, create_loader
 from penstock.loaders.front.loader import Batch, Loader
 from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train
 
@@ -146,18 +146,6 @@ def test_the_streams_are_what_they_are_asked_to_be(streams: dict[str, list[Step]
     assert [view.values.size for view in views] == [3 * size for size in (32 * 32, 32 * 32, 16 * 24, 20 * 20)]
 
 
-def test_a_state_of_another_order_is_refused(photos: Path) -> None:
-    with open_loader(photos, "blocks") as blocks, open_loader(photos, "weights") as weights:
-        old = {**blocks.state_dict(), "sampler": "blocks-1 of 4 in groups of 8"}
-        for loader, state, words in (
-            (weights, blocks.state_dict(), "sampler='blocks-2 of 4 in groups of 8 over 4 lanes'"),
-            (blocks, old, r"E-STATE.*sampler='blocks-1 of 4 in groups of 8', this loader 'blocks-2"),
-            (blocks, weights.state_dict(), "weighted-1"),
-        ):
-            with pytest.raises(LoaderError, match=words):
-                loader.load_state_dict(state)
-
-
 def test_augmentations_of_a_sample_that_comes_twice_differ(photos: Path) -> None:
     only_one = {"weights": [1.0] + [0.0] * (NUM_PHOTOS - 1), "epoch_samples": 8}
     pipeline = imagenet_train(24, scale=(1, 1), ratio=(1, 1), flip=0.0, color_jitter=(0.4, 0.4, 0.4, 0.1))
@@ -189,11 +177,8 @@ def test_the_settings_are_seen_in_the_pixels(photos: Path) -> None:
     assert len(np.unique(first("turned").turns)) > 1
 
 
-def test_a_cache_is_refused_for_16_bits(photos: Path) -> None:
-    deep, cache = ImagePipeline(size=(16, 16), depth=16), photos.with_suffix(".h5")
-    for settings in ({"backend": "hdf5", "cache": cache}, {"backend": "dali", "cache": cache}):
-        with pytest.raises(ValueError, match="depth=16 needs the image files"):
-            create_loader(photos, pipeline=deep, batch_size=4, **settings)
+def test_16_bits_of_8_are_served(photos: Path) -> None:
+    deep = ImagePipeline(size=(16, 16), depth=16)
     with create_loader(photos, pipeline=deep, batch_size=4, dtype=torch.uint16, shuffle=False, workers=2) as loader:
         images = next(loader.batches()).images
     assert images.dtype == torch.uint16

@@ -92,10 +92,8 @@ def test_a_fault_of_a_transform_names_the_sample(workers: dict[str, Any], fault:
         assert "the line that errors name" in "".join(str(caught.value.__cause__)) or not workers["workers"]
 
 
-def test_transforms_that_cannot_work_are_refused(photos: Path) -> None:
+def test_a_transform_that_raises_is_refused_with_its_line(photos: Path) -> None:
     for transform, message in (
-        (3, "transform must be a function of an image, got 3"),
-        ([mean, mean], r"transform must be one function, or one per view \(1\), got 2"),
         (
             lambda image: image.nothing,
             r"transform raised AttributeError: .* \(test_own_transform.py:\d+\) for an image of uint8",
@@ -104,12 +102,9 @@ def test_transforms_that_cannot_work_are_refused(photos: Path) -> None:
             lambda image: {}["x" * 100_000],
             r"transform raised KeyError: 'xxx.{190,200}xxx' \(test_own_tr.{,20}\) for an image",
         ),
-        (lambda image: None, "must return one tensor or array of numbers, got NoneType"),
     ):
         with pytest.raises(ValueError, match=message):
             open_loader(photos, transform=transform)
-    with pytest.raises(ValueError, match=r"augmentations need uint8 \[h, w, 3\], and transform returns float32 \[3\]"):
-        open_loader(photos, transform=mean, pipeline=imagenet_train(8, erasing=0.5))
     with pytest.warns(UserWarning, match="different results for the same image and random state"):
         OwnTransform(from_own_state, Part((8, 8, 3)))
 
@@ -189,11 +184,7 @@ def test_a_batch_transform_is_called_at_last(photos: Path) -> None:
         assert torch.equal(first_labels, labels + 100)
         assert 0 <= (first - images).min() < (first - images).max() < 1.001
     assert not torch.equal(runs[0][0][0] - plain[0][0], runs[0][1][0] - plain[1][0])
-    for function, message in (
-        (lambda images, labels: (images[1:], labels), "batch_transform must keep the 6 rows of a batch, got 5"),
-        (lambda images, labels: images.nothing, r"batch_transform raised AttributeError: .*\(test_own_tr.*:\d+\)"),
-    ):
-        with open_loader(photos, batch_transform=function) as loader, pytest.raises(LoaderError, match=message):
-            next(iter(loader))
-    with pytest.raises(ValueError, match="batch_transform must be a function of"):
-        open_loader(photos, batch_transform=3)
+    words = r"batch_transform raised AttributeError: .*\(test_own_tr.*:\d+\)"
+    loader = open_loader(photos, batch_transform=lambda images, labels: images.nothing)
+    with loader, pytest.raises(LoaderError, match=words):
+        next(iter(loader))

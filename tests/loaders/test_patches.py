@@ -13,10 +13,10 @@ import torch
 from photo_folder import photo, write_folder
 from PIL import Image
 
-from penstock.loaders import ByUpdate, LoaderError, PatchBudget, create_loader
+from penstock.loaders import LoaderError, PatchBudget, create_loader
 from penstock.loaders.front.loader import Batch, Loader
 from penstock.loaders.make.python_rows import PythonRows
-from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train, timm_a2
+from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train
 from penstock.pipelines.native.library import native_library
 
 MEAN, STD = (0.5, 0.25, 0.75), (0.5, 1.0, 0.25)
@@ -191,48 +191,6 @@ def test_padding_is_zero_where_a_slot_held_a_larger_image_before(many_aspects: P
 def open_with(source: Any, **settings: Any) -> Loader:
     defaults = {"patches": PatchBudget(size=8, sequence_lengths=16), "batch_size": 4, "workers": 0}
     return create_loader(source, **{**defaults, **settings})
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"patches": 16}, r"patches must be a PatchBudget\(...\), got 16"),
-        ({"buckets": [224]}, "patches have a size for each batch: leave out buckets"),
-        ({"sizes": {0: 32}}, "leave out sizes and batch_size by epoch"),
-        ({"batch_size": ByUpdate({0: 8})}, "leave out batch_size by epoch"),
-        ({"transform": np.negative}, "leave out transform"),
-        ({"patches": PatchBudget(tokens=600)}, "batch_size follows from tokens=600: leave one of them out"),
-        ({"pipeline": [imagenet_train()] * 2}, "patches need a single view, got 2"),
-        ({"pipeline": ImagePipeline(crop="letterbox")}, "patches need crop='random_resized', .*, got 'letterbox'"),
-        ({"pipeline": ImagePipeline(crop="center", shorter_side=64)}, "without shorter_side"),
-        ({"pipeline": timm_a2()}, "patches cannot be augmented beyond crop and flips"),
-        ({"pipeline": imagenet_train(rotate90=0.5)}, "leave out augmentations and rotate90"),
-        ({"batch_size": 13}, "a global batch of 13 never fills from 12 samples"),
-        ({"rank": 0, "world_size": 2, "pad": False, "drop_last": False}, "patches on several ranks need padding"),
-    ],
-    ids=str,
-)
-def test_what_patches_cannot_do_is_refused_in_one_line(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words) as caught:
-        open_with(write_folder(tmp_path / "photos", 12), **settings)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"size": 0}, "size must be from 1 to 256, got 0"),
-        ({"sequence_lengths": ()}, r"sequence_lengths must be 1 to 64 numbers, got \(\)"),
-        ({"sequence_lengths": (16, "a")}, "sequence_lengths must be an integer, got 'a'"),
-        ({"sequence_lengths": 0}, "sequence_lengths must be from 1 to 65536, got 0"),
-        ({"tokens": 500}, "tokens must hold an image of the longest sequence, 576, got 500"),
-        ({"max_ratio": 0}, "max_ratio must be above 0, got 0"),
-    ],
-    ids=str,
-)
-def test_budgets_that_make_no_sense_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        PatchBudget(**settings)
 
 
 def test_a_state_of_patches_names_them_and_refuses_others(tmp_path: Path) -> None:

@@ -91,18 +91,3 @@ def test_augmentations_of_a_view_are_drawn_for_it(photos: Path) -> None:
         plain, first, second = next(loader.batches()).images
     assert not torch.equal(plain, first)
     assert not torch.equal(first, second)
-
-
-def test_views_that_cannot_be_together_are_refused(photos: Path) -> None:
-    with pytest.raises(ValueError, match=r"exif must be the same for all views, got \['ignore', 'apply'\]"):
-        open_loader(photos, pipeline=[imagenet_train(8), imagenet_train(8, exif="apply")])
-    with pytest.raises(ValueError, match="mixup and cutmix need a single view"):
-        open_loader(photos, pipeline=[imagenet_train(8), imagenet_train(8, mixup=0.2)])
-    with pytest.raises(ValueError, match="must have 1 to 256 views, got 0"):
-        open_loader(photos, pipeline=[])
-    with pytest.raises(ValueError, match=r"one for each view, got .*: call it, pipeline=imagenet_train\(\)"):
-        open_loader(photos, pipeline=[imagenet_train(8), imagenet_train])
-    with open_loader(photos) as loader:
-        state = loader.state_dict()
-    with open_loader(photos, pipeline=VIEWS[:2]) as other, pytest.raises(LoaderError, match="the state has views="):
-        other.load_state_dict(state)

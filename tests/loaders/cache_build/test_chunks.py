@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import signal
 import textwrap
 import threading
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 from faulty_source import FaultySource, run_out_of_memory
 from forked_commands import Commands
-from processes import child_pids, eventually, fork_server_pid
+from processes import child_pids, eventually
 
 from penstock.loaders.cache_build import chunks as build_chunks
 from penstock.loaders.cache_build.chunks import Chunk, encode_in_order
@@ -94,25 +93,6 @@ def test_a_program_that_leaves_a_build_open_ends(commands: Commands, tmp_path: P
     """)
     program.write_text(text)
     assert commands.run(script=program)[0] == 0
-
-
-def leaves_ctrl_c_to_its_parent(pid: int) -> bool:
-    ignored = re.search(r"SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
-    return bool(ignored and int(ignored[1], 16) >> (signal.SIGINT - 1) & 1)
-
-
-def test_signals_to_a_whole_job_are_the_builders_affair() -> None:
-    """A worker that heeded them, or let jpegtran do so, would store images as what they are not."""
-    chunks = encode_in_order(FaultySource(400, {}, delay_s=0.002), Encoding(), 0, 400, 2)
-    kept = dict(next(chunks).kept)
-    assert eventually(lambda: all(map(leaves_ctrl_c_to_its_parent, child_pids())))  # the second one starts still
-    for pid in [fork_server_pid(), *child_pids()]:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            os.kill(pid, number)
-    for chunk in chunks:
-        kept.update(chunk.kept)
-    assert kept == {}
-    assert eventually(lambda: not child_pids())
 
 
 def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,11 +217,6 @@ def test_each_policy_is_about_its_own(on_bad_sample: str, on_repaired: str) -> N
             policy.judge((entry(code),), EpochLedger(0), backend="torch", rank=0)
 
 
-def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match="on_repaired must be one of count, raise, replace, ignore, got 'drop'"):
-        BadSamplePolicy(on_repaired="drop")
-
-
 def test_the_list_of_repairs_has_an_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "MAX_REPAIRS", 4)
     with open_loader(folder) as loader:

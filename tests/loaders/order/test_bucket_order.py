@@ -115,21 +115,6 @@ def test_each_bucket_is_shuffled_by_itself() -> None:
     assert np.count_nonzero(first == second) < 10
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({}, r"a global batch of 12 never fills from the 1 sample of bucket \(192, 256\): lower batch_size, leave the"),
-        ({"world_size": 4, "batch_size": 8}, r"32 never fills from the 1 sample of bucket"),
-        ({"drop_last": False, "pad": False, "world_size": 2}, "buckets on several ranks need padding"),
-    ],
-    ids=str,
-)
-def test_buckets_that_cannot_be_served_are_refused(settings: dict[str, Any], words: str) -> None:
-    order, _ = bucketed([40, 1])
-    with pytest.raises(ValueError, match=words):
-        Schedule(**{"n": 41, "batch_size": 12, "order": order, **settings})
-
-
 def test_ranks_without_a_sample_of_a_short_batch_have_padding() -> None:
     order, _ = bucketed([40, 1])
     ranks = [Schedule(n=41, batch_size=4, rank=r, world_size=4, order=order, drop_last=False) for r in range(4)]

@@ -161,43 +161,12 @@ def test_balanced_weights_give_each_class_its_share() -> None:
         assert abs((draws >= 90).mean() - share) < 0.015, weights
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([1.0] * 3, "shape \\[100\\]"),
-        ([-1.0] * 100, "at least 0"),
-        ([0.0] * 100, "not all 0"),
-        ([float("nan")] * 100, "finite"),
-        ({"cat": 1}, "'many', 'few'"),
-        ({"many": -1}, "at least 0"),
-        ({}, "above 0"),
-        ("equal", "'balanced'"),
-        ([object()] * 100, "'balanced'"),
-    ],
-)
-def test_weights_that_cannot_work_are_refused(weights: object, message: str) -> None:
-    source = ArraySource(np.zeros((100, 2, 2, 3), np.uint8), [0] * 90 + [1] * 10, classes=["many", "few"])
-    with pytest.raises(ValueError, match=message):
-        choose_order(source, True, 0, weights)
-
-
 def test_blocks_of_data_sorted_by_class_are_warned_of() -> None:
     images = np.zeros((3000, 1, 1, 3), np.uint8)
     with pytest.warns(UserWarning, match="few classes"):
         choose_order(ArraySource(images, np.arange(3000) // 100), Blocks(), 0)
     for mixed in (np.arange(3000) % 2, np.zeros(3000, np.int64)):  # of two classes, and of one alone
         choose_order(ArraySource(images, mixed), Blocks(), 0)  # warnings are errors here
-
-
-def test_orders_that_exclude_each_other_are_refused() -> None:
-    source = ArraySource(np.zeros((4, 2, 2, 3), np.uint8), [0, 0, 1, 1])
-    for shuffle in (False, Blocks()):
-        with pytest.raises(ValueError, match="leave out shuffle"):
-            choose_order(source, shuffle, 0, "balanced")
-    with pytest.raises(ValueError, match="epoch_samples needs weights"):
-        choose_order(source, True, 0, None, 7)
-    with pytest.raises(ValueError, match="group must be at least 1"):
-        Blocks(group=0)
 
 
 # ---- mixtures ----

@@ -140,12 +140,6 @@ def test_a_state_of_an_earlier_version_opens(photos: Path) -> None:
             assert loader.state_dict()["position"] == 8
 
 
-@pytest.mark.parametrize("value", [None, "x", [], {}])
-def test_a_pipeline_that_is_none_is_refused(photos: Path, value: object) -> None:
-    with open_loader(photos) as loader, pytest.raises(LoaderError, match="E-STATE"):
-        loader.load_state_dict({**state_after(photos, 2), "pipeline": value})
-
-
 # ---- numbers of numpy's ----
 
 

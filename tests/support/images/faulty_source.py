@@ -62,8 +62,9 @@ class OpenFifo:
             file.read()
 
 
-def segfault() -> None:
-    os.kill(os.getpid(), signal.SIGSEGV)
+def strike(number: int) -> None:
+    """Send a signal to the process that reads."""
+    os.kill(os.getpid(), number)
     time.sleep(60)  # the signal may be taken by another thread of this process, a moment later
 
 

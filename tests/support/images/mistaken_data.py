@@ -13,12 +13,23 @@ import torch
 from photo_folder import photo, write_folder
 from tar_files import END, entry, write_tar
 from torch.utils.data import RandomSampler, TensorDataset
+from transform_functions import mean
 
 from penstock import loaders, pipelines
+from penstock.loaders.order.permutation import Permutation
+from penstock.loaders.order.schedule import Schedule
 from penstock.pipelines import imagenet_train, presets
 from penstock.pipelines.errors import LoaderError
 
+HARMFUL = ("astype('int64')", "chmod 777", "rm -r")  # what no message may advise
 SMALL: dict[str, Any] = {"pipeline": imagenet_train(16), "batch_size": 4, "workers": 0}
+SETTINGS: dict[str, Any] = {
+    "BLOCKS": loaders.Blocks(samples=4, group=8),
+    "BUCKETS": [(32, 32), (24, 40), (40, 24)],
+    "PATCHES": loaders.PatchBudget(size=8, sequence_lengths=16),
+    "VIEWS": (imagenet_train(32), imagenet_train(24)),
+    "DEEP": pipelines.ImagePipeline(size=(16, 16), depth=16),
+}
 ROWS = [f"photos/class{n % 3}/{n:04d}.jpg,class{n % 3}\n" for n in range(12)]
 TABLES = {
     "labels.csv": ["path,label\n", *ROWS],
@@ -129,6 +140,16 @@ def create_loader(*sources: Any, **options: Any) -> Any:
     return loaders.create_loader(*sources, **{"batch_size": 2, **options})
 
 
+def loader(**options: Any) -> Any:
+    """A loader of the photos."""
+    return create_loader("photos", **options)
+
+
+def cached(**options: Any) -> Any:
+    """A loader of the photos by way of a cache that is to be built."""
+    return loader(**{"backend": "hdf5", "cache": "never.h5", **options})
+
+
 def serve(source: Any = "photos", **options: Any) -> None:
     """Serve an epoch."""
     with loaders.create_loader(source, **{**SMALL, **options}) as loader:
@@ -150,8 +171,9 @@ def resume(saved: Any, source: Any = "photos", **options: Any) -> None:
 
 def names() -> dict[str, Any]:
     """What the code of mistakes may name."""
-    mine: list[Any] = [create_loader, serve, state, resume, Half, Own, MapStyle, Path, RandomSampler, TensorDataset]
-    found = {each.__name__: each for each in mine}
+    mine: list[Any] = [create_loader, loader, cached, serve, state, resume, Half, Own, MapStyle, mean]
+    mine += [Path, RandomSampler, TensorDataset, Permutation, Schedule]
+    found = {each.__name__: each for each in mine} | SETTINGS
     images, paths = np.zeros((6, 8, 8, 3), np.uint8), sorted(map(str, Path("photos").rglob("*.jpg")))
     data = {"images": images, "labels": np.arange(6) % 3, "paths": paths, "dataset": TensorDataset(torch.arange(9))}
     public = {"SMALL": SMALL} | {name: getattr(loaders, name) for name in loaders.__all__} | vars(pipelines)
@@ -171,3 +193,12 @@ def what_is_said(mistake: str) -> str:
         except (ValueError, TypeError) as error:
             return f"{type(error).__name__}: {error}"
     return " ".join(f"{type(each.message).__name__}: {each.message}" for each in warned)
+
+
+def check_said(mistake: str, words: str) -> None:
+    """Check that a line of code is told all `words`, which "|" separates, in one short line without harmful advice."""
+    said = what_is_said(mistake)
+    assert [word for word in words.split("|") if word not in said] == [], said
+    assert said.isprintable(), said
+    assert len(said) < 700
+    assert not any(advice in said for advice in HARMFUL)

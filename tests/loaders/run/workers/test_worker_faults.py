@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
-import random
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -20,10 +19,10 @@ from typing import Any
 import faulty_source
 import pytest
 import torch
-from faulty_source import FaultySource, SlowToArrive
+from faulty_source import FaultySource
 from forked_commands import Commands
 from numbered_dataset import Numbered
-from processes import child_pids, eventually, fork_server_pid, in_time, worker_pids
+from processes import child_pids, eventually, in_time, worker_pids
 
 from penstock.loaders import DataLoader, LoaderError, create_loader
 from penstock.loaders.front.loader import Loader
@@ -63,40 +62,7 @@ def nothing_left(loader: Loader) -> Iterator[None]:
     assert eventually(lambda: not child_pids())
 
 
-def check_worker_error(error: LoaderError, signal_name: str, pid: int) -> None:
-    assert (error.code, error.exit_code, error.worker) == ("E-WORKER", 5, pid)
-    assert f"killed by {signal_name}" in error.cause
-    assert error.sample is not None
-    assert 0 <= error.sample < NUM_PHOTOS
-    assert error.path is not None
-    assert "\n" not in str(error)
-
-
 # ---- killed from outside ----
-
-
-@pytest.mark.parametrize(("number", "trials"), [(signal.SIGKILL, 8), (signal.SIGSEGV, 2)], ids=str)
-def test_a_worker_that_is_killed_at_any_moment_is_named(photos: Path, number: signal.Signals, trials: int) -> None:
-    draw = random.Random(number)
-    for trial in range(trials):
-        loader = open_loader(photos, prefetch=1 + trial % 3)
-        with nothing_left(loader):
-            stream = forever(loader)
-            for _ in range(draw.randrange(1, 12)):
-                next(stream)
-            victim = draw.choice(sorted(worker_pids()))
-            killed_s = []
-
-            def kill(pid: int = victim, killed_s: list[float] = killed_s) -> None:
-                killed_s.append(time.monotonic())
-                os.kill(pid, number)
-
-            timer = threading.Timer(draw.uniform(0, 0.05), kill)
-            timer.start()
-            _, error = served_until_error(stream)
-            assert in_time(killed_s[0])
-            timer.join()
-            check_worker_error(error, number.name, victim)
 
 
 def test_a_new_loader_resumes_after_a_lost_worker(photos: Path) -> None:
@@ -117,53 +83,6 @@ def test_a_new_loader_resumes_after_a_lost_worker(photos: Path) -> None:
         heir.load_state_dict(state)
         served += [batch.index.tolist() for batch in heir.batches()]
     assert served == expected
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda s: s.name)
-def test_a_worker_lost_before_its_first_sample_is_named(number: signal.Signals) -> None:
-    loader = open_loader(SlowToArrive(NUM_PHOTOS, {}), shuffle=False, watchdog_s=1.0)
-    with nothing_left(loader):
-        timer = threading.Timer(0.5, lambda: [os.kill(pid, number) for pid in worker_pids()])
-        timer.start()
-        with pytest.raises(LoaderError) as caught:
-            list(loader)
-        timer.join()
-    error = caught.value
-    assert error.code == ("E-WORKER" if number == signal.SIGKILL else "E-TIMEOUT")
-    assert error.sample in (0, 4)  # of the first batch, or of the second worker's
-    assert number.name in error.cause
-    if number == signal.SIGKILL:
-        assert "before its first sample" in error.cause
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_killed_worker_that_was_forked_is_named(photos: Path) -> None:
-    """torch's handler of SIGCHLD would raise a bare RuntimeError wherever the consumer is."""
-    before = child_pids()
-    loader = open_loader(photos, start_method="fork")
-    with nothing_left(loader):
-        stream = forever(loader)
-        next(stream)
-        victim = min(child_pids() - before)
-        os.kill(victim, signal.SIGKILL)
-        time.sleep(0.2)  # here it would be raised
-        with pytest.raises(LoaderError) as caught:
-            list(itertools.islice(stream, 100))
-    check_worker_error(caught.value, "SIGKILL", victim)
-
-
-def test_a_lost_fork_server_is_an_error_and_the_next_loader_starts_another(photos: Path) -> None:
-    loader = open_loader(photos)
-    with nothing_left(loader):
-        stream = forever(loader)
-        next(stream)
-        os.kill(fork_server_pid(), signal.SIGKILL)
-        with pytest.raises(LoaderError) as caught:
-            list(itertools.islice(stream, 1000))
-        assert caught.value.code == "E-WORKER"
-        assert "lost with its fork server" in caught.value.cause
-    with open_loader(photos) as again:
-        assert len(list(again)) == len(again)
 
 
 def test_a_lock_that_died_with_a_worker_does_not_block_close(photos: Path) -> None:
@@ -191,26 +110,6 @@ def test_close_waits_for_the_threads_that_hold_semaphores(photos: Path, monkeypa
 
 
 # ---- signals that a batch system sends to all processes of a job ----
-
-
-def test_workers_and_their_server_outlast_them(photos: Path) -> None:
-    """The parent may want to finish a step and save, for which it needs batches."""
-    with open_loader(photos) as undisturbed:
-        expected = [batch.index.tolist() for batch in undisturbed.batches()]
-    with open_loader(photos) as loader, DataLoader(Numbered(30), 2, num_workers=1, persistent_workers=True) as plain:
-        stream, numbers = loader.batches(), iter(plain)
-        served, counted = [next(stream).index.tolist()], next(numbers).tolist()
-        workers = child_pids()
-        assert len(workers) == 3
-        for pid in [fork_server_pid(), *workers]:
-            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-                os.kill(pid, number)
-        served += [batch.index.tolist() for batch in stream]
-        for batch in numbers:
-            counted += batch.tolist()
-        assert child_pids() == workers
-    assert served == expected
-    assert counted == list(range(30))
 
 
 def test_what_is_not_a_worker_is_terminated_as_usual(photos: Path) -> None:
@@ -248,27 +147,6 @@ def test_a_program_that_dies_of_sigterm_leaves_nothing(
 # ---- stopped, blocked ----
 
 
-@pytest.mark.parametrize("busy", [True, False], ids=["in a batch", "between two batches"])
-def test_a_stopped_worker_is_named_within_the_watchdogs_time(photos: Path, busy: bool) -> None:
-    loader = open_loader(photos, watchdog_s=1.0)
-    with nothing_left(loader):
-        stream = forever(loader)
-        next(stream)
-        if not busy:
-            time.sleep(0.3)
-        victim = max(worker_pids())
-        os.kill(victim, signal.SIGSTOP)
-        started = time.monotonic()
-        with pytest.raises(LoaderError) as caught:
-            list(itertools.islice(stream, 100))
-        assert in_time(started)
-    error = caught.value
-    assert (error.code, error.exit_code, error.worker) == ("E-TIMEOUT", 6, victim)
-    assert "SIGSTOP" in error.cause
-    assert error.sample is not None
-    assert error.path is not None
-
-
 @pytest.mark.parametrize("drop_in", [False, True], ids=["Loader", "DataLoader"])
 def test_a_program_that_was_stopped_as_a_whole_was_not_silent(photos: Path, drop_in: bool) -> None:
     """After Ctrl-Z and `fg` the clock has moved on, and no worker has: all of them stood still."""
@@ -295,26 +173,6 @@ def test_a_program_that_was_stopped_as_a_whole_was_not_silent(photos: Path, drop
 
 
 # ---- the source's own faults ----
-
-
-@pytest.mark.parametrize(
-    ("fault", "words", "samples"),
-    [
-        (faulty_source.segfault, "killed by SIGSEGV", [0, 21]),
-        (faulty_source.exit_quietly, "exited with 3", [17]),
-        (faulty_source.leave_by_system_exit, "exited with 4", [17]),
-    ],
-)
-def test_a_source_that_ends_its_process_is_named_by_the_very_sample(
-    fault: Callable[[], None], words: str, samples: Sequence[int]
-) -> None:
-    for sample in samples:
-        source = FaultySource(NUM_PHOTOS, {sample: fault})
-        with open_loader(source, seed=sample) as loader, pytest.raises(LoaderError) as caught:
-            list(loader)
-        error = caught.value
-        assert (error.code, error.sample, error.path) == ("E-WORKER", sample, b"memory/%d.jpg" % sample)
-        assert words in error.cause
 
 
 @pytest.mark.parametrize("workers", [0, 2])

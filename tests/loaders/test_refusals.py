@@ -1,0 +1,157 @@
+"""Settings and states that a loader refuses: (a line of code, words of what is said), one line for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mistaken_data import check_said, write_mistakes
+
+from penstock.loaders import Encoding, open_source
+from penstock.loaders.cache_build.build import build_cache
+
+SIZES = {
+    "loader(buckets=[])": "buckets must be a list of 1 to 256 sizes",
+    "loader(buckets=(224, 'a'))": "buckets must be an integer, got 'a'",
+    "loader(buckets=[(224, 0)])": "buckets (width) must be from 1 to 16384, got 0",
+    "loader(buckets=[(224, 224, 3)])": "buckets must be (height, width)",
+    "loader(buckets=[9, (192, 256), (96, 128)])": "must differ in aspect, got (192, 256) and (96, 128)",
+    "loader(buckets=BUCKETS, sizes={0: 32})": "buckets are sizes for all epochs: leave out sizes",
+    "loader(buckets=BUCKETS, pipeline=VIEWS)": "several views have a size each",
+    "loader(buckets=BUCKETS, pipeline=imagenet_train(32, rotate90=0.5))": "a square size, got (24, 40)",
+    "loader(buckets=BUCKETS, transform=np.negative)": "one size for all batches|a changing batch_size",
+    "loader(buckets=BUCKETS, weights='balanced')": "leave out shuffle='blocks', weights and mix",
+    "loader(buckets=BUCKETS, shuffle=Blocks())": "buckets serve each sample once",
+    "create_loader(mix({'a': ('photos', 1.0)}), buckets=BUCKETS)": "buckets serve each sample once",
+    "loader(buckets=BUCKETS, batch_size=12)": "a global batch of 12 never fills from the|of bucket (32, 32): lower",
+    "loader(buckets=BUCKETS, batch_size=3, rank=0, world_size=4)": "12 never fills from the",
+    "loader(buckets=BUCKETS, pad=False, drop_last=False, rank=0, world_size=2)": "on several ranks need padding",
+    "loader(sizes={1: 128})": "sizes must say what holds from epoch 0 on, got {1: 128}",
+    "loader(sizes={0: 0})": "sizes must be from 1 to 16384, got 0",
+    "loader(batch_size={3: 8})": "batch_size must say what holds from epoch 0 on",
+    "loader(batch_size={0: 0})": "batch_size must be at least 1, got 0",
+    "loader(batch_size={-1: 8, 0: 8})": "batch_size (epoch) must be from 0 to",
+    "loader(batch_size={0: 4, 1: 3}, pipeline=imagenet_train(32, mixup=0.1))": "must be even|got 3",
+    "loader(patches=16)": "patches must be a PatchBudget(...), got 16",
+    "loader(patches=PATCHES, buckets=[224])": "patches have a size for each batch: leave out buckets",
+    "loader(patches=PATCHES, sizes={0: 32})": "leave out sizes and batch_size by epoch",
+    "loader(patches=PATCHES, batch_size=ByUpdate({0: 8}))": "leave out batch_size by epoch",
+    "loader(patches=PATCHES, transform=np.negative)": "leave out transform",
+    "loader(patches=PatchBudget(tokens=600))": "batch_size follows from tokens=600: leave one",
+    "loader(patches=PATCHES, pipeline=VIEWS)": "patches need a single view, got 2",
+    "loader(patches=PATCHES, pipeline=ImagePipeline(crop='letterbox'))": "crop='random_resized', |, got 'letterbox'",
+    "loader(patches=PATCHES, pipeline=ImagePipeline(crop='center', shorter_side=64))": "without shorter_side",
+    "loader(patches=PATCHES, pipeline=timm_a2())": "cannot be augmented beyond crop and flips",
+    "loader(patches=PATCHES, pipeline=imagenet_train(rotate90=0.5))": "leave out augmentations and rotate90",
+    "loader(patches=PATCHES, batch_size=13)": "a global batch of 13 never fills from 12 samples",
+    "loader(patches=PATCHES, rank=0, world_size=2, pad=False, drop_last=False)": "on several ranks need padding",
+    "PatchBudget(size=0)": "size must be from 1 to 256, got 0",
+    "PatchBudget(sequence_lengths=())": "sequence_lengths must be 1 to 64 numbers, got ()",
+    "PatchBudget(sequence_lengths=(16, 'a'))": "sequence_lengths must be an integer, got 'a'",
+    "PatchBudget(sequence_lengths=0)": "sequence_lengths must be from 1 to 65536, got 0",
+    "PatchBudget(tokens=500)": "tokens must hold an image of the longest sequence, 576, got 500",
+    "PatchBudget(max_ratio=0)": "max_ratio must be above 0, got 0",
+}
+
+ORDERS = {
+    "loader(rank=0, world_size=7)": "never fills from 12 samples",
+    "loader(rank=1, world_size=1)": "rank must lie in",
+    "loader(rank=-1, world_size=1)": "rank must lie in",
+    "loader(rank=0, world_size=0)": "rank must lie in",
+    "loader(seed=2**64)": "seed must lie in",
+    "Schedule(n=0, batch_size=2)": "empty",
+    "Permutation.of_epoch(0, 0, 0)": "n must lie in",
+    "Permutation.of_epoch(-1, 0, 0)": "n must lie in",
+    "Permutation.of_epoch(2**62 + 1, 0, 0)": "n must lie in",
+    "loader(weights=[-1.0] * 12)": "at least 0",
+    "loader(weights=[0.0] * 12)": "not all 0",
+    "loader(weights=[float('nan')] * 12)": "finite",
+    "loader(weights=[1e308] * 12)": "their sum must be finite",
+    "loader(weights={'cat': 1})": "'class0', 'class1', 'class2'",
+    "loader(weights={'class0': -1})": "at least 0",
+    "loader(weights={})": "above 0",
+    "loader(weights='equal')": "'balanced'",
+    "loader(weights=[object()] * 12)": "'balanced'",
+    "loader(weights={'class0': 1.0, 0: 2.0})": "name one class twice, as 'class0' and as 0",
+    "loader(weights={('class0',): 1.0})": "must name classes of the data",
+    "loader(weights={0.0: 1.0})": "must name classes of the data",
+    "loader(weights={True: 1.0})": "must name classes of the data",
+    "loader(weights={'class0': 'much'})": "weight of class 'class0' must be a number, got 'much'",
+    "loader(weights='balanced', shuffle=False)": "leave out shuffle",
+    "loader(weights='balanced', shuffle=Blocks())": "leave out shuffle",
+    "Blocks(group=0)": "group must be at least 1",
+}
+
+PIPELINES = {
+    "loader(pipeline=[imagenet_train(8), imagenet_train(8, exif='apply')])": "all views, got ['ignore', 'apply']",
+    "loader(pipeline=[imagenet_train(8), imagenet_train(8, mixup=0.2)])": "mixup and cutmix need a single view",
+    "loader(pipeline=[])": "must have 1 to 256 views, got 0",
+    "loader(pipeline=[imagenet_train(8), imagenet_train])": "one for each view, got |: call it, pipeline=imagenet_t",
+    "loader(pipeline=DEEP, backend='hdf5', cache='deep.h5')": "depth=16 needs the image files",
+    "loader(pipeline=DEEP, backend='dali', cache='deep.h5')": "depth=16 needs the image files",
+    "loader(transform=3)": "transform must be a function of an image, got 3",
+    "loader(transform=[mean, mean])": "transform must be one function, or one per view (1), got 2",
+    "loader(transform=mean, pipeline=imagenet_train(8, erasing=0.5))": "need uint8 [h, w, 3], and |s float32 [3]",
+    "loader(batch_transform=3)": "batch_transform must be a function of",
+    "serve(batch_transform=lambda images, labels: (images[1:], labels))": "must keep the 4 rows of a batch, got 3",
+    "loader(on_repaired='drop')": "on_repaired must be one of count, raise, replace, ignore, got 'drop'",
+    "loader(patch=16)": "has no option patch: pass patches=",
+    "create_loader((path for path in paths))": "a source cannot be this generator: pass list(...) of it",
+    "create_loader(map(str, paths))": "a source cannot be this map: pass list(...) of it",
+}
+
+CACHES = {
+    "cached(wrkers=3)": "no option wrkers",
+    "cached(batch_size=13)": "batch",
+    "cached(decoder='fast')": "decoder must be one of",
+    "cached(encoding='raw')": "encoding must be an Encoding",
+    "cached(on_bad_sample='ignore')": "on_bad_sample",
+    "cached(cache='raw.h5', encoding=Encoding())": "E-STALE|raw, lossy: shorter side 40, requested is jpeg, lossless",
+    "create_loader('raw.h5', backend='hdf5', cache='never.h5')": "already a cache",
+    "loader(cache='raw.h5')": "backend 'torch' has no option",
+    "loader(backend='hdf5', cache=True)": "cache must be a path",
+}
+
+STATES = {
+    "resume(state() | {'fingerprint': '0' * 32})": "E-STATE",
+    "resume(state() | {'samples': 13})": "E-STATE",
+    "resume(state() | {'seed': 8})": "E-STATE",
+    "resume(state() | {'shuffle': False})": "E-STATE",
+    "resume(state() | {'sampler': 'other-1'})": "E-STATE",
+    "resume(state() | {'version': 99})": "E-STATE",
+    "resume(state() | {'epoch': -1})": "E-STATE",
+    "resume(state() | {'epoch': '0'})": "E-STATE",
+    "resume(state() | {'position': 13})": "E-STATE",
+    "resume(state() | {'position': 1.5})": "E-STATE",
+    "resume(state() | {'position': True})": "E-STATE",
+    "resume(state() | {'unknown': 1})": "E-STATE",
+    "resume({name: value for name, value in state().items() if name != 'seed'})": "E-STATE",
+    "resume(state() | {'pipeline': None})": "E-STATE",
+    "resume(state() | {'pipeline': 'x'})": "E-STATE",
+    "resume(state() | {'pipeline': []})": "E-STATE",
+    "resume(state() | {'pipeline': {}})": "E-STATE",
+    "resume(state(), pipeline=VIEWS)": "the state has views=",
+    "resume(state(sizes={0: 24, 1: (40, 32)}), sizes={0: 24, 1: 32})": "has size=[[0, [24, 24]], [1, [40, 32]]",
+    "resume(state(buckets=BUCKETS, batch_size=1), buckets=BUCKETS, batch_size=2, drop_last=False)": "1 then, 2 now",
+    "resume(state(buckets=BUCKETS, batch_size=1), buckets=BUCKETS[:2], batch_size=1)": "E-STATE|buckets-1",
+    "resume(state(patches=PATCHES), patches=PatchBudget(size=16), batch_size=1)": "the state has size={'patch': 8",
+    "resume(state(patches=PATCHES), patches=None)": "size={'patch': 8, 'lengths': [16], 'max_ratio': None}, ",
+    "resume(state(shuffle=BLOCKS), weights='balanced')": "sampler='blocks-2 of 4 in groups of 8 over 4 lanes'",
+    "resume(state(shuffle=BLOCKS) | {'sampler': 'blocks-1 of 4 in groups of 8'}, shuffle=BLOCKS)": "E-STATE|'blocks-2",
+    "resume(state(weights='balanced'), shuffle=BLOCKS)": "weighted-1",
+}
+REFUSALS = [each for table in (SIZES, ORDERS, PIPELINES, CACHES, STATES) for each in table.items()]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = write_mistakes(tmp_path_factory.mktemp("refusals"))
+    build_cache(open_source(made / "photos"), made / "raw.h5", Encoding(kind="raw", resize=40), workers=0)
+    return made
+
+
+@pytest.mark.parametrize(("call", "words"), REFUSALS, ids=[call for call, _ in REFUSALS])
+def test_it_is_refused_in_one_line(root: Path, monkeypatch: pytest.MonkeyPatch, call: str, words: str) -> None:
+    monkeypatch.chdir(root)
+    check_said(call, words)
+    assert not (root / "never.h5").exists()
