@@ -137,7 +137,9 @@ def _names(where: Where, rows: Rows) -> list[str]:
     return [os.path.relpath(path, where.folder) for path in rows.place(where.folder / "data")]
 
 
-def _text(suffix: str, delimiter: str, style: Callable[[Any], str]) -> Callable[[Where, Rows], Held]:
+def text_table(suffix: str, delimiter: str, style: Callable[[Any], str]) -> Callable[[Where, Rows], Held]:
+    """Write rows as a table of text, whose lists and objects are in this style."""
+
     def cell(value: Any) -> Any:
         if isinstance(value, (list, dict)):
             return style(value)
@@ -156,7 +158,9 @@ def _text(suffix: str, delimiter: str, style: Callable[[Any], str]) -> Callable[
 def _json_lines(where: Where, rows: Rows) -> Held:
     table = {"path": _names(where, rows)} | rows.columns
     lines = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-    lines[1:] = [{name: value for name, value in line.items() if value is not None} for line in lines[1:]]
+    for line in lines[1:]:
+        if line.get("label", 0) is None:
+            del line["label"]
     (where.folder / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return where.folder / "t.jsonl", {}
 
@@ -272,7 +276,7 @@ def _list_of_urls(where: Where, rows: Rows) -> Held:
 
 
 def _table_of_urls(where: Where, rows: Rows) -> Held:
-    path, _ = _text("csv", ",", json.dumps)(where, rows)
+    path, _ = text_table("csv", ",", json.dumps)(where, rows)
     return path, {"root": where.url, "local_cache": where.folder / "copy"}
 
 
@@ -374,8 +378,8 @@ ETAG = {
 
 # Kinds that hold rows with columns of any values.
 TABLES: dict[str, Callable[[Where, Rows], Held]] = {
-    "csv": _text("csv", ",", json.dumps),
-    "tsv": _text("tsv", "\t", str),  # lists as pandas writes them
+    "csv": text_table("csv", ",", json.dumps),
+    "tsv": text_table("tsv", "\t", str),  # lists as pandas writes them
     "jsonl": _json_lines,
     "parquet of paths": _parquet_of_paths,
     "feather": _feather,

@@ -5,18 +5,17 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as parquet
 import pytest
 import torch
 from photo_folder import photo
 from PIL import Image
+from source_kinds import TABLES, Rows, Where, text_table
 
 from penstock.loaders import Boxes, Column, Keypoints, Masks, create_loader, with_fields
 from penstock.loaders.data.sources.contract import Source
@@ -38,24 +37,20 @@ def png(number: int) -> bytes:
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> list[dict[str, Any]]:
-    """Return one row per sample, whose paths belong to tmp_path."""
+def rows(tmp_path: Path) -> Rows:
+    """Rows whose masks are files of tmp_path."""
     for number in range(N):
-        (tmp_path / f"{number}.jpg").write_bytes(photo(number))
         (tmp_path / f"{number}_mask.png").write_bytes(png(number))
-    return [
-        {
-            "image": f"{n}.jpg",
-            "label": n % 2,
-            "seg": f"{n}_mask.png",
-            "corners": BOXES[n],
-            "kinds": CLASSES[n],
-            "joints": POINTS[n],
-            "caption": f"photo, {n}",
-            "about": {"number": n},
-        }
-        for n in range(N)
-    ]
+    columns = {
+        "label": [n % 2 for n in range(N)],
+        "seg": [f"{n}_mask.png" for n in range(N)],
+        "corners": BOXES,
+        "kinds": CLASSES,
+        "joints": POINTS,
+        "caption": [f"photo, {n}" for n in range(N)],
+        "about": [{"number": n} for n in range(N)],
+    }
+    return Rows([photo(number) for number in range(N)], columns, [f"{n}.jpg" for n in range(N)])
 
 
 def named(data: Any, **others: Any) -> Source:
@@ -70,39 +65,22 @@ def named(data: Any, **others: Any) -> Source:
     )
 
 
-def write(rows: list[dict[str, Any]], tmp_path: Path, kind: str) -> Any:
-    as_text = [{k: v if isinstance(v, (str, int)) else json.dumps(v) for k, v in row.items()} for row in rows]
-    path = tmp_path / f"rows.{kind}"
-    if kind in ("csv", "tsv"):
-        pd.DataFrame(as_text).to_csv(path, index=False, sep="," if kind == "csv" else "\t")
-    elif kind == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif kind == "parquet":
-        parquet.write_table(pa.Table.from_pylist(rows), path, row_group_size=2)
-    if kind in ("image parquet", "arrow", "dataset"):
-        held = [
-            {**row, "image": {"bytes": photo(n), "path": None}, "seg": {"bytes": png(n), "path": None}}
-            for n, row in enumerate(rows)
-        ]
-        table = pa.Table.from_pylist(held)
-        path = tmp_path / f"held.{kind[-7:]}"
-        if kind == "dataset":
-            return datasets.Dataset(table).select([1, 0, *range(2, N)]).select([1, 0, *range(2, N)])
-        if kind == "arrow":
-            with pa.ipc.new_stream(path, table.schema) as file:
-                file.write_table(table)
-        else:
-            parquet.write_table(table, path, row_group_size=2)
-    return pd.DataFrame(rows) if kind == "data frame" else path
+def write(rows: Rows, tmp_path: Path, kind: str) -> Any:
+    """Write a table; next to images it holds the masks, too."""
+    if kind in ("parquet", "arrow", "dataset"):
+        rows = replace(rows, columns=rows.columns | {"seg": [{"bytes": png(n), "path": None} for n in range(N)]})
+    tables = TABLES | {"tsv": text_table("tsv", "\t", json.dumps)}
+    spec, _ = tables[kind](Where(tmp_path), rows)
+    return spec.select([1, 0, *range(2, N)]).select([1, 0, *range(2, N)]) if kind == "dataset" else spec
 
 
-KINDS = ["csv", "tsv", "jsonl", "parquet", "data frame", "image parquet", "arrow", "dataset"]
+KINDS = ["csv", "tsv", "jsonl", "parquet of paths", "frame", "parquet", "arrow", "dataset"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_columns_of_each_kind_of_table(rows: list[dict[str, Any]], tmp_path: Path, kind: str) -> None:
+def test_columns_of_each_kind_of_table(rows: Rows, tmp_path: Path, kind: str) -> None:
     data = write(rows, tmp_path, kind)
-    source = named(data, **({"root": tmp_path} if kind == "data frame" else {}))
+    source = named(data, **({"root": tmp_path} if kind == "frame" else {}))
     with create_loader(source, pipeline=WHOLE, batch_size=N, dtype=torch.uint8, workers=0) as loader:
         (batch,) = loader.batches()
     order = batch.index.tolist()
@@ -117,10 +95,10 @@ def test_columns_of_each_kind_of_table(rows: list[dict[str, Any]], tmp_path: Pat
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask))), MASKS[number])
 
 
-def test_a_table_beside_the_data(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_table_beside_the_data(rows: Rows, tmp_path: Path) -> None:
     table = write(rows, tmp_path, "csv")
-    images = [str(tmp_path / row["image"]) for row in rows]
-    source = with_fields(images, mask=Masks(Column("seg", table)), text=Column("caption", pd.DataFrame(rows)))
+    images, frame = rows.place(tmp_path / "data"), write(rows, tmp_path, "frame")
+    source = with_fields(images, mask=Masks(Column("seg", table)), text=Column("caption", frame))
     assert source.fields(np.array([3]))["text"] == ["photo, 3"]  # type: ignore[attr-defined]
     assert source.mask("mask", 3) == png(3)  # type: ignore[attr-defined]
 
@@ -134,17 +112,16 @@ def test_a_table_beside_the_data(rows: list[dict[str, Any]], tmp_path: Path) -> 
         ({"text": Column("caption", pd.DataFrame({"caption": ["a"]}))}, "values must be one per sample (5), got 1"),
     ],
 )
-def test_other_columns_are_refused(rows: list[dict[str, Any]], tmp_path: Path, spec: dict[str, Any], text: str) -> None:
+def test_other_columns_are_refused(rows: Rows, tmp_path: Path, spec: dict[str, Any], text: str) -> None:
     table = write(rows, tmp_path, "csv")
     with pytest.raises(ValueError, match=re.escape(text)):
         with_fields(table, **spec)
 
 
-def test_masks_that_are_missing_and_files_without_columns_are_refused(
-    rows: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    table = write([*rows[1:], {**rows[0], "seg": None}], tmp_path, "jsonl")
+def test_masks_that_are_missing_and_files_without_columns_are_refused(rows: Rows, tmp_path: Path) -> None:
+    rows.columns["seg"][4] = None
     with pytest.raises(ValueError, match=r"'seg' must hold a path or a file for each sample, got None of 4"):
-        with_fields(table, mask=Column("seg"), image="image", label="label")
+        with_fields(write(rows, tmp_path, "jsonl"), mask=Column("seg"), label="label")
+    image = tmp_path / "data/0.jpg"
     with pytest.raises(ValueError, match=r"must be of a table.* pass Column\('caption', table="):
-        with_fields([str(tmp_path / "0.jpg")], text=Column("caption", tmp_path / "0.jpg"))
+        with_fields([str(image)], text=Column("caption", image))

@@ -110,48 +110,10 @@ def test_labels_are_read_in_the_order_of_the_members(tmp_path: Path, monkeypatch
     assert len(starts) >= 12
 
 
-@pytest.mark.parametrize(
-    ("members", "sample"),
-    [
-        (["0.png", "1.png", "1.cls"], "0.png"),
-        (["0.png", "0.cls", "1.png", "2.png", "2.cls"], "1.png"),
-        (["0.png", "0.cls", "1.png"], "1.png"),
-        (["a/0.png", "b/1.png", "b/1.cls"], "a/0.png"),
-        (["images/0.png", "images/1.png", "labels/0.cls", "labels/1.cls"], "images/0.png"),
-        (["images/0.png", "images/1.png", "labels/0.png", "labels/1.png"], "images/0.png"),
-        (["images/0.png", "masks/0.png"], "images/0.png"),
-        (["0.png", "1.cls"], "0.png"),
-    ],
-)
-def test_a_sample_without_its_label_is_named(tmp_path: Path, members: list[str], sample: str) -> None:
-    path = write_tar(tmp_path / "x.tar", labelled(members))
-    error = refused(path)
-    assert (error.code, error.path) == ("E-FORMAT", os.fsencode(path) + b":" + sample.encode())
-    if "labels/0.cls" in members:
-        words = (
-            "the sample has no .cls member; 2 of the 2 samples have no label; 'labels/0.cls' has the key of no image"
-        )
-        assert error.cause == words
-
-
 def test_members_of_images_in_another_folder_are_warned_of(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "x.tar", labelled(["images/0.png", "images/1.png", "labels/0.txt", "labels/1.txt"]))
     with pytest.warns(UserWarning, match=r"left out: 2 samples without an image \('labels/0.txt'\)"):
         open_source(path)
-
-
-@pytest.mark.parametrize(
-    ("members", "names"),
-    [
-        (["0.png", "0.cls", "0.png"], "'0.png' and '0.png'"),
-        (["0.png", "0.cls", "1.png", "1.cls", "0.PNG"], "'0.png' and '0.PNG'"),
-        (["0.png", "0.cls", "1.png", "1.cls", "0.CLS"], "'0.cls' and '0.CLS'"),
-    ],
-)
-def test_a_key_and_suffix_that_comes_twice_is_refused(tmp_path: Path, members: list[str], names: str) -> None:
-    path = write_tar(tmp_path / "x.tar", labelled(members))
-    error = refused(path)
-    assert (error.code, error.cause) == ("E-FORMAT", f"two members have one key and one suffix: {names}")
 
 
 @left_out

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import pickle
 import re
-import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,33 +182,6 @@ def test_what_is_skipped_is_counted(tmp_path: Path) -> None:
     assert f"2 {NO_SAMPLES}" in source.describe()
 
 
-def test_tars_without_a_sample(tmp_path: Path) -> None:
-    write_tar(tmp_path / "0.tar", [("a.txt", b"")])
-    write_tar(tmp_path / "1.tar", [("a.txt", b""), ("b.mp3", b"1")])
-    error = refused(tmp_path)
-    assert error.code == "E-NODATA"
-    words = "no sample in 2 tar files, skipped: 2 other suffix, 1 sample without an image, 2 tar without samples"
-    assert words in error.cause
-
-
-@pytest.mark.parametrize("content", [b"", bytes(1024), bytes(10240), entry(b"d/", kind=b"5") + END])
-def test_a_tar_without_a_file_is_refused_and_named(shards: Path, content: bytes) -> None:
-    path = shards / "train-0001.tar"
-    path.write_bytes(content)
-    for spec in (shards, str(shards / "train-{0000..0002}.tar"), str(shards / "*.tar"), path):
-        error = refused(spec)
-        assert (error.code, error.cause, error.path) == ("E-NODATA", "the tar holds no file", os.fsencode(path))
-
-
-@pytest.mark.parametrize("name", ["x.tgz", "x.tar.zst"])
-def test_names_of_compressed_tars_are_known(tmp_path: Path, name: str) -> None:
-    with tarfile.open(tmp_path / name, "w:gz") as tar:
-        tar.addfile(tarfile.TarInfo("a.jpg"), io.BytesIO(b""))
-    error = refused(tmp_path / name)
-    assert error.code == "E-FORMAT"
-    assert "decompress" in error.fix
-
-
 def test_the_first_tar_that_is_refused_is_named(shards: Path) -> None:
     for number in (1, 2):
         path = shards / f"train-{number:04d}.tar"
@@ -236,20 +207,6 @@ def test_the_image_option(tmp_path: Path) -> None:
             source = open_source(path, image=image)
         assert [source.name(i) for i in range(len(source))] == names  # type: ignore[attr-defined]
     assert refused(path, image="png").code == "E-NODATA"
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *(("image", value) for value in (7, "", ";", ["jpg"], "*", "*.jpg;png", "*.left.jpg", "*.*")),
-        *(("classes", value) for value in ("dog", [], {"a", "b"}, [1])),
-        *(("rescan", value) for value in (1, "no")),
-        *(("max_file_bytes", value) for value in (0, 1.5)),
-    ],
-)
-def test_other_options_are_refused(shards: Path, option: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{option} must"):
-        open_source(shards, **{option: value})
 
 
 def test_create_loader_hands_the_options_on(shards: Path) -> None:
