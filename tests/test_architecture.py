@@ -81,8 +81,6 @@ BUILD_COMMAND = ("pipelines/native/wheel.py", "setuptools")
 LONG_FILES: dict[str, str] = {}
 # path::function -> reason.
 LONG_FUNCTIONS: dict[str, str] = {
-    "bench/commands/bench.py::bench": "four fifths are its options: a command's options are its parameters",
-    "bench/commands/iterate.py::iterate": "two thirds are its options: a command's options are its parameters",
     "bench/commands/train.py::train": "half of it are its options: a command's options are its parameters",
     "loaders/front/create.py::create_loader": "two thirds are signature and docstring, the manual of the image path",
 }

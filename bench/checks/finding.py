@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from penstock.bench.record.bench_record import ALL_BACKENDS, BenchSettings
-from penstock.loaders.front.create import loader_needs
-from penstock.loaders.front.profile import load_profile
-from penstock.loaders.run.workers.needs import Needs
-from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.spec import ImagePipeline, imagenet_train
+from penstock.bench.record.bench_settings import ALL_BACKENDS, BenchSettings
+from penstock.bench.record.settings import Backend, BatchSize, Cache, Prefetch, Size, Workers, check_fields, setting
+
+if TYPE_CHECKING:
+    from penstock.loaders.run.workers.needs import Needs
+    from penstock.pipelines.spec import ImagePipeline
 
 State = Literal["ok", "warn", "fail"]
 
@@ -33,19 +33,21 @@ class DoctorSettings:
     Attributes:
         workers, prefetch: None for the backend's defaults.
         cache: a cache to look at as well, if it is there.
-        on_bad_sample: "raise" makes bad images a failure, "replace" a warning.
         data_options: options of open_source for the data.
     """
 
-    backend: str = "torch"
-    workers: int | None = None
-    prefetch: int | None = None
-    batch_size: int = 64
-    size: int = 224
+    backend: Backend = "torch"
+    cache: Cache = None
+    workers: Workers = None
+    prefetch: Prefetch = None
+    batch_size: BatchSize = 64
+    size: Size = 224
     device: str = "cpu"
-    cache: Path | None = None
-    on_bad_sample: str = "raise"
+    on_bad_sample: Literal["raise", "replace"] = setting("raise", "raise (bad images are a failure) or replace.")
     data_options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @classmethod
     def of(cls, settings: BenchSettings) -> DoctorSettings:
@@ -62,11 +64,15 @@ class DoctorSettings:
     @property
     def pipeline(self) -> ImagePipeline:
         """The pipeline whose images are served."""
+        from penstock.pipelines.spec import imagenet_train
+
         return imagenet_train(self.size)
 
     @property
     def resolved(self) -> tuple[str, dict[str, Any]]:
         """The backend and its options, where "auto" is what the saved profile says, or torch."""
+        from penstock.loaders.front.profile import load_profile
+
         backend, options = self.backend, {"workers": self.workers, "prefetch": self.prefetch}
         if backend == "auto":
             saved = load_profile()
@@ -77,6 +83,8 @@ class DoctorSettings:
 
     def needs(self) -> Needs:
         """Return what such a loader takes of the machine. Raises ValueError for settings that cannot work."""
+        from penstock.loaders.front.create import loader_needs
+
         backend, options = self.resolved
         size = (self.size, self.size)
         return loader_needs(backend, batch_size=self.batch_size, size=size, device=self.device, **options)
@@ -84,6 +92,8 @@ class DoctorSettings:
 
 def run_check(name: str, check: Callable[[], str]) -> Finding:
     """Return ok with what `check` says, or a failure with the words of the LoaderError that it raises."""
+    from penstock.pipelines.errors import LoaderError
+
     try:
         return Finding(name, "ok", check())
     except LoaderError as error:

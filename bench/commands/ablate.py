@@ -6,21 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.probe.data.training_folder import training_folder
+from penstock.bench.record.settings import BatchSize, Device, Model, Rounds, Seconds, Seed, Size
+from penstock.bench.train.step.technique_settings import TECHNIQUE_GROUPS
 
 if TYPE_CHECKING:
     from penstock.bench.train.ablation import Ablation
 
 
-@common.takes_techniques
+@common.takes_settings(techniques=TECHNIQUE_GROUPS)
 def ablate(
     data: common.Data,
-    model: common.Model = "resnet18",
-    batch_size: common.BatchSize = 64,
-    size: common.Size = 224,
-    device: common.Device = "auto",
-    seconds: common.Seconds = 4.0,
-    rounds: common.Rounds = 3,
-    seed: common.Seed = 0,
+    model: Model = "resnet18",
+    batch_size: BatchSize = 64,
+    size: Size = 224,
+    device: Device = "auto",
+    seconds: Seconds = 4.0,
+    rounds: Rounds = 3,
+    seed: Seed = 0,
     json_file: common.JsonFile = None,
     *,
     techniques: dict[str, Any],

@@ -15,6 +15,8 @@ import typer
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.probe.data.training_folder import training_folder
+from penstock.bench.record.cache_advice import AdviceSettings
+from penstock.bench.record.settings import Workers
 
 if TYPE_CHECKING:
     from penstock.bench.report.section_types import Section
@@ -40,7 +42,7 @@ def build(
     resize: Annotated[int | None, typer.Option(help="Shrink: pixels of the shorter side. Lossy.")] = None,
     longer_side: Annotated[bool, typer.Option("--longer-side", help="--resize is of the longer side.")] = False,
     quality: Annotated[int | None, typer.Option(help="Encode JPEGs anew, 1 to 100; 90 with --resize. Lossy.")] = None,
-    workers: common.Workers = None,
+    workers: Workers = None,
     shards: Annotated[
         int | None, typer.Option(min=1, help="Files to spread it over; under torchrun one per rank by default.")
     ] = None,
@@ -127,23 +129,18 @@ def verify(
 
 
 @cache.command(cls=common.NamingCommand)
+@common.takes_settings(settings=AdviceSettings)
 def advise(
     source: common.Data,
-    sample: Annotated[int, typer.Option(min=1, help="Images to try it with, spread over the data.")] = 200,
-    size: common.Size = 224,
-    batch_size: common.BatchSize = 64,
-    workers: common.Workers = None,
-    seconds: common.Seconds = 2.0,
-    rounds: common.Rounds = 3,
-    seed: common.Seed = 0,
     json_file: common.JsonFile = None,
     report: common.Page = None,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     """Say what each kind of cache of DATA would take on the disk and give in images/s, and what it would lose.
 
     Small caches of a sample are built in a temporary folder (TMPDIR), measured alternating, and removed.
     """
-    from penstock.bench.record.cache_advice import AdviceSettings
     from penstock.bench.report.page import make_page, write_page
     from penstock.bench.report.sections_choices import tradeoff_section
     from penstock.bench.report.terminal import print_sections
@@ -152,12 +149,9 @@ def advise(
     from penstock.loaders.system.json_file import write_json
     from penstock.loaders.system.progress_bar import ProgressBar
 
-    settings = AdviceSettings(
-        sample=sample, size=size, batch_size=batch_size, workers=workers, seconds=seconds, rounds=rounds, seed=seed
-    )
     data = open_source(training_folder(source))
     with ProgressBar("starting") as bar:
-        advice = advise_cache(data, settings, bar.show)
+        advice = advise_cache(data, AdviceSettings(**settings), bar.show)
     section, about = tradeoff_section(advice), str(advice.data["summary"])
     typer.echo(about)
     print_sections([section])

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
-
-if TYPE_CHECKING:
-    from penstock.bench.checks.finding import Finding
+from penstock.bench.record.settings import Device
 
 _INDENT = 37  # columns of a state and a name
 
 
 @takes_data_options
-def doctor(  # noqa: PLR0913  a command's options are its parameters
+@common.takes_settings(settings=DoctorSettings)
+def doctor(
     data: Annotated[
         str | None, typer.Argument(metavar="[DATA]", help=common.DATA_HELP + " Some are read.", parser=common.data_path)
     ] = None,
-    backend: common.Backend = "torch",
-    cache: common.Cache = None,
-    workers: common.Workers = None,
-    prefetch: common.Prefetch = None,
-    batch_size: common.BatchSize = 64,
-    size: common.Size = 224,
-    device: common.Device = "auto",
-    on_bad_sample: Annotated[str, typer.Option(help="raise (bad images are a failure) or replace.")] = "raise",
+    device: Device = "auto",
     json_file: common.JsonFile = None,
     *,
+    settings: dict[str, Any],
     data_options: dict[str, Any],
 ) -> None:
     """Look for what would stop or slow down a loader with these settings, before it does.
@@ -37,31 +31,19 @@ def doctor(  # noqa: PLR0913  a command's options are its parameters
     Each line is ok, a warning or a failure, with what was found and what fixes it. Exit code 7 if anything fails.
     """
     from penstock.bench.checks.doctor import as_record, examine
-    from penstock.bench.checks.finding import DoctorSettings
     from penstock.loaders.front.backends import BACKEND_NAMES
     from penstock.loaders.system.json_file import write_json
     from penstock.pipelines.errors import EXIT_RESOURCE, count_text
 
-    if backend not in BACKEND_NAMES:
-        raise ValueError(f"backend must be one of {', '.join(BACKEND_NAMES)}, got {backend!r}")
-    if on_bad_sample not in ("raise", "replace"):
-        raise ValueError(f"on_bad_sample must be raise or replace, got {on_bad_sample!r}")
-    settings = DoctorSettings(
-        backend=backend,
-        workers=workers,
-        prefetch=prefetch,
-        batch_size=batch_size,
-        size=size,
-        device=common.resolve_device("auto") if device == "auto" else device,
-        cache=cache,
-        on_bad_sample=on_bad_sample,
-        data_options=data_options,
-    )
+    if settings["backend"] not in BACKEND_NAMES:
+        raise ValueError(f"backend must be one of {', '.join(BACKEND_NAMES)}, got {settings['backend']!r}")
+    device = common.resolve_device("auto") if device == "auto" else device
+    asked = DoctorSettings(**settings, device=device, data_options=data_options)
     findings = []
-    for finding in examine(settings, data):
+    for finding in examine(asked, data):
         findings.append(finding)
         print_finding(finding)
-    record = as_record(settings, findings)
+    record = as_record(asked, findings)
     warnings = sum(finding.state == "warn" for finding in findings)
     counts = [(len(findings), "check"), (warnings, "warning"), (record["fails"], "failure")]
     typer.echo(f"doctor: {', '.join(count_text(*each) for each in counts)}")

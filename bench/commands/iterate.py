@@ -8,6 +8,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,42 +16,43 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.record.settings import BatchSize, Cache, Prefetch, Size, setting
 
 if TYPE_CHECKING:
     from penstock.loaders.front.batch import Batch
     from penstock.loaders.front.loader import Loader
 
 
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(common.LoadingOptions, common.PolicyOptions):
+    """Hold options of the stream, named as arguments of create_loader."""
+
+    batch_size: BatchSize = 64
+    rank: int | None = setting(None, "Rank, with --world-size.", min=0)
+    world_size: int | None = setting(None, "Number of ranks, with --rank.", min=1)
+    shuffle: bool | None = setting(None, "Shuffle each epoch.")
+    drop_last: bool | None = setting(None, "Drop a partial batch.")
+    cache: Cache = None
+    prefetch: Prefetch = None
+
+
 @takes_data_options
+@common.takes_settings(options=StreamOptions)
 def iterate(  # noqa: PLR0913  a command's options are its parameters
     data: common.Data,
     dump: Annotated[str, typer.Option(help="Where the JSON lines go; - is standard output.")] = "-",
-    backend: common.Backend = "torch",
-    decoder: common.Decoder = "auto",
-    workers: common.Workers = None,
-    batch_size: common.BatchSize = 64,
-    size: common.Size = 224,
+    size: Size = 224,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed; that of --state-in, or 0, by default.")] = None,
     epochs: Annotated[int, typer.Option(min=0, help="Stop before this epoch number.")] = 1,
-    rank: Annotated[int | None, typer.Option(min=0, help="Rank, with --world-size.")] = None,
-    world_size: Annotated[int | None, typer.Option(min=1, help="Number of ranks, with --rank.")] = None,
     evaluate: Annotated[bool, typer.Option("--eval", help="Centre crops, in order, all samples.")] = False,
-    shuffle: Annotated[bool | None, typer.Option("--shuffle/--no-shuffle", help="Shuffle each epoch.")] = None,
-    drop_last: Annotated[bool | None, typer.Option("--drop-last/--no-drop-last", help="Drop a partial batch.")] = None,
-    on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
-    on_repaired: common.OnRepaired = None,
-    max_bad: common.MaxBad = None,
-    cache: common.Cache = None,
-    prefetch: common.Prefetch = None,
     watchdog: Annotated[float | None, typer.Option(help="Seconds a worker may be silent.")] = None,
     stop_after: Annotated[int | None, typer.Option(min=0, help="Stop after so many batches.")] = None,
     state_in: Annotated[Path | None, typer.Option(help="Continue from this state.")] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict/--no-strict", help="Refuse a state of another pipeline or policy.")
-    ] = True,
+    strict: Annotated[bool, typer.Option(help="Refuse a state of another pipeline or policy.")] = True,
     state_out: Annotated[Path | None, typer.Option(help="Write the state here at the end.")] = None,
     ledger: Annotated[Path | None, typer.Option(help="Write what became of every sample here.")] = None,
     *,
+    options: dict[str, Any],
     data_options: dict[str, Any],
 ) -> None:
     """Write one JSON line per batch: epoch, step, index, label, crop, flip and crc32 of each sample's uint8 pixels.
@@ -70,25 +72,15 @@ def iterate(  # noqa: PLR0913  a command's options are its parameters
     for file in (state_out, ledger):
         if file is not None:
             ensure_writable(file)
-    given: dict[str, Any] = {"workers": workers, "cache": cache, "prefetch": prefetch, "watchdog_s": watchdog}
+    options["watchdog_s"] = watchdog
     warnings.filterwarnings("ignore", "the data has no labels")  # nothing is trained here
     loader = create_loader(
         data,
-        backend=backend,
-        decoder=decoder,
         pipeline=imagenet_eval(size) if evaluate else imagenet_train(size),
-        batch_size=batch_size,
         dtype=torch.uint8,
         seed=seed,
-        shuffle=shuffle,
-        drop_last=drop_last,
-        rank=rank,
-        world_size=world_size,
-        on_bad_sample=on_bad_sample,
-        on_repaired=on_repaired,
-        max_bad=max_bad,
+        **{name: value for name, value in options.items() if value is not None},
         **data_options,
-        **{name: value for name, value in given.items() if value is not None},
     )
     with loader, nullcontext(sys.stdout) if dump == "-" else open(dump, "w") as out:
         if state_in:

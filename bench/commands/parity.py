@@ -10,6 +10,7 @@ import typer
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.probe.data.training_folder import training_folder
+from penstock.bench.record.settings import BatchSize, Seed, Size
 
 if TYPE_CHECKING:
     from penstock.bench.checks.parity import ParityRecord
@@ -24,9 +25,9 @@ def parity(
         typer.Option(help="Lossless HDF5 cache of DATA, built if it is not there; a temporary one by default."),
     ] = None,
     evaluate: Annotated[bool, typer.Option("--eval", help="Centre crops, in order.")] = False,
-    batch_size: common.BatchSize = 64,
-    size: common.Size = 224,
-    seed: common.Seed = 0,
+    batch_size: BatchSize = 64,
+    size: Size = 224,
+    seed: Seed = 0,
     json_file: common.JsonFile = None,
     *,
     data_options: dict[str, Any],

@@ -1,18 +1,21 @@
-"""Defines the command-line options that several commands share, and one option for each training technique."""
+"""Gives commands the options of settings classes, and defines options that several commands share."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_origin
 
 import typer
 from typer.core import TyperCommand
 
-from penstock.bench.train.step.technique_settings import TECHNIQUE_GROUPS
+from penstock.bench.record.settings import Backend, Decoder, MaxBad, Workers, option_fields, setting
+
+_PANELS = {"techniques": "Techniques"}
 
 
 class NamingCommand(TyperCommand):
@@ -64,37 +67,33 @@ def data_path(text: str) -> str:
 
 DATA_HELP = "Folder of images, cache, table, tars, Arrow or Parquet files; URLs of tars; a pattern of these."
 Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, parser=data_path)]
-Backend = Annotated[str, typer.Option(help="torch, hdf5 or dali; auto uses the saved profile.")]
-Decoder = Annotated[str, typer.Option(help="JPEG decoder: auto, native, simplejpeg, turbojpeg or pillow.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch, on each rank.")]
-Size = Annotated[int, typer.Option(min=1, help="Height and width of the images handed out, in pixels.")]
-Workers = Annotated[
-    int | None,
-    typer.Option(min=0, help="Worker threads or processes; one per processor by default, 0 works in the main thread."),
-]
-Prefetch = Annotated[int | None, typer.Option(min=1, help="Batches ahead for each worker.")]
-Cache = Annotated[
-    Path | None,
-    typer.Option(help="HDF5 cache of DATA, for backends hdf5 and dali; built if it does not exist."),
-]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of order, crops and flips.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto uses cuda if there is a GPU.")]
-Model = Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")]
-Seconds = Annotated[float, typer.Option(min=0.1, help="Length of each measurement in each round.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Number of rounds; each makes every measurement once.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the record here.", callback=writable)]
 Page = Annotated[
     Path | None, typer.Option(dir_okay=False, callback=writable, help="Write a page of tables and plots here (HTML).")
 ]
-OnRepaired = Annotated[
-    str | None,
-    typer.Option(
-        help="What to do with JPEGs that libjpeg repaired: count, raise, replace, ignore.",
-        show_default="count, if the decoder reports them",
-    ),
-]
-MaxBad = Annotated[float | None, typer.Option(min=0, help="Most bad samples to replace per epoch; below 1 a share.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadingOptions:
+    """Hold options that say who loads, named as arguments of create_loader."""
+
+    backend: Backend = "torch"
+    decoder: Decoder = "auto"
+    workers: Workers = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions:
+    """Hold options that say what happens to bad samples, named as arguments of create_loader."""
+
+    on_bad_sample: str = setting("raise", "raise or replace.")
+    on_repaired: str | None = setting(
+        None,
+        "What to do with JPEGs that libjpeg repaired: count, raise, replace, ignore.",
+        show_default="count, if the decoder reports them",
+    )
+    max_bad: MaxBad = None
 
 
 def resolve_device(name: str) -> str:
@@ -111,10 +110,21 @@ def resolve_device(name: str) -> str:
     return name
 
 
-def takes_techniques(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option for each training technique; it receives their values as a dict, `techniques`."""
-    options = [option for group in TECHNIQUE_GROUPS for option in _options_of(group)]
-    return with_more_options(command, "techniques", options)
+def takes_settings(**groups: type[Any] | tuple[type[Any], ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of settings classes; it receives their values as a dict, under the keyword's name.
+
+    A field that is an option of the command itself is left out.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for name, group in groups.items():
+            own = inspect.signature(command).parameters
+            classes = group if isinstance(group, tuple) else (group,)
+            options = [option for each in classes for option in _options_of(each, _PANELS.get(name))]
+            command = with_more_options(command, name, [option for option in options if option.name not in own])
+        return command
+
+    return decorate
 
 
 def with_more_options(
@@ -139,15 +149,14 @@ def with_more_options(
     return with_options
 
 
-def _options_of(group: type[Any]) -> list[inspect.Parameter]:
-    hints = get_type_hints(group)
-    found = []
-    for field in fields(group):
-        kind: Any = hints[field.name]
-        if get_origin(kind) is Literal:
-            kind = str  # TrainSettings names the choices when it refuses a value
-        annotation = Annotated[kind, typer.Option(help=field.metadata["help"], rich_help_panel="Techniques")]
-        found.append(
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
-        )
-    return found
+def _options_of(group: type[Any], panel: str | None) -> Iterator[inspect.Parameter]:
+    for field, kind, option in option_fields(group):
+        if option is None:
+            continue
+        asked = field.metadata.get("asked", field.default)
+        taken: Any = str if get_origin(kind) is Literal else kind  # the settings name the choices when they refuse one
+        taken = taken | None if asked is None else taken
+        option = copy.copy(option)
+        option.rich_help_panel = panel
+        annotation = Annotated[taken, option]
+        yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=asked, annotation=annotation)

@@ -12,6 +12,8 @@ import typer
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import takes_data_options
 from penstock.bench.probe.data.training_folder import training_folder
+from penstock.bench.record.settings import BatchSize, Device, MaxBad, Size
+from penstock.bench.train.step.technique_settings import TECHNIQUE_GROUPS, AugmentSettings, RunSettings
 
 if TYPE_CHECKING:
     from penstock.bench.train.batch_finder import BatchTrial
@@ -24,8 +26,14 @@ _KEEPING = "Checkpoints"
 _OWN_BYTES = 200 << 20  # weights, gradients and momentum of ResNet-18: 140 MiB; what training imports of torch: 60
 
 
-@common.takes_techniques
 @takes_data_options
+@common.takes_settings(
+    run=RunSettings,
+    augmentations=AugmentSettings,
+    loading=common.LoadingOptions,
+    policy=common.PolicyOptions,
+    techniques=TECHNIQUE_GROUPS,
+)
 def train(  # noqa: PLR0913  a command's options are its parameters
     data: common.Data,
     validation: Annotated[
@@ -35,31 +43,11 @@ def train(  # noqa: PLR0913  a command's options are its parameters
     validation_subset: Annotated[
         str | None, typer.Option(help="Part of them, as --subset has it; all by default.")
     ] = None,
-    model: common.Model = "resnet18",
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs; with --resume they may grow.")] = 10,
-    backend: common.Backend = "torch",
     cache: Annotated[Path | None, typer.Option(help="Folder for train.h5 and val.h5; backend hdf5 or dali.")] = None,
-    decoder: common.Decoder = "auto",
-    workers: common.Workers = None,
-    batch_size: common.BatchSize = 32,
-    size: common.Size = 64,
-    min_scale: Annotated[float, typer.Option(help="Smallest area of a random crop, as a fraction.")] = 0.25,
-    auto_augment: Annotated[
-        str | None, typer.Option(help="rand (RandAugment) or trivial (TrivialAugmentWide).")
-    ] = None,
-    color_jitter: Annotated[
-        tuple[float, float, float, float] | None,
-        typer.Option(metavar="B C S H", help="Jitter of brightness, contrast, saturation and hue, such as .4 .4 .4 .1"),
-    ] = None,
-    erasing: Annotated[float, typer.Option(help="Probability that a box of an image is erased.")] = 0.0,
-    mixup: Annotated[float, typer.Option(help="Alpha of mixup, such as 0.2; 0 for none.")] = 0.0,
-    cutmix: Annotated[float, typer.Option(help="Alpha of cutmix, such as 1; 0 for none.")] = 0.0,
-    device: common.Device = "auto",
-    label_smoothing: Annotated[float, typer.Option(help="Label smoothing, from 0 to below 1.")] = 0.0,
-    seed: common.Seed = 0,
-    on_bad_sample: Annotated[str, typer.Option(help="raise or replace.")] = "raise",
-    on_repaired: common.OnRepaired = None,
-    max_bad: common.MaxBad = 0.01,
+    batch_size: BatchSize = 32,
+    size: Size = 64,
+    device: Device = "auto",
+    max_bad: MaxBad = 0.01,
     rank_timeout: Annotated[
         float | None, typer.Option(min=1, help="Seconds that ranks wait for each other.", show_default="torch's")
     ] = None,
@@ -99,6 +87,10 @@ def train(  # noqa: PLR0913  a command's options are its parameters
         float | None, typer.Option(help="GiB that a batch may take, for --find-batch-size.", rich_help_panel=_TUNING)
     ] = None,
     *,
+    run: dict[str, Any],
+    augmentations: dict[str, Any],
+    loading: dict[str, Any],
+    policy: dict[str, Any],
     techniques: dict[str, Any],
     data_options: dict[str, Any],
 ) -> None:
@@ -117,37 +109,32 @@ def train(  # noqa: PLR0913  a command's options are its parameters
         validation = os.path.join(data, "val")
     plan = _plan(checkpoint, every=checkpoint_every, resume=resume, stop_after=stop_after, strict=strict)
     with join_process_group(common.resolve_device(device), rank_timeout) as target:
-        if workers is None and target == "cpu":
-            workers = 1  # the model's threads need the processors, and the model is far slower than one worker
+        if loading["workers"] is None and target == "cpu":
+            loading["workers"] = 1  # the threads of a model need the processors: it is far slower than one worker
         wish = DoctorSettings(
-            backend=backend, workers=workers, batch_size=batch_size, size=size, device=target, cache=cache
+            backend=loading["backend"],
+            workers=loading["workers"],
+            batch_size=batch_size,
+            size=size,
+            device=target,
+            cache=cache,
         )
         ensure_loader_fits(wish, _OWN_BYTES)
         settings = TrainSettings(
-            model=model,
-            device=target,
-            epochs=epochs,
-            batch_size=batch_size,
-            label_smoothing=label_smoothing,
-            small_inputs=size <= 32 and model.startswith("resnet"),
-            seed=seed,
+            **run,
             **techniques,
+            device=target,
+            batch_size=batch_size,
+            small_inputs=size <= 32 and run["model"].startswith("resnet"),
         )
         job = TrainingJob(
             data=training_folder(data),
             validation=validation,
             settings=settings,
             size=size,
-            training={
-                "scale": (min_scale, 1.0),
-                "auto_augment": auto_augment,
-                "color_jitter": color_jitter,
-                "erasing": erasing,
-                "mixup": mixup,
-                "cutmix": cutmix,
-            },
-            policy={"on_bad_sample": on_bad_sample, "on_repaired": on_repaired, "max_bad": max_bad},
-            loading={"backend": backend, "decoder": decoder, **({} if workers is None else {"workers": workers})},
+            training={"scale": (augmentations.pop("min_scale"), 1.0), **augmentations},
+            policy={**policy, "max_bad": max_bad},
+            loading={name: value for name, value in loading.items() if value is not None},
             cache=cache,
             data_options=data_options,
             validation_options={} if validation_subset is None else {"subset": validation_subset},

@@ -1,17 +1,16 @@
-"""What a benchmark run was asked to measure, and the record of what it measured."""
+"""The record of what a benchmark run measured."""
 
 from __future__ import annotations
 
-import math
-import os
 import statistics
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from penstock.bench.record.advice import Advice, Verdict
+from penstock.bench.record.bench_settings import DTYPE_NAMES, BenchSettings
 from penstock.bench.record.loader_time import StoreTime, Traffic, WorkerTime
 from penstock.bench.record.resources import Resources
 from penstock.loaders.system.json_file import decode_json
@@ -19,8 +18,6 @@ from penstock.loaders.system.json_file import decode_json
 KnobValue = int | float | str | None
 Options = dict[str, KnobValue]
 
-ALL_BACKENDS = "all"
-SEARCH_SHARE = 0.4  # of a run's budget
 OVER_TIME = ("loader", "other", "both", "baseline")  # kinds of measurement whose windows a record keeps
 KIND_NAMES = {
     "loader": "loader",
@@ -30,93 +27,7 @@ KIND_NAMES = {
     "model": "model",
     "ceiling": "ceiling",
 }
-DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchSettings:
-    """Say what to measure; each field is an option of `penstock bench`.
-
-    Attributes:
-        backend: a backend's name; "all" compares those that run here.
-        cache: a cache of the data, for the backends "hdf5" and "dali".
-        entries: serve the data as so many images, again and again.
-        model: what to train on the batches; None leaves the model out.
-        compile: how torch.compile compiles it; "off" leaves it as it is.
-        budget: seconds that the whole run may take; None measures `rounds` rounds of `seconds`, however long they take.
-        seconds: length of each measurement in each round; with a budget at most.
-        rounds: number of rounds; None makes 3, with a budget as many as there is time for until the spread is small.
-        tune: search the settings first; None does so for "all" and "dali", and where there is a limit.
-        tune_seconds: how long that search may take; None takes 60, or a share of the budget.
-        max_cpu: number of processors that the loader may keep busy.
-        max_memory: MB that the loader may take.
-        apply: take the verdict's advice and measure it.
-        max_bad: bad samples that a loader may replace in an epoch: a count, or a share below 1; None for all.
-        data_options: options of open_source for the data.
-    """
-
-    backend: str = ALL_BACKENDS
-    cache: str | None = None
-    entries: int | None = None
-    decoder: str = "auto"
-    batch_size: int = 64
-    size: int = 224
-    workers: int | None = None
-    device: str = "cpu"
-    dtype: str = "float32"
-    model: str | None = "resnet18"
-    amp: Literal["off", "bf16", "fp16"] = "off"
-    compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = "off"
-    budget: float | None = None
-    seconds: float = 4.0
-    rounds: int | None = None
-    baseline: bool = False
-    tune: bool | None = None
-    tune_seconds: float | None = None
-    max_cpu: float | None = None
-    max_memory: float | None = None
-    apply: bool = False
-    seed: int = 0
-    max_bad: float | None = 0.01
-    data_options: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
-        if self.seconds <= 0 or (self.rounds is not None and self.rounds < 1):
-            raise ValueError(f"seconds must be above 0 and rounds at least 1, got {self.seconds} and {self.rounds}")
-        for name in ("budget", "tune_seconds", "max_cpu", "max_memory"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0, got {value}")
-        if self.tune is False and self._has_limits:
-            raise ValueError("only the search keeps to limits: leave out --no-tune, or --max-cpu and --max-memory")
-
-    @property
-    def _has_limits(self) -> bool:
-        return self.max_cpu is not None or self.max_memory is not None
-
-    def without_paths(self) -> BenchSettings:
-        """Return the settings with the names alone of what may be paths, as records are shown around."""
-        given = self.data_options.items()
-        options = {name: Path(value).name if isinstance(value, str) else value for name, value in given}
-        cache = self.cache and os.fsencode(Path(self.cache).name).decode(errors="backslashreplace")
-        return replace(self, cache=cache, data_options=options)
-
-    @property
-    def search_seconds(self) -> float:
-        """Return how long the search of settings may take."""
-        return self.tune_seconds or (60.0 if self.budget is None else SEARCH_SHARE * self.budget)
-
-    @property
-    def most_rounds(self) -> float:
-        """Return the number of rounds to make at most."""
-        return self.rounds or (3 if self.budget is None else math.inf)
-
-    @property
-    def tunes(self) -> bool:
-        """Whether settings are searched."""
-        return self.backend in (ALL_BACKENDS, "dali") or self._has_limits if self.tune is None else self.tune
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
 
 @dataclass(frozen=True, kw_only=True)

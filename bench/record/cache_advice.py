@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.bench.record.settings import BatchSize, Rounds, Seconds, Seed, Size, Workers, setting
+
 FILES, LOSSLESS = "files", "cache"  # names of two ways to store the data; other caches have their options as names
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdviceSettings:
-    """Say how to measure the ways to store the data.
+    """Say how to measure the ways to store the data."""
 
-    Attributes:
-        sample: number of images that are stored and loaded.
-        seconds: length of each measurement in each round.
-    """
-
-    sample: int = 200
-    size: int = 224
-    batch_size: int = 64
-    workers: int | None = None
-    seconds: float = 2.0
-    rounds: int = 3
-    seed: int = 0
+    sample: int = setting(200, "Images to try it with, spread over the data.", min=1)
+    size: Size = 224
+    batch_size: BatchSize = 64
+    workers: Workers = None
+    seconds: Seconds = 2.0
+    rounds: Rounds = 3
+    seed: Seed = 0
 
 
 @dataclass(frozen=True, kw_only=True)

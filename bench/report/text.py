@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from penstock.bench.record.bench_record import BenchRecord, BenchSettings
+from penstock.bench.record.bench_record import BenchRecord
+from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.resources import Resources
 
 # Control characters but the line feed, halves of characters, and marks that change the direction of what follows.

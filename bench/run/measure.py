@@ -11,15 +11,7 @@ from functools import partial
 from penstock.bench.probe.ceilings.read import bytes_an_image
 from penstock.bench.probe.search.settings_search import final_choice, tried_candidate
 from penstock.bench.probe.search.trials import Trial
-from penstock.bench.record.bench_record import (
-    FETCH,
-    LOSSLESS_CACHE,
-    OVER_TIME,
-    READ_COLD,
-    BenchRecord,
-    Measured,
-    Tried,
-)
+from penstock.bench.record.bench_record import FETCH, LOSSLESS_CACHE, OVER_TIME, READ_COLD, BenchRecord, Measured, Tried
 from penstock.bench.record.clock import Rate, StepTimes
 from penstock.bench.record.environment import describe_environment
 from penstock.bench.record.non_default_options import all_options, non_default_options

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.bench.probe.search.candidate import Candidate, LoaderOpener
-from penstock.bench.record.bench_record import BenchSettings, Measured
+from penstock.bench.record.bench_record import Measured
+from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.clock import Rate, StepTimes
 from penstock.bench.record.loader_time import Span, Traffic, WorkerTime
 from penstock.bench.record.resources import Resources, ResourceWatch

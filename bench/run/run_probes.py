@@ -30,12 +30,12 @@ from penstock.bench.record.bench_record import (
     READ_WARM,
     REPLAYED,
     RESIZE,
-    BenchSettings,
     bf16_name,
     decode_name,
     fetch_name,
     replayed_model_name,
 )
+from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.clock import Rate, StepTimes
 from penstock.bench.record.loader_rate import loader_rate
 from penstock.bench.record.loader_time import StoreTime

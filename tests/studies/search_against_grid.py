@@ -20,9 +20,10 @@ from penstock.bench.probe.search.candidate import BenchData, Candidate
 from penstock.bench.probe.search.settings_search import search_settings
 from penstock.bench.probe.search.settings_sweep import SearchResult
 from penstock.bench.probe.search.trials import TrialMeter
-from penstock.bench.record.bench_record import BenchSettings
+from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.clock import Stopwatch
 from penstock.bench.record.environment import describe_environment
+from penstock.bench.record.settings import Cache
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import LoaderError
 
@@ -167,7 +168,7 @@ def run_study(data: BenchData, settings: BenchSettings, plan: Plan, progress: On
 
 def main(
     data: common.Data,
-    cache: common.Cache = None,
+    cache: Cache = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
     entries: Annotated[int | None, typer.Option(min=1, help="Serve DATA as so many images.")] = None,
     dtype: Annotated[str, typer.Option(help="float32, float16, bfloat16, uint8.")] = "float32",

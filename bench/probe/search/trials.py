@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.bench.probe.search.candidate import Candidate, LoaderOpener
-from penstock.bench.record.bench_record import BenchSettings
+from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.loader_rate import loader_rate
 from penstock.bench.record.resources import ResourceWatch, release_unused_memory, tree_memory_mb
 from penstock.loaders.run.workers.launch import worker_context

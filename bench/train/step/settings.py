@@ -6,38 +6,31 @@ from dataclasses import dataclass
 
 import torch
 
+from penstock.bench.record.settings import check_fields, setting
 from penstock.bench.train.step.technique_settings import (
-    COUNT,
-    FRACTION,
     DebugSettings,
     MemorySettings,
     OptimizerSettings,
+    RunSettings,
     ScheduleSettings,
     SpeedSettings,
-    check_fields,
-    setting,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings(OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySettings, DebugSettings):
+class TrainSettings(RunSettings, OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySettings, DebugSettings):
     """Say how to train a classifier. The defaults train ResNet-18 on the demo set of `penstock synth`.
 
     The techniques are documented in the classes that they come from. Raises ValueError for settings that cannot work.
 
     Attributes:
         model: a name that `build_model` takes.
-        small_inputs: whether its stem is the one for images of about 32 pixels.
+        small_inputs: whether the model's stem is the one for images of about 32 pixels.
         batch_size: images in a batch of one rank's loader; only lr_scaling needs it.
     """
 
-    model: str = "resnet18"
     small_inputs: bool = False
-    device: str = "cpu"
-    epochs: int = setting(10, rule=COUNT)
-    batch_size: int | None = setting(None, rule=COUNT)
-    label_smoothing: float = setting(0.0, rule=FRACTION)
-    seed: int = 0
+    batch_size: int | None = setting(None, "Images per batch, on each rank.", min=1)
 
     def __post_init__(self) -> None:
         self._check_device()

@@ -1,44 +1,44 @@
-"""Defines the techniques of a training run as groups of settings; each field is a command-line option with its help."""
+"""Defines the settings of a training run in groups; each field is an option of `penstock train`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
+from dataclasses import dataclass
+from typing import Any, Literal
 
-Value = TypeVar("Value")
-
-
-class Rule(NamedTuple):
-    """Say which values a number may have, in words and as a test."""
-
-    words: str
-    holds: Callable[[Any], bool]
-
-
-POSITIVE = Rule("must be above 0", lambda value: value > 0)
-NOT_NEGATIVE = Rule("must be at least 0", lambda value: value >= 0)
-COUNT = Rule("must be at least 1", lambda value: value >= 1)
-FRACTION = Rule("must lie in [0, 1)", lambda value: 0 <= value < 1)
-OPEN_FRACTION = Rule("must lie between 0 and 1 (Nesterov's needs some)", lambda value: 0 < value < 1)
+from penstock.bench.record.settings import (
+    FRACTION,
+    OPEN_FRACTION,
+    POSITIVE,
+    Device,
+    Model,
+    Seed,
+    setting,
+)
 
 
-def setting(default: Value, help_text: str = "", rule: Rule | None = None) -> Value:
-    """Return a dataclass field with a default, the help of its command-line option, and a rule for its values."""
-    return field(default=default, metadata={"help": help_text, "rule": rule})
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Choose what is trained, and for how long."""
+
+    model: Model = "resnet18"
+    epochs: int = setting(10, "Epochs; with --resume they may grow.", min=1)
+    label_smoothing: float = setting(0.0, "Label smoothing, from 0 to below 1.", FRACTION)
+    device: Device = "cpu"
+    seed: Seed = 0
 
 
-def check_fields(settings: Any) -> None:
-    """Raise ValueError, naming the field, if a value is none of its Literal's or breaks its rule; None breaks none."""
-    hints = get_type_hints(type(settings))
-    for each in fields(settings):
-        name, value, rule = each.name, getattr(settings, each.name), each.metadata.get("rule")
-        choices = get_args(hints[name]) if getattr(hints[name], "__origin__", None) is Literal else ()
-        if choices and value not in choices:
-            known = ", ".join(map(repr, choices[:-1])) + f" or {choices[-1]!r}"
-            raise ValueError(f"{name} must be {known}, got {value!r}")
-        if rule is not None and value is not None and not rule.holds(value):
-            raise ValueError(f"{name} {rule.words}, got {value!r}")
+@dataclass(frozen=True, kw_only=True)
+class AugmentSettings:
+    """Choose how training images vary, in the terms of imagenet_train."""
+
+    min_scale: float = setting(0.25, "Smallest area of a random crop, as a fraction.")
+    auto_augment: str | None = setting(None, "rand (RandAugment) or trivial (TrivialAugmentWide).")
+    color_jitter: tuple[float, float, float, float] | None = setting(
+        None, "Jitter of brightness, contrast, saturation and hue, such as .4 .4 .4 .1", metavar="B C S H"
+    )
+    erasing: float = setting(0.0, "Probability that a box of an image is erased.")
+    mixup: float = setting(0.0, "Alpha of mixup, such as 0.2; 0 for none.")
+    cutmix: float = setting(0.0, "Alpha of cutmix, such as 1; 0 for none.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,9 @@ class OptimizerSettings:
     lr_scaling: Literal["none", "linear", "sqrt"] = setting(
         "none", "Multiply lr by (global batch / base batch), its square root, or none of it."
     )
-    base_batch: int = setting(256, "Global batch for which lr is meant, with --lr-scaling.", COUNT)
+    base_batch: int = setting(256, "Global batch for which lr is meant, with --lr-scaling.", min=1)
     momentum: float = setting(0.9, "Momentum of sgd and lars.", OPEN_FRACTION)
-    weight_decay: float = setting(5e-4, "Weight decay of matrices and filters.", NOT_NEGATIVE)
+    weight_decay: float = setting(5e-4, "Weight decay of matrices and filters.", min=0)
     beta1: float = setting(0.9, "Decay of the first moment, of adamw and lamb.", FRACTION)
     beta2: float = setting(0.999, "Decay of the second moment, of adamw and lamb.", FRACTION)
     eps: float = setting(1e-8, "Added to the root of the second moment, of adamw and lamb.", POSITIVE)
@@ -79,9 +79,9 @@ class ScheduleSettings:
     )
     warmup: float = setting(0.25, "Share of the updates during which the learning rate rises.", FRACTION)
     schedule_epochs: int | None = setting(
-        None, "Epochs that the schedule is made for, if the run is to grow; --epochs by default.", COUNT
+        None, "Epochs that the schedule is made for, if the run is to grow; --epochs by default.", min=1
     )
-    cycles: int = setting(4, "Number of ups and downs of the cyclic schedule.", COUNT)
+    cycles: int = setting(4, "Number of ups and downs of the cyclic schedule.", min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +105,12 @@ class MemorySettings:
     for `segments` runs of blocks of a bundled model.
     """
 
-    accumulate: int = setting(1, "Batches whose gradients add up to one update.", COUNT)
+    accumulate: int = setting(1, "Batches whose gradients add up to one update.", min=1)
     clip_norm: float | None = setting(None, "Largest norm of all gradients together.", POSITIVE)
     checkpointing: Literal["off", "blocks", "segments"] = setting(
         "off", "Compute activations twice instead of keeping them: off, blocks or segments."
     )
-    segments: int = setting(2, "Segments, with --checkpointing segments.", COUNT)
+    segments: int = setting(2, "Segments, with --checkpointing segments.", min=1)
     inplace: bool = setting(True, "In-place activations (bundled models).")
     conv_bias: bool = setting(False, "Biases before batch norm, which subtracts them (bundled models).")
 

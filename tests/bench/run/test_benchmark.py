@@ -35,11 +35,11 @@ from penstock.bench.record.bench_record import (
     REPLAYED,
     RESIZE,
     BenchRecord,
-    BenchSettings,
     bf16_name,
     decode_name,
     replayed_model_name,
 )
+from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.clock import Rate
 from penstock.bench.run import run_probes
 from penstock.bench.run.benchmark import run_benchmark

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.record.bench_record import DECODE, BenchSettings, decode_name
+from penstock.bench.record.bench_record import DECODE, decode_name
+from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.clock import Rate
 from penstock.bench.run import rounds as rounds_module
 from penstock.bench.run.rounds import Display, Prepared, Rounds

@@ -11,13 +11,13 @@ from penstock.bench.record.bench_record import (
     REPLAYED,
     RESIZE,
     BenchRecord,
-    BenchSettings,
     Measured,
     Tried,
     bf16_name,
     fetch_name,
     replayed_model_name,
 )
+from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.loader_time import StoreTime, Traffic, WorkerTime
 from penstock.bench.record.resources import Resources
 
