@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.bench.commands import shared_options as common
-from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.probe.data.training_folder import training_folder
 from penstock.bench.record.bench_settings import ALL_BACKENDS, BenchSettings
 from penstock.bench.record.settings import Device
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _OWN_BYTES = 150 << 20  # for samples and batches that a run holds besides its loader; 340 MiB were seen
 
 
-@takes_data_options
-@common.takes_settings(settings=BenchSettings)
+@common.takes_settings(settings=BenchSettings, data_options=DataOptions)
 def bench(
     data: common.Data,
     device: Device = "auto",

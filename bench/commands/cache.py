@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.bench.commands import shared_options as common
-from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.probe.data.training_folder import training_folder
 from penstock.bench.record.cache_advice import AdviceSettings
 from penstock.bench.record.settings import Workers
@@ -34,7 +34,7 @@ Cache = Annotated[Path, typer.Argument(metavar="PATH", help="A cache file, or a 
 
 
 @cache.command(cls=common.NamingCommand)
-@takes_data_options
+@common.takes_settings(data_options=DataOptions)
 def build(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=common.DATA_HELP, parser=common.data_path)],
     dest: Annotated[Path, typer.Argument(metavar="DEST", help="The cache file; a folder with --shards.")],

@@ -8,14 +8,13 @@ import typer
 
 from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.commands import shared_options as common
-from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.record.settings import Device
 
 _INDENT = 37  # columns of a state and a name
 
 
-@takes_data_options
-@common.takes_settings(settings=DoctorSettings)
+@common.takes_settings(settings=DoctorSettings, data_options=DataOptions)
 def doctor(
     data: Annotated[
         str | None, typer.Argument(metavar="[DATA]", help=common.DATA_HELP + " Some are read.", parser=common.data_path)

@@ -7,11 +7,11 @@ from typing import Any
 import typer
 
 from penstock.bench.commands import shared_options as common
-from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.probe.data.training_folder import training_folder
 
 
-@takes_data_options
+@common.takes_settings(data_options=DataOptions)
 def index(data: common.Data, data_options: dict[str, Any]) -> None:
     """Make the index of a folder, a table or tars anew, in the cache folder of this user (XDG_CACHE_HOME).
 

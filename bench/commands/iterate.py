@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.bench.commands import shared_options as common
-from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.record.settings import BatchSize, Cache, Prefetch, Size, setting
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ class StreamOptions(common.LoadingOptions, common.PolicyOptions):
     prefetch: Prefetch = None
 
 
-@takes_data_options
-@common.takes_settings(options=StreamOptions)
+@common.takes_settings(options=StreamOptions, data_options=DataOptions)
 def iterate(  # noqa: PLR0913  a command's options are its parameters
     data: common.Data,
     dump: Annotated[str, typer.Option(help="Where the JSON lines go; - is standard output.")] = "-",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.bench.commands import shared_options as common
-from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.probe.data.training_folder import training_folder
 from penstock.bench.record.settings import BatchSize, Seed, Size
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.bench.checks.parity import ParityRecord
 
 
-@takes_data_options
+@common.takes_settings(data_options=DataOptions)
 def parity(
     data: common.Data,
     images: Annotated[int, typer.Option(min=1, help="Images of the stream that are compared, at most.")] = 512,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin
 
@@ -15,7 +16,7 @@ from typer.core import TyperCommand
 
 from penstock.bench.record.settings import Backend, Decoder, MaxBad, Workers, option_fields, setting
 
-_PANELS = {"techniques": "Techniques"}
+_PANELS = {"techniques": "Techniques", "data_options": "Data"}
 
 
 class NamingCommand(TyperCommand):
@@ -113,40 +114,37 @@ def resolve_device(name: str) -> str:
 def takes_settings(**groups: type[Any] | tuple[type[Any], ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of settings classes; it receives their values as a dict, under the keyword's name.
 
-    A field that is an option of the command itself is left out.
+    A field that is an option of the command itself is left out. `read(values)` of a class returns what the command
+    receives instead.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        for name, group in groups.items():
-            own = inspect.signature(command).parameters
-            classes = group if isinstance(group, tuple) else (group,)
-            options = [option for each in classes for option in _options_of(each, _PANELS.get(name))]
-            command = with_more_options(command, name, [option for option in options if option.name not in own])
-        return command
+        own = inspect.signature(command, eval_str=True).parameters
+        options = {
+            name: [
+                option
+                for each in (group if isinstance(group, tuple) else (group,))
+                for option in _options_of(each, _PANELS.get(name))
+                if option.name not in own
+            ]
+            for name, group in groups.items()
+        }
+        parameters = [p for name, p in own.items() if name not in groups] + list(chain(*options.values()))
+
+        def with_options(*arguments: Any, **named: Any) -> None:
+            for name, found in options.items():
+                values = {option.name: named.pop(option.name, option.default) for option in found}
+                named[name] = getattr(groups[name], "read", dict)(values)
+            command(*arguments, **named)
+
+        with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+        with_options.__annotations__ = {p.name: p.annotation for p in parameters}
+        with_options.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+        )
+        return with_options
 
     return decorate
-
-
-def with_more_options(
-    command: Callable[..., None],
-    name: str,
-    options: Sequence[inspect.Parameter],
-    read: Callable[[dict[str, Any]], dict[str, Any]] = dict,
-) -> Callable[..., None]:
-    """Return a command with more options; it receives what `read` makes of their values as the argument `name`."""
-    own = inspect.signature(command, eval_str=True).parameters.values()
-    parameters = [*(p for p in own if p.name != name), *options]
-
-    def with_options(*arguments: Any, **named: Any) -> None:
-        values = {option.name: named.pop(option.name, option.default) for option in options}
-        command(*arguments, **named, **{name: read(values)})
-
-    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
-    with_options.__annotations__ = {p.name: p.annotation for p in parameters}
-    with_options.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
-    )
-    return with_options
 
 
 def _options_of(group: type[Any], panel: str | None) -> Iterator[inspect.Parameter]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.bench.commands import shared_options as common
-from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.probe.data.training_folder import training_folder
 from penstock.bench.record.settings import BatchSize, Device, MaxBad, Size
 from penstock.bench.train.step.technique_settings import TECHNIQUE_GROUPS, AugmentSettings, RunSettings
@@ -26,8 +26,8 @@ _KEEPING = "Checkpoints"
 _OWN_BYTES = 200 << 20  # weights, gradients and momentum of ResNet-18: 140 MiB; what training imports of torch: 60
 
 
-@takes_data_options
 @common.takes_settings(
+    data_options=DataOptions,
     run=RunSettings,
     augmentations=AugmentSettings,
     loading=common.LoadingOptions,

@@ -135,12 +135,8 @@ class BenchData:
             raise ValueError(
                 f"{len(self.plain)} images do not fill a batch of {settings.batch_size}: pass a smaller --batch-size"
             )
-        cache = None if settings.cache is None else self._at_length(self._cache(settings.cache))
+        cache = None if settings.cache is None else self._at_length(prepare_whole(self.source, settings.cache))
         self.opener = LoaderOpener(settings, self.pipeline, self.plain, cache)
-
-    def _cache(self, path: str) -> Source:
-        """Return the cache at `path`: of all the data, whatever part of it is used."""
-        return prepare_whole(self.source, path)
 
     def _at_length(self, source: Source) -> Source:
         return source if self._entries is None else repeat_source(source, self._entries)

@@ -128,7 +128,7 @@ class SettingsSweep:
         self._sweep(searched, untried)
         backends = [space.start.backend for space in searched]
         chosen = self._final(self._fitting(backends)) or _fastest(self._fitting(backends)) or searched[0].start
-        others = (self._best_of(backend) for backend in backends if backend != chosen.backend)
+        others = (_fastest(self._fitting([backend])) for backend in backends if backend != chosen.backend)
         return SearchResult(chosen=chosen, others=tuple(filter(None, others)), untried=untried)
 
     def _measure_starts(self, spaces: Sequence[SearchSpace], untried: dict[str, tuple[str, ...]]) -> list[SearchSpace]:
@@ -230,9 +230,6 @@ class SettingsSweep:
                     self.try_candidate(log.candidate)
             running = [log for log in running if not log.why]
         return _fastest(running)
-
-    def _best_of(self, backend: str) -> Candidate | None:
-        return _fastest(self._fitting([backend]))
 
 
 def _fastest(logs: Sequence[CandidateLog]) -> Candidate | None:

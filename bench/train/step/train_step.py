@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -15,10 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from penstock.bench.train.step.activation_checkpoints import checkpoint_activations
-from penstock.bench.train.step.compile_model import compile_model, explain_compiler_failure
 from penstock.bench.train.step.optimizers import make_optimizer
 from penstock.bench.train.step.schedules import make_schedule
 from penstock.bench.train.step.settings import TrainSettings
+from penstock.pipelines.errors import LoaderError
 
 PADDING_LABEL = -1
 # Keeps the gradients of accumulated sums small enough for fp16; a power of two, so that nothing is rounded.
@@ -99,7 +99,7 @@ class TrainStep:
         self.module = model.to(settings.device, memory_format=settings.memory_format)  # type: ignore[call-overload]
         checkpoint_activations(self.module, settings.checkpointing, settings.segments)
         self.parallel = _data_parallel(self.module)
-        self.model = compile_model(self.parallel or self.module, settings.compile)
+        self.model = _compile_model(self.parallel or self.module, settings.compile)
         self._weights = [p for p in self.module.parameters() if p.requires_grad]
         world_size = dist.get_world_size() if self.parallel else 1
         self.optimizer = make_optimizer(self.module, settings, lr=settings.peak_lr(world_size))
@@ -114,10 +114,10 @@ class TrainStep:
     def __call__(self, images: Tensor, labels: Tensor, *, last: bool = False) -> Tensor:
         update = last or self._pending + 1 >= self.settings.accumulate
         try:
-            with nullcontext() if update else self._gradients_stay_here():
+            with nullcontext() if update or not self.parallel else self.parallel.no_sync():  # gradients stay here
                 loss = self._backward(images, labels)
         except RuntimeError as error:
-            explain_compiler_failure(error)
+            _explain_compiler_failure(error)
             raise
         if update:
             self._update()
@@ -127,9 +127,6 @@ class TrainStep:
         """Drop the gradients of batches whose update has not been made."""
         self.optimizer.zero_grad(set_to_none=True)
         self._pending, self._labelled = 0, None
-
-    def _gradients_stay_here(self) -> AbstractContextManager[None]:
-        return self.parallel.no_sync() if self.parallel else nullcontext()
 
     def _backward(self, images: Tensor, labels: Tensor) -> Tensor:
         with autocast(self.settings):
@@ -177,3 +174,31 @@ def _data_parallel(module: nn.Module) -> DistributedDataParallel | None:
     of_buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # of older torch
     settings: dict[str, Any] = {"gradient_as_bucket_view": True, of_buffers: False}
     return DistributedDataParallel(module, **settings)
+
+
+def _compile_model(model: nn.Module, mode: str) -> nn.Module:
+    """Return the model, compiled when it first runs unless mode is "off".
+
+    Raises LoaderError E-DEPENDENCY if torch cannot compile.
+    """
+    if mode == "off":
+        return model
+    try:
+        return cast(nn.Module, torch.compile(model, mode=mode))
+    except (RuntimeError, ImportError) as error:  # no compiler for this Python, or a part of torch is missing
+        raise _cannot_compile(error) from error
+
+
+def _explain_compiler_failure(error: Exception) -> None:
+    """Raise LoaderError E-DEPENDENCY if `error` comes from torch's compiler; return otherwise."""
+    if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+        raise _cannot_compile(error) from error
+
+
+def _cannot_compile(error: Exception) -> LoaderError:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return LoaderError(
+        "E-DEPENDENCY",
+        f"torch.compile does not work here ({lines[0][:200]})",
+        fix="install a C++ compiler (g++), and triton for CUDA, or pass compile='off'",
+    )

@@ -13,7 +13,8 @@ import pytest
 from command_line import lines_of, penstock_here
 from photo_folder import write_folder
 
-from penstock.bench.commands.data_options import takes_data_options
+from penstock.bench.commands.data_options import DataOptions
+from penstock.bench.commands.shared_options import takes_settings
 from penstock.bench.probe.search.candidate import BenchData
 from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.report.text import repeat_command
@@ -50,13 +51,13 @@ def tables(photos: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]
 def test_only_what_was_given_reaches_a_command(tmp_path: Path) -> None:
     seen: list[Any] = []
 
-    @takes_data_options
+    @takes_settings(data_options=DataOptions)
     def command(data: str, *, data_options: dict[str, Any]) -> None:
         seen.append((data, data_options))
 
     (tmp_path / "names").write_text("cat\nhot dog, plain\n\n")
     command("x")
-    command("x", subset=":9", max_per_class=3, root=Path("/a"), classes="cat, dog")  # type: ignore[call-arg]
+    command("x", subset=":9", max_per_class=3, root="/a", classes="cat, dog")  # type: ignore[call-arg]
     command(data="x", image=None, classes=str(tmp_path / "names"))  # type: ignore[call-arg]
     assert seen == [
         ("x", {}),

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from penstock.bench.record.environment import describe_environment
-from penstock.bench.record.gpu_state import cudnn_version, describe_gpu
+from penstock.bench.record.environment import cudnn_version, describe_environment, describe_gpu
 
 UNKNOWN = {"driver": None, "gpu_power_limit_w": None, "gpu_clock_mhz": None, "gpu_max_clock_mhz": None}
 
