@@ -226,7 +226,7 @@ def _look(source: Source, index: int, reader: SampleReader, sample: SampleSummar
         sample.add(TURNED, path)
     if known.width * known.height > _HUGE:
         sample.add(HUGE, path)
-    if item.data is None:
+    if getattr(source, "stored_orientation", lambda _: 0)(index):  # a cache stores it in its own form
         return
     if _SUFFIXES.get(os.path.splitext(os.fsdecode(path))[1].lower(), known.format) != known.format:
         sample.add(MISNAMED, path)

@@ -1,7 +1,7 @@
 """Encodes one image of a source as the bytes and the record of a cache.
 
 - jpeg, lossless: an ordinary JPEG becomes STRIPS, a copy with restart markers, once its pixels have been compared with
-  the source's: all of them, and those of a window cut out of it. The native library makes the copy; jpegtran does of
+  the source's. The native library makes the copy; jpegtran does of
   what it leaves, or where it is missing. What cannot be copied so is stored as it is (FILE), and so is every PNG, WebP,
   BMP and GIF.
 - jpeg, lossy: every image is decoded, shrunk and encoded anew, also one that is small enough already.
@@ -52,7 +52,6 @@ _MAX_GROWTH = 1.25  # beyond, as with an image a pixel wide, the file is stored 
 _MAX_JPEG_SIDE = 65500  # libjpeg's own limit, JPEG_MAX_DIMENSION
 _MAX_BYTES = 2**32 - 1  # RECORD's `length`
 _UNSOUND = "the copy is not sound"
-_CHECK_PIXELS = 24  # side of the window that is cut out as a check
 
 
 class Stored(NamedTuple):
@@ -174,7 +173,6 @@ class SampleEncoder:
         strip_rows = max(1, JPEG_STRIP_PIXELS // geometry.mcu_height)
         row_ends = ends[geometry.segments - 1 :: geometry.segments]
         table = _make_strip_table(scan, np.append(row_ends[strip_rows - 1 : -1 : strip_rows], len(scan)))
-        self._compare_window(copy, found, geometry, strip_rows, table["end"], pixels)
         head = table.tobytes() + copy[: found.scan_offset]
         if len(head) + len(scan) > _MAX_GROWTH * len(data):
             raise RecodeError("larger with restart markers")
@@ -205,33 +203,6 @@ class SampleEncoder:
             raise RecodeError(_UNSOUND, self._copy.warning)
         if not _are_equal(decoded, pixels):
             raise RecodeError("pixels differ")
-
-    def _compare_window(
-        self,
-        copy: bytes,
-        header: jpeg.JpegHeader,
-        geometry: strips.StripGeometry,
-        strip_rows: int,
-        strip_ends: npt.NDArray[np.uint32],
-        pixels: Pixels,
-    ) -> None:
-        """Cut one window out of the copy as a reader does, placed by the bytes' CRC. Raises RecodeError."""
-        draw = crc32(copy, 0)
-        w, h = min(_CHECK_PIXELS, geometry.width), min(_CHECK_PIXELS, geometry.height)
-        x, y = (draw & 0xFFFF) % (geometry.width - w + 1), (draw >> 16) % (geometry.height - h + 1)
-        cut = strips.plan_cut(geometry, (x, y, w, h))
-        first, last = cut.row // strip_rows, -(-cut.row_end // strip_rows)
-        begin = int(strip_ends[first - 1]) if first else 0
-        scan = np.frombuffer(copy, np.uint8)[header.scan_offset :][begin : int(strip_ends[last - 1])]
-        start = copy[: header.scan_offset]
-        try:
-            part = strips.cut_jpeg(start, header.height_offset, scan, first * strip_rows, geometry, cut)
-            decoded = self._copy.rgb(part, cut.height, cut.width)
-        except LoaderError as error:
-            raise RecodeError("a window differs", error.cause) from error
-        x0, y0 = x - cut.x, y - cut.y
-        if self._copy.warning or not np.array_equal(decoded[y0 : y0 + h, x0 : x0 + w], pixels[y : y + h, x : x + w]):
-            raise RecodeError("a window differs", self._copy.warning or "")
 
 
 def shrink_size(width: int, height: int, encoding: Encoding) -> tuple[int, int]:

@@ -14,12 +14,13 @@ import numpy as np
 
 from penstock.loaders.cache_build.freshness import source_identity
 from penstock.loaders.data.cache.format import FILE, PIXELS, STRIP, STRIPS, Record, crc32
-from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, find_header_fault, geometry_of
+from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
 from penstock.loaders.data.sources.contract import Source, refresh_source, sample_name
 from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import strips
+from penstock.pipelines.jpeg.header import parse_header
 
 OnProgress = Callable[[int], None]
 
@@ -137,7 +138,8 @@ def find_damage(record: Record, stored: bytes, num_classes: int) -> str:
 
 
 def _find_strip_damage(record: Record, head: bytes, scan: Pixels) -> str:
-    geometry = geometry_of(record)
+    sides = (record.width, record.height, record.mcu_width, record.mcu_height)
+    geometry = strips.StripGeometry(*sides, record.segment_mcus)
     count = -(-geometry.rows // record.strip_rows)
     if len(head) < count * STRIP.itemsize:
         return f"a head of {len(head)} bytes for {count} strips"
@@ -145,13 +147,25 @@ def _find_strip_damage(record: Record, head: bytes, scan: Pixels) -> str:
     ends = table["end"].tolist()
     if found := _check_strips(scan, ends, table["crc"].tolist()):
         return found
-    if found := find_header_fault(start, record):
+    if found := _find_header_fault(start, record, geometry):
         return found
     bounds = np.append(strips.segment_ends(scan), len(scan))
     if len(bounds) != geometry.rows * geometry.segments:
         return f"it has {len(bounds)} segments, its record says {geometry.rows * geometry.segments}"
     rows = [*range(record.strip_rows, geometry.rows, record.strip_rows), geometry.rows]
     return "" if bounds[[row * geometry.segments - 1 for row in rows]].tolist() == ends else "its strips end elsewhere"
+
+
+def _find_header_fault(data: bytes, record: Record, geometry: strips.StripGeometry) -> str:
+    """Say how the header of a JPEG differs from what its record says of it; "" if it does not."""
+    try:
+        header = parse_header(data)
+    except LoaderError as error:
+        return f"its JPEG header: {error.cause}"
+    found = (header.width, header.height, *strips.mcu_size(header), strips.restart_interval(data, header))
+    if found != geometry or (header.height_offset, header.scan_offset) != (record.height_offset, len(data)):
+        return f"its JPEG header says {found}, its record {tuple(geometry)}"
+    return "" if header.ordinary and header.stoppable else "its JPEG is not baseline with a common chroma sampling"
 
 
 def _check_strips(data: Pixels, ends: list[int], crcs: list[int]) -> str:

@@ -86,17 +86,12 @@ class _CropTaskRows(PythonRows):
         x, y, w, h = window
         if w == 1 or (item.probe is not None and item.probe.orientation != 1):
             return None
-        data, left, top = item.data, 0, 0
-        if data is None:
-            part, _ = self._reader.part(item, window)
-            data, left, top = part.data, part.x, part.y
-        elif item.probe is not None:
-            header = item.probe.header
-            assert isinstance(data, bytes)
-            if header is None or not dali_can_decode(header, data) or not self._reader.sound(item):
-                return None  # DALI does not report what it repairs
-            if not jpeg.check_markers(data, header) and header.stoppable:
-                return None  # DALI stops below the crop; our decoders go on to the end, and refuse an error there
-        if isinstance(data, bytes):
-            return CropTask(data, (x - left, y - top, w, h), flip)
-        return CropTask(np.ascontiguousarray(data[y - top : y - top + h, x - left : x - left + w]), (0, 0, w, h), flip)
+        data = item.data
+        if isinstance(data, np.ndarray):
+            return CropTask(np.ascontiguousarray(data[y : y + h, x : x + w]), (0, 0, w, h), flip)
+        header = None if item.probe is None else item.probe.header
+        if header is None or not dali_can_decode(header, data) or not self._reader.sound(item):
+            return None  # DALI does not report what it repairs
+        if not jpeg.check_markers(data, header) and header.stoppable:
+            return None  # DALI stops below the crop; our decoders go on to the end, and refuse an error there
+        return CropTask(data, (x, y, w, h), flip)

@@ -43,7 +43,6 @@ class PythonRows:
         if not len(batch.left):
             return
         self._reader.read_s = 0.0
-        self._reader.will_need(batch.index[batch.left])
         loaded: dict[int, Loaded] = {}
         for row, sample in zip(batch.left.tolist(), batch.index[batch.left].tolist(), strict=True):
             batch.working_on(sample)

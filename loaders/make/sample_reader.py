@@ -9,12 +9,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.sources.contract import Source, WindowSource
+from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.sources.source_faults import call_source
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.image_types import ImagePart, Levels, Window
+from penstock.pipelines.image_types import Levels, Window
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo
-from penstock.pipelines.sample.orientation import stored_window
+from penstock.pipelines.sample.orientation import stored_window, upright
 
 Result = TypeVar("Result")
 
@@ -24,14 +24,14 @@ class Loaded(NamedTuple):
 
     Attributes:
         sample: index in the source.
-        data: the encoded image, or pixels [height, width, 3]; None where only the crop's part is read, later.
-        probe: what the header says; None for pixels.
+        data: the encoded image, or pixels [height, width, 3].
+        probe: what the header says, or a cache of its pixels; None for other pixels.
         width: width of the upright image in pixels.
         height: height of the upright image in pixels.
     """
 
     sample: int
-    data: bytes | Levels | None
+    data: bytes | Levels
     probe: ImageInfo | None
     width: int
     height: int
@@ -50,26 +50,21 @@ class SampleReader:
         self._source, self._decoder = source, decoder
         self._sound = np.zeros(len(source), bool) if sound is None else sound
         self.repair = ""
-        self._windows = source if isinstance(source, WindowSource) else None
+        self._find_orientation = getattr(source, "stored_orientation", None)
         self.read_s = 0.0
 
-    def will_need(self, samples: npt.NDArray[np.int64]) -> None:
-        """Announce to the source which samples come next."""
-        if self._windows is not None:
-            self._time_call(self._windows.will_need, samples)
-
     def load(self, sample: int) -> Loaded:
-        """Find the size of `sample`, and read it unless its parts can be read alone. Raises LoaderError."""
-        size = call_source(self._windows.stored_size, sample) if self._windows is not None else None
-        if size is not None:
-            probe = self._decoder.probe_stored(size)
-            return Loaded(sample, None, probe, probe.width, probe.height)
+        """Read `sample`, and find its size. Raises LoaderError."""
         data = self._time_call(call_source, self._source.read, sample)
-        if isinstance(data, np.ndarray) and data.shape[2:] == (3,) and self._decoder.takes(data.dtype):
-            return Loaded(sample, data, None, data.shape[1], data.shape[0])
-        if not isinstance(data, bytes):
+        exif = 0 if self._find_orientation is None else self._find_orientation(sample)
+        if isinstance(data, bytes):
+            probe = self._decoder.probe(data, exif)
+        elif not (isinstance(data, np.ndarray) and data.shape[2:] == (3,) and self._decoder.takes(data.dtype)):
             raise _type_error(data)
-        probe = self._decoder.probe(data)
+        elif not exif:
+            return Loaded(sample, data, None, data.shape[1], data.shape[0])
+        else:
+            probe = self._decoder.probe_pixels(data, exif)
         return Loaded(sample, data, probe, probe.width, probe.height)
 
     def exif(self, item: Loaded) -> int:
@@ -78,24 +73,14 @@ class SampleReader:
             return 1
         return self._decoder.read_exif(item.data, item.probe) if isinstance(item.data, bytes) else item.probe.exif
 
-    def part(self, item: Loaded, window: Window) -> tuple[ImagePart, Window]:
-        """Read the part around `window` of a sample without data, and return it with the window in the stored image."""
-        assert self._windows is not None
-        assert item.probe is not None
-        stored = stored_window(window, item.width, item.height, item.probe.orientation)
-        return self._time_call(call_source, self._windows.read_window, item.sample, stored), stored
-
     def crop(self, item: Loaded, window: Window) -> Levels:
         """Decode `window` of the upright image: uint8, or uint16, [height, width, 3], valid until the next call."""
-        x, y, w, h = window
         self.repair = ""
-        if item.probe is None:
-            assert isinstance(item.data, np.ndarray)
-            return item.data[y : y + h, x : x + w]
-        if item.data is None:
-            part, stored = self.part(item, window)
-            return self._decoder.part(part, item.probe, stored)
-        assert isinstance(item.data, bytes)
+        if isinstance(item.data, np.ndarray):
+            orientation = 1 if item.probe is None else item.probe.orientation
+            x, y, w, h = stored_window(window, item.width, item.height, orientation)
+            return upright(item.data[y : y + h, x : x + w], orientation)
+        assert item.probe is not None
         tells = self._decoder.reports_repairs(item.probe)
         sound = bool(self._sound[item.sample]) if tells else self.sound(item)
         pixels = self._decoder.window(item.data, item.probe, window, sound=sound)

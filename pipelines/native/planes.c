@@ -29,7 +29,7 @@ void pn_plan_planes(const pn_jpeg *jpeg, pn_window window, pn_planes *planes) {
     /* libjpeg repeats chroma samples if a row has at most two, or a fourth of the image's; it does not mix rows then */
     int32_t has_neighbours = component->wide > 2;
     plane->mixed = plane->shift_x == 0 || (plane->shift_x == 1 && has_neighbours);
-    int32_t margin_x = plane->shift_x > 0 && has_neighbours; /* for a fourth too: Python's plan_cut reads as much */
+    int32_t margin_x = plane->shift_x > 0 && has_neighbours; /* for a fourth too: plan_cut reads as much */
     int32_t margin_y = plane->shift_y > 0 && plane->mixed;
     find_blocks(window.x, window.x + window.width, plane->shift_x, margin_x, plane->wide, &plane->column,
                 &plane->column_end);

@@ -15,7 +15,7 @@ static pn_result check_file(pn_worker *worker, const pn_task *task, const pn_row
   return PN_OK;
 }
 
-/* A rectangle of segments: rows of MCUs, and segments of each row; see plan_cut in strips.py. */
+/* A rectangle of segments: rows of MCUs, and segments of each row. */
 typedef struct {
   int32_t row, row_end, segment, segment_end, segments;
   pn_window covers; /* in pixels */

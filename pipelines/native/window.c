@@ -85,17 +85,13 @@ static int decode_segment(task *work, const uint8_t *data, size_t size, int32_t 
   return pn_bits_done(&bits) && bits.marker == PN_NO_MARKER && bits.at == bits.end;
 }
 
-/* Decode the segments of restart strips that the window needs, the same as plan_cut in strips.py finds. */
+/* Decode the segments of restart strips that the window needs, the same as plan_cut in prepare.c finds. */
 static pn_result decode_strips(task *work) {
   const pn_jpeg *jpeg = work->planes.jpeg;
   const pn_planes *planes = &work->planes;
   const pn_plane *last = &planes->plane[planes->count - 1];
   int32_t length = work->scan->segment_mcus, segments = jpeg->mcus_wide / length;
   int32_t first = last->column / length, first_end = (last->column_end - 1) / length + 1; /* it has a block an MCU */
-  int32_t left = first * length * jpeg->mcu_width, right = first_end * length * jpeg->mcu_width;
-  int32_t wide = (right < jpeg->width ? right : jpeg->width) - left;
-  /* The Python path cuts out a part so narrow that libjpeg would not mix its chroma; this path would. */
-  if (last->shift_x == 1 && wide <= 4) return PN_UNSUPPORTED;
   const uint8_t *at = work->scan->data, *end = at + work->scan->size;
   for (int32_t row = work->scan->first_row; row < planes->row_end; row++) {
     for (int32_t segment = 0; segment < segments; segment++) {

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.image_types import ImagePart, Levels, Pixels, StoredSize, Window
+from penstock.pipelines.image_types import Levels, Pixels, Window
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg.strips import end_at_restart
 from penstock.pipelines.messages.checked import checked_choice
@@ -102,7 +102,7 @@ class ImageInfo(NamedTuple):
     Attributes:
         width: width of the upright image (of the stored one, if EXIF is ignored), in pixels, above 0.
         height: height of the upright image, in pixels, above 0.
-        format: name of the format, one of Pillow's; "" for an image whose file has not been read.
+        format: name of the format, one of Pillow's; "" for pixels.
         orientation: EXIF orientation that decoding will undo, 1 to 8; 1 if EXIF is ignored.
         header: parsed header of a JPEG; None for other formats.
         exif: EXIF orientation of the file, 1 to 8; 0 if it is ignored and was not looked for.
@@ -142,8 +142,11 @@ class ImageDecoder:
         """Return the versions of the JPEG decoder, for records."""
         return self._jpeg.version()
 
-    def probe(self, data: bytes) -> ImageInfo:
-        """Read format, size and orientation; raises LoaderError for everything that can be rejected before decoding."""
+    def probe(self, data: bytes, exif: int = 0) -> ImageInfo:
+        """Read format, size and orientation; raises LoaderError for everything that can be rejected before decoding.
+
+        exif: the orientation, 1 to 8, where it is known; 0 to read it from the file.
+        """
         header = jpeg.parse_header(data) if data.startswith(jpeg.SOI) else None
         if header is not None:
             kind, width, height = "JPEG", header.width, header.height
@@ -158,8 +161,18 @@ class ImageDecoder:
             raise self._missing_end_error(data, header)
         else:
             jpeg.check_scans(data, header, self._max_pixels)
-        exif = self._read_orientation(data, kind, header) if self._apply_exif else 0
-        orientation = exif or 1
+        if self._apply_exif and not exif:
+            exif = self._read_orientation(data, kind, header)
+        return self._describe(width, height, kind, header, exif)
+
+    def probe_pixels(self, pixels: Levels, exif: int) -> ImageInfo:
+        """Return the result of `probe` for stored pixels with an EXIF orientation; raises LoaderError E-BOMB."""
+        height, width = pixels.shape[:2]
+        self._check_size(width, height)
+        return self._describe(width, height, "", None, exif)
+
+    def _describe(self, width: int, height: int, kind: str, header: jpeg.JpegHeader | None, exif: int) -> ImageInfo:
+        orientation = exif if self._apply_exif else 1
         if swaps_sides(orientation):
             width, height = height, width
         return ImageInfo(width, height, kind, orientation, header, exif)
@@ -242,30 +255,6 @@ class ImageDecoder:
             return message is not None
         repaired = jpeg.reports_repair(message, header, header.height, len(data))
         return not repaired and jpeg.rules_out_stray_markers(message, header)
-
-    def probe_stored(self, size: StoredSize) -> ImageInfo:
-        """Return the result of `probe` for an image whose stored size is already known; raises LoaderError E-BOMB."""
-        width, height, orientation = size
-        self._check_size(width, height)
-        if not self._apply_exif:
-            return ImageInfo(width, height, "", 1, None, orientation)
-        sides = (height, width) if swaps_sides(orientation) else (width, height)
-        return ImageInfo(*sides, "", orientation, None, orientation)
-
-    def part(self, part: ImagePart, info: ImageInfo, window: Window) -> Pixels:
-        """Decode `window` of the stored image from a part that contains it, upright: uint8 [height, width, 3].
-
-        The result is a view that stays valid until the next call. Raises LoaderError E-CORRUPT.
-        """
-        x, y, w, h = window
-        pixels = part.data
-        if isinstance(pixels, bytes):
-            if not self._reports_warnings:
-                jpeg.check_markers(pixels, jpeg.parse_header(pixels))
-            pixels = self._jpeg.rgb(pixels, part.height, part.width)
-            if self._jpeg.warning:
-                raise LoaderError("E-CORRUPT", f"the stored part of this image is damaged: {self._jpeg.warning}")
-        return upright(pixels[y - part.y : y - part.y + h, x - part.x : x - part.x + w], info.orientation)
 
     def _check_size(self, width: int, height: int, pixel_bytes: int = 4) -> None:
         if width * height * pixel_bytes > 4 * self._max_pixels:

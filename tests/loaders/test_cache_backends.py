@@ -181,7 +181,7 @@ def test_one_file_of_many_that_was_overwritten_makes_the_cache_stale(tmp_path: P
             judge()
     assert build_cache(source, cache, workers=0, replace_stale=True).files[0].built == 600
     refuse_other_source(open_cache(cache), source)
-    assert has_images_of(open_cache(cache), source)
+    assert has_images_of(open_cache(cache), open_source(root))
     (root / "c" / "9999.jpg").write_bytes(photo(1))
     cache.unlink()
     with pytest.raises(LoaderError, match=r"E-CHANGED.*600 images then, 601 now"):

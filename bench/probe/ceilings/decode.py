@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import chain, count, cycle, islice
 
 import numpy as np
@@ -37,8 +36,7 @@ MAX_CROPS = 32  # decoded ones: a loader's are in the processor's caches still
 class DecodeCeiling:
     """Measures decoding and resizing on one thread, of up to 256 files in memory, with the crops of the real stream.
 
-    A loader cannot be faster than this times its CPUs. Bad samples are left out. Of a cache it is the crop's part that
-    is decoded, and reading it (from the page cache, CRC and all) is part of the work.
+    A loader cannot be faster than this times its CPUs. Bad samples are left out.
 
     samples: what another decoder's ceiling has loaded; None loads them.
 
@@ -95,18 +93,8 @@ class DecodeCeiling:
         return any(item.probe is not None for item in self._samples)
 
     def decode(self, seconds: float) -> Rate:
-        """Measure images/s of decoding alone on one thread: of a cache, of parts that are in memory already."""
-        if all(item.data is not None for item in self._samples):
-            return self.measure(seconds, resize=False)
-        epochs = -(-MAX_SAMPLES // len(self._samples))  # of a small sample several, as its crops differ much
-        endless = cycle([task for epoch in range(epochs) for task in self._decodings(epoch)])
-
-        def decode() -> int:
-            for task in islice(endless, STEP):
-                task()
-            return STEP
-
-        return on_one_thread(decode, seconds)
+        """Measure images/s of decoding alone on one thread."""
+        return self.measure(seconds, resize=False)
 
     def resize(self, seconds: float) -> Rate:
         """Measure images/s of resizing and mirroring alone on one thread: of crops that are decoded already."""
@@ -131,15 +119,6 @@ class DecodeCeiling:
                 self._ensure_samples()
                 continue
             yield pixels, flip
-
-    def _decodings(self, epoch: int) -> Iterator[Callable[[], Pixels]]:
-        """Yield what decodes each sample's crop, from bytes in memory."""
-        for item, window, _ in self._plan(epoch):
-            if item.probe is not None and item.data is None:
-                part, stored = self._reader.part(item, window)
-                yield partial(self._decoder.part, part, item.probe, stored)
-            elif item.probe is not None:
-                yield partial(self._reader.crop, item, window)
 
     def _plan(self, epoch: int) -> Iterator[tuple[Loaded, Window, bool]]:
         numbers = np.array([(item.sample, item.width, item.height) for item in self._samples], np.int64)
@@ -214,10 +193,6 @@ class NativeCeiling(DecodeCeiling):
         if resize:
             super()._write(pixels, bool(plan.flips[0]))
         return True
-
-    def decode(self, seconds: float) -> Rate:
-        """Measure images/s of reading and decoding alone on one thread."""
-        return self.measure(seconds, resize=False)
 
     def _write(self, pixels: Pixels, flip: bool) -> None:
         self._rows.stage.resize(pixels, flip, self._output.images[0][0])

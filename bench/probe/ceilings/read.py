@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import suppress
 from itertools import count, cycle, starmap
 from typing import NamedTuple
 
@@ -18,12 +19,12 @@ from penstock.bench.record.resources import storage_bytes
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
 from penstock.loaders.data.cache.hdf5_layout import read_layout
 from penstock.loaders.data.files.indexed_source import IndexedSource
-from penstock.loaders.data.sources.contract import Source, WindowSource
+from penstock.loaders.data.sources.contract import Source, is_cache
 from penstock.loaders.data.sources.data import Data
+from penstock.loaders.make.layout import image_layout
+from penstock.loaders.make.native_rows import native_rows, plan_images
 from penstock.loaders.system.machine import available_cpus, many_workers
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.plan.crops import plan_batch
-from penstock.pipelines.sample.orientation import stored_window
 from penstock.pipelines.spec import ImagePipeline
 
 _CHUNK = 32  # images read at once, as a batch
@@ -43,29 +44,29 @@ class FileRange(NamedTuple):
 class ReadCeiling:
     """Measures how fast up to 256 images, spread over the data, are read.
 
-    Of a folder whole files are read, of a cache only the part of an image that its crop needs. Bad images are left out.
+    Whole images are read; of a cache, the native library reads only what a crop needs. Bad images are left out.
     """
 
     def __init__(self, source: Source, pipeline: ImagePipeline, seed: int) -> None:
         source = each_once(source)
         self._source, self._pipeline, self._seed = source, pipeline, seed
+        self._native = threading.local()
         stride = max(1, len(source) // MAX_SAMPLES)
-        tried = ((index, self._read_of(index)) for index in range(0, len(source), stride)[:MAX_SAMPLES])
-        readable = [(index, read) for index, read in tried if _try_read(read)]
-        self._indices, self._reads = [index for index, _ in readable], [read for _, read in readable]
+        self._indices = [index for index in range(0, len(source), stride)[:MAX_SAMPLES] if self._read([index])]
 
     @property
     def possible(self) -> bool:
         """Return whether there is anything to read: not for arrays, which are in memory, nor if all images are bad."""
-        return bool(self._reads) and not isinstance(self._reads[0](), np.ndarray)
+        return bool(self._indices) and (
+            is_cache(self._source) or not isinstance(self._source.read(self._indices[0]), np.ndarray)
+        )
 
     def warm(self, seconds: float) -> Rate:
         """Measure images/s from the page cache."""
         numbers = count()
 
         def read() -> int:
-            self._reads[next(numbers) % len(self._reads)]()
-            return 1
+            return self._read([self._indices[next(numbers) % len(self._indices)]])
 
         return measure_rate(read, seconds=seconds)
 
@@ -87,9 +88,7 @@ class ReadCeiling:
                 drop_cached(ranges)
             expected += sum(found.num_bytes for found in ranges[part])
             watch = Stopwatch()
-            if isinstance(self._source, WindowSource):
-                self._source.will_need(np.asarray(self._indices[part], np.int64))
-            images.append(sum(map(_try_read, self._reads[part])))
+            images.append(self._read(self._indices[part]))
             times.append(watch.seconds)
             if spent.seconds >= seconds and len(times) >= len(parts[:_MIN_CHUNKS]):
                 break
@@ -117,37 +116,36 @@ class ReadCeiling:
             while not times or spent.seconds < seconds:
                 drop_cached(ranges)
                 watch = Stopwatch()
-                list(pool.map(_try_read, self._reads))
+                list(pool.map(lambda index: self._read([index]), self._indices))
                 times.append(watch.seconds)
         if ranges:
             self._back_into_the_page_cache()
-        return Rate.from_steps([len(self._reads)] * len(times), times)
+        return Rate.from_steps([len(self._indices)] * len(times), times)
 
     def _back_into_the_page_cache(self) -> None:
         """Read everything again, since the loader is measured next."""
         for index in self._indices:
-            _try_read(partial(self._source.read, index))
+            with suppress(LoaderError):
+                self._source.read(index)
 
-    def _read_of(self, index: int) -> Callable[[], object]:
-        """Return what reads image `index` as a loader does; the crop is planned as if the image needed no turning."""
-        source = self._source
-        size = source.stored_size(index) if isinstance(source, WindowSource) else None
-        if size is None:
-            return lambda: source.read(index)
-        assert isinstance(source, WindowSource)
-        numbers = np.array([[index], [size.width], [size.height]], np.int64)
-        plan = plan_batch(self._pipeline, self._seed, 0, *numbers)
-        x, y, w, h = plan.windows[0].tolist()
-        window = stored_window((x, y, w, h), size.width, size.height, 1)
-        return lambda: source.read_window(index, window)
-
-
-def _try_read(read: Callable[[], object]) -> bool:
-    try:
-        read()
-    except LoaderError:
-        return False
-    return True
+    def _read(self, indices: list[int]) -> int:
+        """Read images together, as a loader does, and return how many of them can be read."""
+        left, own = indices, self._native
+        if is_cache(self._source) and not hasattr(own, "rows"):
+            layout = image_layout((self._pipeline,), 1)
+            own.rows, own.plan = (
+                native_rows(self._source, self._pipeline, "auto"),
+                plan_images((self._pipeline,), self._seed, 0, layout),
+            )
+        if getattr(own, "rows", None) is not None:
+            prepared = own.rows.prepare(np.array(indices, np.int64), np.arange(len(indices)), own.plan)
+            left = np.delete(indices, prepared.rows["row"]).tolist()
+        num_read = len(indices) - len(left)
+        for index in left:
+            with suppress(LoaderError):
+                self._source.read(index)
+                num_read += 1
+        return num_read
 
 
 def file_ranges(source: Source, indices: list[int]) -> Iterator[FileRange]:

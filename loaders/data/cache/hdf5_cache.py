@@ -1,4 +1,4 @@
-"""Serves an HDF5 cache as a source: whole images, or only the bytes of a crop, each checked by its CRC."""
+"""Serves an HDF5 cache as a source: whole images, checked by their CRCs; the native library reads crops alone."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.cache.format import FILE, PIXELS, RECORD, STRIP, STRIPS, About, Record, crc32
+from penstock.loaders.data.cache.format import FILE, PIXELS, RECORD, STRIPS, About, Record, crc32
 from penstock.loaders.data.cache.hdf5_file import CacheFile
 from penstock.loaders.data.cache.shards import MANIFEST, check_shards, is_shard_name, read_manifest
 from penstock.loaders.data.fields.packed_fields import join_fields
 from penstock.loaders.data.samples.columns import ArrayColumn, RaggedColumn, take_values
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, count_text, size_text
-from penstock.pipelines.image_types import ImagePart, StoredSize, Window
-from penstock.pipelines.jpeg.header import EOI, parse_header
-from penstock.pipelines.jpeg.strips import StripGeometry, cut_jpeg, mcu_size, plan_cut, restart_interval
+from penstock.pipelines.jpeg.header import EOI
 from penstock.pipelines.native import rows as native
 from penstock.pipelines.native.locate import locate_stored
 from penstock.pipelines.native.rows import NO_NAMES, Names, Rows
@@ -43,6 +41,8 @@ class Hdf5Cache:
     outlives the opening, and reads (pread) may come from any thread.
     """
 
+    is_cache = True
+
     def __init__(self, files: Sequence[CacheFile]) -> None:
         counts = [file.about.samples for file in files]
         masks = files[0].about.masks
@@ -61,7 +61,6 @@ class Hdf5Cache:
         self._masks = dict(zip(files[0].about.masks, shared.array[1:], strict=True))
         self.field_kinds = {each.name: each.kind for each in files[0].about.fields}
         self._records_at = self.records.ctypes.data
-        self._known = np.zeros(len(self.records), bool)  # images whose JPEG header was compared with their record
         self.about = [file.about for file in files]
         self._starts = [0, *np.cumsum([about.samples for about in self.about]).tolist()]
         self.fingerprint = self.about[0].fingerprint
@@ -75,12 +74,6 @@ class Hdf5Cache:
         """Return the class numbers (int64) of images `indices` (int64)."""
         labels: npt.NDArray[np.int64] = self.records["label"][indices].astype(np.int64)
         return labels
-
-    def will_need(self, indices: npt.NDArray[np.int64]) -> None:
-        """Have the kernel read ahead what is not in its cache, for all images of a batch at once."""
-        places, lengths = self.records["offset"][indices].tolist(), self.records["length"][indices].tolist()
-        for index, offset, length in zip(indices.tolist(), places, lengths, strict=True):
-            self._place(index)[0].will_need(offset, length)
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
         """Say in `rows` where images `indices` are stored, and how."""
@@ -98,30 +91,19 @@ class Hdf5Cache:
             rows["offset"][shards == shard] += start
         return NO_NAMES
 
-    def stored_size(self, index: int) -> StoredSize | None:
-        """Return size and orientation of image `index`; None for one that is stored as it was."""
+    def stored_orientation(self, index: int) -> int:
+        """Return the EXIF orientation of image `index`, 1 to 8; 0 where the stored file says it."""
         record = self._record(index)
-        return None if record.kind == FILE else StoredSize(record.width, record.height, record.orientation)
-
-    def read_window(self, index: int, window: Window) -> ImagePart:
-        """Read a part that holds `window`. Raises LoaderError E-CACHE where the bytes are not as stored."""
-        record = self._record(index)
-        with self._file_of(index) as file:
-            if record.kind == PIXELS:
-                return _read_pixel_rows(file, record, window[1], window[1] + window[3])
-            part = _read_cut(file, record, window, check_header=not self._known[index])
-        self._known[index] = True
-        return part
+        return 0 if record.kind == FILE else record.orientation
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
         """Read a whole image: the source's bytes, a JPEG with restart markers, or pixels [h, w, 3]. Raises E-CACHE."""
         record = self._record(index)
         with self._file_of(index) as file:
             if record.kind == PIXELS:
-                return _read_pixel_rows(file, record, 0, record.height).data
+                return _read_pixels(file, record)
             if record.kind == STRIPS:
-                head, scan = _read_strips(file, record, 0, _count_strips(record))
-                return b"".join((head[STRIP.itemsize * _count_strips(record) :], scan, EOI))
+                return _read_strips(file, record)
             return _check_crc(file.read(record.offset, record.length), 0, record.crc)
 
     def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -224,65 +206,23 @@ def _check_crc(data: Data, before: int, expected: int) -> Data:
     return data
 
 
-def _count_strips(record: Record) -> int:
-    rows = -(-record.height // record.mcu_height) if record.kind == STRIPS else record.height
-    return -(-rows // record.strip_rows)
-
-
-def _read_strips(file: CacheFile, record: Record, first: int, end: int) -> tuple[bytes, bytes]:
-    """Read (head, coded bytes of strips `first` to `end`, excluded) of a JPEG with restart markers, and check them."""
+def _read_strips(file: CacheFile, record: Record) -> bytes:
+    """Read a JPEG with restart markers, and check it by the CRCs of its head and of its last strip."""
+    rows = -(-record.height // record.mcu_height)
+    table_bytes = _STRIP.size * -(-rows // record.strip_rows)
     head = _check_crc(file.read(record.offset, record.head), 0, record.crc)
-    start, before = _STRIP.unpack_from(head, _STRIP.size * (first - 1)) if first else (0, 0)
-    stop, after = _STRIP.unpack_from(head, _STRIP.size * (end - 1))
-    if not start <= stop <= record.length - record.head:
-        raise LoaderError("E-CACHE", "a strip of this image ends before it begins")
-    return head, _check_crc(file.read(record.offset + record.head + start, stop - start), before, after)
+    size, crc = _STRIP.unpack_from(head, table_bytes - _STRIP.size)
+    if size != record.length - record.head:
+        raise LoaderError("E-CACHE", "the strips of this image do not end where it does")
+    scan = _check_crc(file.read(record.offset + record.head, size), 0, crc)
+    return b"".join((head[table_bytes:], scan, EOI))
 
 
-def _read_cut(file: CacheFile, record: Record, window: Window, *, check_header: bool) -> ImagePart:
-    """Cut the part of a JPEG with restart markers that holds `window`, as a JPEG."""
-    geometry = geometry_of(record)
-    cut = plan_cut(geometry, window)
-    first, end = cut.row // record.strip_rows, -(-cut.row_end // record.strip_rows)
-    head, coded = _read_strips(file, record, first, end)
-    header = head[STRIP.itemsize * _count_strips(record) :]
-    if check_header and find_header_fault(header, record):  # a decoder believes the header
-        raise LoaderError("E-CACHE", "the JPEG header of this image does not match its record")
-    scan = np.frombuffer(coded, np.uint8)
-    try:
-        jpeg = cut_jpeg(header, record.height_offset, scan, first * record.strip_rows, geometry, cut)
-    except LoaderError as error:
-        raise LoaderError("E-CACHE", error.cause) from error
-    return ImagePart(jpeg, cut.x, cut.y, cut.width, cut.height)
-
-
-def geometry_of(record: Record) -> StripGeometry:
-    """Return how a JPEG with restart markers is laid out, as its record says."""
-    return StripGeometry(record.width, record.height, record.mcu_width, record.mcu_height, record.segment_mcus)
-
-
-def find_header_fault(data: bytes, record: Record) -> str:
-    """Say how the header of a JPEG differs from what its record says of it; "" if it does not."""
-    try:
-        header = parse_header(data)
-    except LoaderError as error:
-        return f"its JPEG header: {error.cause}"
-    geometry, offsets = geometry_of(record), (header.height_offset, header.scan_offset)
-    found = (header.width, header.height, *mcu_size(header), restart_interval(data, header))
-    if found != geometry or offsets != (record.height_offset, len(data)):
-        return f"its JPEG header says {found}, its record {tuple(geometry)}"
-    return "" if header.ordinary and header.stoppable else "its JPEG is not baseline with a common chroma sampling"
-
-
-def _read_pixel_rows(file: CacheFile, record: Record, top: int, bottom: int) -> ImagePart:
-    """Read rows of stored pixels, `top` to `bottom` (excluded) and what else their strips hold."""
+def _read_pixels(file: CacheFile, record: Record) -> npt.NDArray[np.uint8]:
+    """Read stored pixels, and check them by the CRCs of the head and of the last strip."""
     head = _check_crc(file.read(record.offset, record.head), 0, record.crc)
-    first, end = top // record.strip_rows, -(-bottom // record.strip_rows)
-    y, y_end = first * record.strip_rows, min(end * record.strip_rows, record.height)
-    before = _CRC.unpack_from(head, _CRC.size * (first - 1))[0] if first else 0
-    after = _CRC.unpack_from(head, _CRC.size * (end - 1))[0]
-    rows = np.empty((y_end - y, record.width, 3), np.uint8)
-    flat = rows.reshape(-1)
-    file.read_into(record.offset + record.head + 3 * record.width * y, flat)
-    _check_crc(flat, before, after)
-    return ImagePart(rows, 0, y, record.width, y_end - y)
+    pixels = np.empty((record.height, record.width, 3), np.uint8)
+    flat = pixels.reshape(-1)
+    file.read_into(record.offset + record.head, flat)
+    _check_crc(flat, 0, _CRC.unpack_from(head, record.head - _CRC.size)[0])
+    return pixels

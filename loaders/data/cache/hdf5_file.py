@@ -151,11 +151,6 @@ class CacheFile:
             data += more
         return data
 
-    def will_need(self, offset: int, num_bytes: int) -> None:
-        """Have the kernel read these bytes of the payload ahead."""
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(self._fd(), self._payload.offset + offset, num_bytes, os.POSIX_FADV_WILLNEED)
-
     def read_into(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
         """Fill `out` (uint8 [bytes]) from the payload; raises as read()."""
         self._fill(out.data, self._payload.offset + offset, _SHORTER)

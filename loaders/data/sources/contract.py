@@ -10,13 +10,12 @@ import numpy.typing as npt
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
-from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
 from penstock.pipelines.targets import Targets
 
 Opened = TypeVar("Opened")
 ONE_CLASS = b"."  # the class of images without labels, as of a flat folder
-_READING = ("read", "path", "stored_size", "read_window")  # methods on which it depends what is read
+_READING = ("read", "path")  # methods on which it depends what is read
 
 
 @runtime_checkable
@@ -29,8 +28,8 @@ class Source(Protocol):
     Workers are threads unless the source has a true attribute `holds_interpreter_lock`: its read() computes in Python,
     or in a package that keeps the lock. docs/guides/own-source.md has the rule and examples.
 
-    What read(), stored_size() and read_window() raise becomes a LoaderError of that sample, which on_bad_sample="raise"
-    raises and "replace" replaces. OSErrors and HTTP errors that can heal are retried first; see source_faults.
+    What read() raises becomes a LoaderError of that sample, which on_bad_sample="raise" raises and "replace" replaces.
+    OSErrors and HTTP errors that can heal are retried first; see source_faults.
     MemoryError, and LoaderErrors of a machine's fault, always raise.
     """
 
@@ -65,23 +64,6 @@ class Source(Protocol):
 
     def describe(self) -> str:
         """Return one line for people: images, classes, bytes."""
-        ...
-
-
-@runtime_checkable
-class WindowSource(Source, Protocol):
-    """Serve an image's size without reading it, and the part that a crop needs."""
-
-    def will_need(self, indices: npt.NDArray[np.int64]) -> None:
-        """Announce that images `indices` (int64) will be read soon, so that storage can begin; return at once."""
-        ...
-
-    def stored_size(self, index: int) -> StoredSize | None:
-        """Return size and orientation of image `index`; None if it can only be read whole, with read()."""
-        ...
-
-    def read_window(self, index: int, window: Window) -> ImagePart:
-        """Read a part of image `index` that contains `window`. Raises LoaderError with `sample`."""
         ...
 
 
@@ -172,10 +154,9 @@ class FieldSource(Source, Protocol):
 
 
 class Abilities(NamedTuple):
-    """Hold what is_located, is_cache, is_fetching and has_targets say: Data asks its parts once."""
+    """Hold what is_located, is_fetching and has_targets say: Data asks its parts once."""
 
     locates: bool
-    has_windows: bool
     fetches: bool
     has_targets: bool
 
@@ -197,8 +178,8 @@ def is_located(source: Source) -> bool:
 
 
 def is_cache(source: Source) -> bool:
-    """Return whether `source` stores images so that parts of them can be read."""
-    return _can(source, "has_windows", WindowSource)
+    """Return whether all images of `source` lie in caches."""
+    return getattr(source, "is_cache", False)
 
 
 def is_fetching(source: Source) -> TypeGuard[FetchingSource]:

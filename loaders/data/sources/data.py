@@ -17,7 +17,6 @@ from penstock.loaders.data.sources.contract import (
     Abilities,
     BlockSource,
     Source,
-    WindowSource,
     content_of,
     field_kinds_of,
     is_cache,
@@ -32,7 +31,6 @@ from penstock.loaders.data.sources.step import AddedField, MixtureShares, Step
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.fields.ragged import join_rows, take_rows
-from penstock.pipelines.image_types import ImagePart, StoredSize, Window
 from penstock.pipelines.native.rows import Names, Rows
 from penstock.pipelines.targets import Targets, parts_of
 
@@ -73,7 +71,7 @@ class Data:
         self._starts = np.cumsum([0, *map(len, parts)])
         self.steps = self.steps or (Step("", num_rows=int(self._starts[-1])),)
         self._fetching = list(filter(is_fetching, self.parts))
-        self._windowed = [part for part in self.parts if isinstance(part, WindowSource)]
+        self.is_cache = all(map(is_cache, self.parts))
         self._own_classes = merge_classes([tuple(part.classes) for part in parts])
         self._new_labels = [renumber(tuple(part.classes), self._own_classes) for part in parts]
         self._target_parts = self.parts if check_targets(parts) else target_parts
@@ -111,7 +109,6 @@ class Data:
         self.fingerprint = self._identify([part.fingerprint for part in self.parts])
         self.abilities = Abilities(
             locates=any(map(is_located, self.parts)),
-            has_windows=all(map(is_cache, self.parts)),
             fetches=bool(self._fetching),
             has_targets=has_targets,
         )
@@ -248,17 +245,10 @@ class Data:
         part, inner = self._place(index)
         return part.read(inner)  # type: ignore[no-any-return]
 
-    def stored_size(self, index: int) -> StoredSize | None:
+    def stored_orientation(self, index: int) -> int:
+        """Return the EXIF orientation that a cache holds apart from image `index`; 0 if it does not."""
         part, inner = self._place(index)
-        return part.stored_size(inner) if any(part is other for other in self._windowed) else None
-
-    def read_window(self, index: int, window: Window) -> ImagePart:
-        part, inner = self._place(index)
-        return part.read_window(inner, window)  # type: ignore[no-any-return]
-
-    def will_need(self, indices: Indices) -> None:
-        for part, inner in self._parts_in(self._windowed, indices):
-            part.will_need(inner)
+        return part.stored_orientation(inner) if hasattr(part, "stored_orientation") else 0
 
     def locate(self, indices: Indices, rows: Rows) -> Names:
         """Say in `rows` where images `indices` lie; those of a part that does not locate them stay ELSEWHERE."""

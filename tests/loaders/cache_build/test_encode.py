@@ -264,17 +264,6 @@ def test_another_file_than_asked_for_is_found(
     assert kept() == "the copy is not sound"
 
 
-def test_wrong_windows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = cache_encode.strips.plan_cut
-
-    def shifted(geometry: object, window: tuple[int, int, int, int]) -> object:
-        cut = plan(geometry, window)
-        return cut._replace(row=cut.row - 1, row_end=cut.row_end - 1) if cut.row else cut._replace(row_end=1, height=16)
-
-    monkeypatch.setattr(cache_encode.strips, "plan_cut", shifted)
-    assert kept() == "a window differs"
-
-
 def test_libjpeg_warnings_leave_the_file_alone() -> None:
     assert kept(PHOTO[:-40] + PHOTO[-10:]) == "libjpeg warned"
 

@@ -18,14 +18,12 @@ import jpeg_parts as jp
 import numpy as np
 import pytest
 from jpeg_samples import stoppable, unstoppable
-from odd_images import ANY, OddImage, corpus, encoded, jpeg, oriented, png, scene, textured
+from odd_images import ANY, OddImage, corpus, encoded, exif_segment, jpeg, oriented, png, scene, textured
 from PIL import Image, ImageFile
 
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.image_types import ImagePart, StoredSize
 from penstock.pipelines.sample import decode_turbojpeg
 from penstock.pipelines.sample.decode import DECODER_NAMES, ImageDecoder
-from penstock.pipelines.sample.orientation import stored_window, upright
 from penstock.pipelines.spec import ImagePipeline
 
 DECODERS = ("simplejpeg", "turbojpeg", "pillow")
@@ -341,46 +339,24 @@ def test_refusals_are_the_same_words_each_time() -> None:
         assert " at 0x" not in causes.pop()
 
 
-# ---- images whose size is known, and parts of them ----
+# ---- images whose EXIF orientation is known, as in a cache ----
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("name", DECODERS)
-def test_a_part_gives_the_pixels_of_the_whole(name: str, orientation: int) -> None:
-    """As JPEG and as pixels: a window of the upright image from a stored rectangle that holds it."""
+@pytest.mark.parametrize("exif", range(1, 9))
+def test_a_known_orientation_is_that_of_the_file(exif: int) -> None:
+    data = jpeg(textured(40, 56))
+    told, images = data[:2] + exif_segment(exif) + data[2:], decoder("simplejpeg", "apply")
+    whole = images.full(told).copy()
+    assert images.probe(data, exif)[:2] == images.probe_pixels(textured(40, 56), exif)[:2] == whole.shape[1::-1]
+    assert np.array_equal(images.full(data, images.probe(data, exif)), whole)
+
+
+def test_a_known_orientation_counts_only_if_applied() -> None:
     pixels = textured(40, 56)
-    sides = (56, 40) if orientation < 5 else (40, 56)
-    x, y, w, h = stored_window((9, 12, 20, 15), *sides, orientation)
-    expected = upright(pixels[y : y + h, x : x + w], orientation)
-    images = decoder(name, "apply")
-    probe = images.probe_stored(StoredSize(56, 40, orientation))
-    assert (probe.width, probe.height) == sides
-    rectangle = pixels[y - 3 : y + h + 2, x - 5 : x + w + 1]
-    part = ImagePart(rectangle, x - 5, y - 3, w + 6, h + 5)
-    assert np.array_equal(images.part(part, probe, (x, y, w, h)), expected)
-    data = jpeg(rectangle)
-    decoded = decoder(name).full(data).copy()
-    coded = images.part(part._replace(data=data), probe, (x, y, w, h))
-    assert np.array_equal(coded, upright(decoded[3 : 3 + h, 5 : 5 + w], orientation))
-
-
-def test_stored_orientation_counts_only_if_applied() -> None:
-    assert decoder("simplejpeg", "ignore").probe_stored(StoredSize(56, 40, 6))[:4] == (56, 40, "", 1)
-    assert decoder("simplejpeg", "apply").probe_stored(StoredSize(56, 40, 6))[:4] == (40, 56, "", 6)
+    assert decoder("simplejpeg", "ignore").probe_pixels(pixels, 6)[:4] == (56, 40, "", 1)
+    assert decoder("simplejpeg", "apply").probe_pixels(pixels, 6)[:4] == (40, 56, "", 6)
     with pytest.raises(LoaderError, match=r"E-BOMB.*56x40"):
-        decoder("simplejpeg", max_pixels=56 * 40 - 1).probe_stored(StoredSize(56, 40, 1))
-
-
-@pytest.mark.parametrize("name", ["simplejpeg", "turbojpeg"])
-def test_a_part_that_is_damaged_is_refused(name: str) -> None:
-    """libjpeg may repair a whole file, but a part was valid when it was stored. Pillow does not report repairs."""
-    images = decoder(name)
-    data = bytearray(jpeg(textured(40, 56)))
-    data[-40:-38] = b"\xff\xd3"
-    probe = images.probe_stored(StoredSize(56, 40, 1))
-    with pytest.raises(LoaderError) as caught:
-        images.part(ImagePart(bytes(data), 0, 0, 56, 40), probe, (0, 0, 56, 40))
-    assert caught.value.code in ("E-CORRUPT", "E-TRUNC")
+        decoder("simplejpeg", max_pixels=56 * 40 - 1).probe_pixels(pixels, 1)
 
 
 def test_old_pyturbojpeg_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

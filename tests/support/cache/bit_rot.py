@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import native_tests
 import numpy as np
 from jpeg_samples import stoppable, unstoppable
 from odd_images import corpus, encoded, scene
@@ -23,6 +24,7 @@ from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Window
+from penstock.pipelines.native.rows import ROW, NativeStage
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
@@ -92,6 +94,7 @@ class Reader:
 
     def __init__(self, cache: Hdf5Cache) -> None:
         self.cache, self._decoder = cache, ImageDecoder(ImagePipeline())
+        self._stage = NativeStage(native_tests.native(), 2**62, apply_exif=False)
 
     def whole(self, index: int) -> bytes:
         """The pixels of an image, or the code with which it is refused."""
@@ -102,15 +105,18 @@ class Reader:
             return error.code.encode()
 
     def window(self, index: int, window: Window) -> bytes:
-        """The pixels of a window, or the code with which it is refused."""
+        """The pixels of a window by the native library, or what Python says of an image that the library leaves."""
+        rows, (x, y, w, h) = np.zeros(1, ROW), window
+        self._stage.load(rows, self.cache.locate(np.array([index]), rows))
+        rows["window"], rows["place"], rows["out_width"], rows["out_height"] = window, (0, 0, w, h), w, h
+        pixels = np.zeros((h, w, 3), np.uint8)
+        self._stage.fill(rows, pixels)
+        if rows["result"][0] == 0:
+            return pixels.tobytes()
         try:
-            size = self.cache.stored_size(index)
-            if size is None:
-                data = self.cache.read(index)
-                assert isinstance(data, bytes)
-                return self._decoder.window(data, self._decoder.probe(data), window).tobytes()
-            part = self.cache.read_window(index, window)
-            return self._decoder.part(part, self._decoder.probe_stored(size), window).tobytes()
+            data = self.cache.read(index)
+            whole = data if isinstance(data, np.ndarray) else self._decoder.full(data)
+            return whole[y : y + h, x : x + w].tobytes()
         except LoaderError as error:
             return error.code.encode()
 

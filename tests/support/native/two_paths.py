@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import simplejpeg
 from make_planner import make_planner
 
 from penstock.loaders.make.batch_planner import BatchPlanner
@@ -37,7 +38,7 @@ class Made:
             cursor = Cursor(number * BATCH // len(settings.source), number * BATCH % len(settings.source))
             made = producer.produce(cursor, pixels.reshape(-1), rows, lambda sample: None)
             bad, repaired = made.in_batch(made.bad), made.in_batch(made.repaired)
-            tasks = [(row, *_as_bytes(task)) for row, task in made.tasks]
+            tasks = [(row, *_as_pixels(task)) for row, task in made.tasks]
             self.coded.update(task.coded for _, task in made.tasks)
             self.batches.append((tasks, pixels.tobytes(), rows.tobytes(), bad, repaired))
 
@@ -59,11 +60,15 @@ class Made:
         return {entry.code for entry in self.bad}
 
 
-def _as_bytes(task: CropTask) -> tuple[Any, ...]:
-    if isinstance(task.data, bytes):
-        return True, task.data, task.window, bool(task.flip), ()
-    assert task.data.flags.c_contiguous
-    return task.coded, task.data.tobytes(), task.window, bool(task.flip), () if task.coded else task.data.shape
+def _as_pixels(task: CropTask) -> tuple[Any, ...]:
+    """What a task shows: of a cache, the library cuts out a part, and Python takes the whole image."""
+    assert isinstance(task.data, bytes) or task.data.flags.c_contiguous
+    x, y, w, h = task.window
+    try:
+        pixels = simplejpeg.decode_jpeg(bytes(task.data), "RGB") if task.coded else task.data
+    except ValueError:  # of a file that libjpeg repairs, which both paths take as it is
+        return True, bytes(task.data), task.window, bool(task.flip)
+    return task.coded, pixels[y : y + h, x : x + w].tobytes(), (w, h), bool(task.flip)
 
 
 def settings_of(source: Any, **changes: Any) -> BatchPlanner:

@@ -14,31 +14,9 @@ from photo_folder import photo, write_folder
 from penstock.bench.probe.ceilings import decode as module
 from penstock.bench.probe.ceilings.decode import DecodeCeiling, ceiling_of
 from penstock.bench.run.run_probes import cached_sample
-from penstock.loaders import create_loader, open_source
+from penstock.loaders import open_source
 from penstock.loaders.make.sample_reader import SampleReader
 from penstock.pipelines import LoaderError, imagenet_train
-
-
-def test_decode_ceiling_reads_the_windows_of_the_stream(photos: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "photos.h5"
-    with create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0):
-        source = open_source(cache)
-    read: list[int] = []
-    whole = type(source).read
-    ceiling = DecodeCeiling(source, imagenet_train(32), "auto", 0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(source), "read", lambda self, index: (read.append(index), whole(self, index))[1])
-        assert ceiling.measure(0.2).median > 0
-        windows = type(source).read_window
-        patch.setattr(
-            type(source), "read_window", lambda self, i, window: (read.append(i), windows(self, i, window))[1]
-        )
-        ceiling.decode(0.05)
-        assert sorted(set(read)) == list(range(40))  # once each and epoch, before the time that counts
-        assert len(read) == 7 * 40
-        del read[:]
-        assert ceiling.resize(0.05).images > 0
-    assert len(read) == 32  # decoded once, and resized again and again
 
 
 def test_cache_ceiling_is_measured_in_memory(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

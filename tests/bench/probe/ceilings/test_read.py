@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import native_tests
 import numpy as np
 import pytest
 from cache_files import pixel_item, write_cache
@@ -17,6 +18,7 @@ from penstock.bench.probe.data.wrapped_sources import repeat_source
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache, open_cache
 from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.make import native_rows
 from penstock.pipelines import imagenet_train
 
 COUNT = 40
@@ -57,14 +59,18 @@ def test_each_image_is_read_in_turn_and_bad_ones_are_not(photos: Path, monkeypat
     assert counted.indices[:50] == [*(i for i in range(COUNT) if i != 3), *range(3), *range(4, 12)]
 
 
-def test_of_a_cache_the_parts_are_read_that_the_stream_needs(cache: Hdf5Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_cache_the_native_library_reads_what_the_stream_needs(
+    cache: Hdf5Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = native_tests.native()
     whole = Counted(monkeypatch, Hdf5Cache, "read")
-    parts = Counted(monkeypatch, Hdf5Cache, "read_window")
-    ceiling = ReadCeiling(repeat_source(cache, 200), imagenet_train(32), 0)
-    assert ceiling.possible
-    assert ceiling.warm(0.02).images >= 1
-    assert set(parts.indices) == set(range(COUNT))
-    assert whole.indices == []
+    for there in (library, None):
+        monkeypatch.setattr(native_rows, "native_library", lambda there=there: there)
+        ceiling = ReadCeiling(repeat_source(cache, 200), imagenet_train(32), 0)
+        assert ceiling.possible
+        assert ceiling.warm(0.02).images >= 1
+        assert set(whole.indices) == (set() if there else set(range(COUNT)))
+        assert ceiling.many(0.02).images >= COUNT
 
 
 @pytest.mark.parametrize("kind", ["files", "cache", "repeated"])

@@ -11,7 +11,7 @@ from photo_folder import write_folder
 
 from penstock.bench.probe.data.wrapped_sources import repeat_source, sample_of
 from penstock.loaders import create_loader, open_source
-from penstock.loaders.data.sources.contract import Source, WindowSource, is_cache, is_located
+from penstock.loaders.data.sources.contract import Source, is_cache, is_located
 from penstock.loaders.data.sources.data import Data
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.native.rows import ROW
@@ -61,13 +61,11 @@ def test_the_native_library_reads_what_is_wrapped_unless_the_wrapping_reads_in_a
     assert rows["name"][0] == rows["name"][1]
 
 
-def test_a_repeated_cache_still_hands_out_windows(tmp_path: Path) -> None:
+def test_a_repeated_cache_is_still_a_cache(tmp_path: Path) -> None:
     cache = open_source(write_cache(tmp_path / "x.h5", [pixel_item(p, label=k % 2) for k, p in enumerate(PIXELS)]))
     source = repeat_source(cache, 12)
-    assert isinstance(source, WindowSource)
-    assert source.stored_size(10) == (40, 30, 1)
-    part = source.read_window(4, (5, 20, 10, 5)).data
-    assert (np.unique(part), len(part)) == ([20], 14)  # the second strip: rows 16 to 29
+    assert is_cache(source)
+    assert np.array_equal(source.read(4), cache.read(4 % len(cache)))
     with create_loader(
         source, backend="hdf5", workers=2, pipeline=imagenet_train(16), batch_size=12, with_index=True
     ) as loader:

@@ -6,7 +6,6 @@ import gc
 import hashlib
 import os
 import pickle
-import random
 import re
 import shutil
 import stat
@@ -22,13 +21,12 @@ from cache_files import about_of, file_item, pixel_item, tables, write_cache
 from forked_child import ForkedChild
 from photo_folder import photo
 
-from penstock.loaders import LoaderError, create_loader
+from penstock.loaders import LoaderError
 from penstock.loaders.data.cache.format import SCHEMA, STRIPS
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.cache.shards import MANIFEST
-from penstock.loaders.data.sources.contract import Source, WindowSource
+from penstock.loaders.data.sources.contract import Source, is_cache
 from penstock.loaders.front.open_source import open_source
-from penstock.pipelines import imagenet_eval
 
 RNG = np.random.default_rng(3)
 PIXELS = [RNG.integers(0, 256, (20 + 9 * k, 31 + 5 * k, 3), np.uint8) for k in range(6)]
@@ -42,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_cache_is_a_source_by_its_suffix(path: Path) -> None:
     cache = open_source(path)
     assert isinstance(cache, Source)
-    assert isinstance(cache, WindowSource)
+    assert is_cache(cache)
     assert len(cache) == 6
     assert cache.labels(np.array([0, 1, 5])).tolist() == [0, 1, 1]
     assert cache.classes == (b"one", b"two\xff")
@@ -59,48 +57,12 @@ def test_short_reads_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [bytes(cache.read(number)) for number in range(3)] == files
 
 
-def test_pixels_come_whole_and_by_window(path: Path) -> None:
+def test_pixels_come_whole_with_their_orientation(tmp_path: Path) -> None:
+    path = write_cache(tmp_path / "cache.h5", [pixel_item(p, orientation=k + 1) for k, p in enumerate(PIXELS)])
     cache = open_cache(path)
     for index, pixels in enumerate(PIXELS):
         assert np.array_equal(cache.read(index), pixels)
-        height, width = pixels.shape[:2]
-        assert cache.stored_size(index) == (width, height, 1)
-        for _ in range(20):
-            w, h = random.randint(1, width), random.randint(1, height)
-            x, y = random.randint(0, width - w), random.randint(0, height - h)
-            part = cache.read_window(index, (x, y, w, h))
-            assert np.array_equal(
-                part.data[y - part.y : y - part.y + h, x - part.x : x - part.x + w], pixels[y : y + h, x : x + w]
-            )
-            assert part.height <= h + 30  # not the whole image
-
-
-def test_only_the_bytes_of_the_strips_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = open_cache(path)
-    read: list[int] = []
-    preadv = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda fd, views, at: (read.append(len(views[0])), preadv(fd, views, at))[1])
-    cache.read_window(5, (0, 20, 10, 4))
-    assert read == [16 * PIXELS[5].shape[1] * 3]
-
-
-def test_storage_is_told_of_a_whole_batch_before_its_first_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, int, int]] = []
-    preadv, base = os.preadv, _payload_offset(path)
-
-    def read(fd: int, views: list[Any], at: int) -> int:
-        calls.append(("read", at, len(views[0])))
-        return preadv(fd, views, at)
-
-    monkeypatch.setattr(os, "posix_fadvise", lambda fd, at, size, advice: calls.append(("advise", at, size)))
-    settings: dict[str, Any] = {"backend": "hdf5", "workers": 0, "pipeline": imagenet_eval(16), "batch_size": 6}
-    with create_loader(str(path), decoder="simplejpeg", **settings) as loader:
-        monkeypatch.setattr(os, "preadv", read)
-        next(iter(loader))
-        made = tuple(calls)
-    records = open_cache(path).records
-    assert list(made[:6]) == [("advise", base + int(r["offset"]), int(r["length"])) for r in records]
-    assert [what for what, _, _ in made[6:]] == ["read"] * 6
+        assert cache.stored_orientation(index) == index + 1
 
 
 def test_no_hdf5_handle_outlives_the_opening(path: Path) -> None:
@@ -130,13 +92,6 @@ def test_a_file_that_shrinks_is_an_error_and_no_crash(path: Path) -> None:
     os.truncate(path, 4096)
     with pytest.raises(LoaderError, match=r"E-CACHE.*sample=5.*shorter"):
         cache.read(5)
-    with pytest.raises(LoaderError, match="shorter"):
-        cache.read_window(5, (0, 0, 5, 5))
-
-
-def _payload_offset(path: Path) -> int:
-    with h5py.File(path) as file:
-        return int(file["payload"].id.get_offset())
 
 
 STRANGE: dict[str, Callable[[np.ndarray], object]] = {

@@ -17,7 +17,7 @@ from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.sources.contract import Source, WindowSource, is_cache, is_located
+from penstock.loaders.data.sources.contract import Source, is_cache, is_located
 from penstock.loaders.data.sources.data import Data
 from penstock.loaders.data.sources.joined import join_name_tables, merge_classes
 from penstock.loaders.make.native_rows import native_rows
@@ -149,19 +149,22 @@ def test_sources_that_cannot_be_located_are_not(tmp_path: Path) -> None:
     assert not is_located(concat([own, own]))
 
 
-def test_caches_hand_out_windows_and_mixtures_do_not(tmp_path: Path) -> None:
+def test_joined_caches_are_a_cache_and_mixtures_are_not(tmp_path: Path) -> None:
     pixels = [np.full((30, 40, 3), value, np.uint8) for value in (10, 20, 30)]
-    files = [write_cache(tmp_path / f"{n}.h5", [pixel_item(pixels[n]), pixel_item(pixels[2])]) for n in range(2)]
+    files = [
+        write_cache(tmp_path / f"{n}.h5", [pixel_item(pixels[n], orientation=6), pixel_item(pixels[2])])
+        for n in range(2)
+    ]
     caches = open_source([str(file) for file in files])
     assert isinstance(caches, Data)
-    assert isinstance(caches, WindowSource)
     assert is_cache(caches)
-    assert caches.stored_size(2) == (40, 30, 1)
-    assert [int(caches.read_window(n, (5, 20, 10, 5)).data.max()) for n in range(4)] == [10, 30, 20, 30]
-    caches.will_need(np.array([0, 3]))
+    assert [caches.stored_orientation(n) for n in range(4)] == [6, 1, 6, 1]
+    assert [int(caches.read(n).max()) for n in range(4)] == [10, 30, 20, 30]  # type: ignore[union-attr]
     with create_loader(files, backend="hdf5", workers=0, batch_size=4, with_index=True) as loader:
         assert sorted(next(iter(loader))[2].tolist()) == [0, 1, 2, 3]
-    assert not is_cache(concat([caches, open_source(folder(tmp_path / "one", ["cat/1.jpg"]))]))
+    mixed = concat([caches, open_source(folder(tmp_path / "one", ["cat/1.jpg"]))])
+    assert not is_cache(mixed)
+    assert (mixed.stored_orientation(2), mixed.stored_orientation(4)) == (6, 0)  # type: ignore[attr-defined]
 
 
 def test_lists_of_paths_are_opened_and_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
