@@ -7,8 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from penstock.bench.record.bench_settings import ALL_BACKENDS, BenchSettings
-from penstock.bench.record.settings import Backend, BatchSize, Cache, Prefetch, Size, Workers, check_fields, setting
+from penstock.bench.record.settings import (
+    ALL_BACKENDS,
+    Backend,
+    BatchSize,
+    BenchSettings,
+    Cache,
+    Prefetch,
+    Size,
+    Workers,
+    check_fields,
+    setting,
+)
 
 if TYPE_CHECKING:
     from penstock.loaders.run.workers.needs import Needs

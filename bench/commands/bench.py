@@ -10,8 +10,7 @@ import typer
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.probe.data.training_folder import training_folder
-from penstock.bench.record.bench_settings import ALL_BACKENDS, BenchSettings
-from penstock.bench.record.settings import Device
+from penstock.bench.record.settings import ALL_BACKENDS, BenchSettings, Device
 
 if TYPE_CHECKING:
     from penstock.bench.record.bench_record import BenchRecord

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from penstock.bench.record.advice import Advice, Verdict
-from penstock.bench.record.bench_settings import DTYPE_NAMES, BenchSettings
 from penstock.bench.record.loader_time import StoreTime, Traffic, WorkerTime
 from penstock.bench.record.resources import Resources
+from penstock.bench.record.settings import BenchSettings
 from penstock.loaders.system.json_file import decode_json
 
 KnobValue = int | float | str | None
@@ -27,7 +27,7 @@ KIND_NAMES = {
     "model": "model",
     "ceiling": "ceiling",
 }
-DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from penstock.bench.record.bench_record import BenchRecord
-from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.resources import Resources
+from penstock.bench.record.settings import BenchSettings
 
 # Control characters but the line feed, halves of characters, and marks that change the direction of what follows.
 _UNSHOWABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

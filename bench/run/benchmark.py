@@ -10,7 +10,7 @@ from penstock.bench.probe.search.candidate import BenchData
 from penstock.bench.probe.search.settings_search import given_settings, search_settings
 from penstock.bench.probe.search.settings_sweep import SearchResult
 from penstock.bench.record.bench_record import BenchRecord
-from penstock.bench.record.bench_settings import ALL_BACKENDS, BenchSettings
+from penstock.bench.record.settings import ALL_BACKENDS, BenchSettings
 from penstock.bench.run.measure import measure_all
 from penstock.bench.run.rounds import Display
 from penstock.bench.run.run_probes import Subject

@@ -10,10 +10,10 @@ from typing import Any
 
 from penstock.bench.probe.search.candidate import Candidate, LoaderOpener
 from penstock.bench.record.bench_record import Measured
-from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.clock import Rate, StepTimes
 from penstock.bench.record.loader_time import Span, Traffic, WorkerTime
 from penstock.bench.record.resources import Resources, ResourceWatch
+from penstock.bench.record.settings import BenchSettings
 from penstock.bench.run.rounds import Key
 from penstock.loaders.data.sources.contract import is_fetching
 from penstock.loaders.front.loader import Loader

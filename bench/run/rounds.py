@@ -10,9 +10,9 @@ from functools import cache
 from itertools import count
 
 from penstock.bench.record.bench_record import FETCH, BenchRecord
-from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.clock import Rate, StepTimes, Stopwatch
 from penstock.bench.record.resources import wait_until_idle
+from penstock.bench.record.settings import BenchSettings
 from penstock.bench.run.time_budget import TimeBudget
 
 Key = tuple[str, str]  # kind, name of what is measured

@@ -35,10 +35,10 @@ from penstock.bench.record.bench_record import (
     fetch_name,
     replayed_model_name,
 )
-from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.clock import Rate, StepTimes
 from penstock.bench.record.loader_rate import loader_rate
 from penstock.bench.record.loader_time import StoreTime
+from penstock.bench.record.settings import BenchSettings
 from penstock.bench.run.measured_loader import LoaderTurns
 from penstock.bench.run.pillow_loader import BASELINE_NAME, OnDevice, baseline_loader, end_workers, worker_pids
 from penstock.bench.run.rounds import Key, Prepared, Probe

@@ -14,8 +14,8 @@ from penstock.bench.probe.data.wrapped_sources import each_once, repeat_source
 from penstock.bench.probe.search.candidate import Candidate, LoaderOpener
 from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.bench_record import BenchRecord, TriedAdvice
-from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.loader_rate import loader_rate
+from penstock.bench.record.settings import BenchSettings
 from penstock.bench.run.run_probes import cached_sample, training_settings
 from penstock.bench.run.time_budget import TimeBudget
 from penstock.bench.train.step.models import build_model

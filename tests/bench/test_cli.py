@@ -49,9 +49,11 @@ def endless(photos: Path, decoder: str = "simplejpeg") -> tuple[object, ...]:
         ("train --min-scale 2", "scale (low) must be above 0 and at most 1"),
         ("train --model nonsense", "nonsense"),
         ("train --amp nonsense", "amp must be"),
+        ("train --lr 0", "lr must be above 0"),
         ("bench --backend nonsense", "backend must be one of"),
         ("bench --decoder nonsense", "decoder must be one of"),
-        ("bench --dtype nonsense", "dtype must be one of"),
+        ("bench --dtype nonsense", "dtype must be"),
+        ("bench --max-cpu 0", "max_cpu must be above 0"),
         ("bench --model nonsense", "nonsense"),
         ("bench --amp nonsense", "amp must be"),
         ("iterate --backend nonsense", "backend must be one of"),
@@ -60,6 +62,7 @@ def endless(photos: Path, decoder: str = "simplejpeg") -> tuple[object, ...]:
         ("iterate --watchdog -1", "watchdog_s"),
         ("ablate --model nonsense", "nonsense"),
         ("doctor --backend nonsense", "nonsense"),
+        ("doctor --on-bad-sample nonsense", "on_bad_sample must be"),
     ],
 )
 def test_usage_errors_come_before_the_data_is_looked_at(tmp_path: Path, arguments: str, words: str) -> None:
@@ -70,6 +73,13 @@ def test_usage_errors_come_before_the_data_is_looked_at(tmp_path: Path, argument
     assert "E-NODATA" not in run.stderr
     assert len(run.stderr.splitlines()) == 1
     assert run.returncode in ({7, 2} if "--model" in options else {2})  # 7: without timm, which knows the other names
+
+
+@pytest.mark.parametrize("arguments", ["bench --batch-size 0", "train --accumulate 0", "cache advise --sample 0"])
+def test_a_number_below_its_least_is_refused_by_name(tmp_path: Path, arguments: str) -> None:
+    *command, option, value = arguments.split()
+    run = penstock_here(*command, tmp_path, option, value)
+    assert (run.returncode, f"Invalid value for '{option}': " in run.stderr) == (2, True), run.stderr
 
 
 def test_a_validation_folder_is_named_in_one_line_of_ascii(photos: Path, tmp_path: Path) -> None:

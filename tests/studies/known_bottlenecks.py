@@ -29,7 +29,7 @@ from penstock.bench.probe.data.demo_set import synthesise
 from penstock.bench.probe.search.candidate import BenchData
 from penstock.bench.record.advice import Verdict
 from penstock.bench.record.bench_record import BenchRecord, TriedAdvice
-from penstock.bench.record.bench_settings import BenchSettings
+from penstock.bench.record.settings import BenchSettings
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.rounds import Display
 from penstock.loaders.data.sources.contract import Source

@@ -20,10 +20,9 @@ from penstock.bench.probe.search.candidate import BenchData, Candidate
 from penstock.bench.probe.search.settings_search import search_settings
 from penstock.bench.probe.search.settings_sweep import SearchResult
 from penstock.bench.probe.search.trials import TrialMeter
-from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.clock import Stopwatch
 from penstock.bench.record.environment import describe_environment
-from penstock.bench.record.settings import Cache
+from penstock.bench.record.settings import BenchSettings, Cache
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import LoaderError
 

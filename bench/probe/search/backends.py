@@ -10,7 +10,7 @@ from penstock.bench.probe.ceilings.decode import DecodeCeilings
 from penstock.bench.probe.search.candidate import Candidate, LoaderOpener
 from penstock.bench.probe.search.settings_sweep import SearchSpace
 from penstock.bench.record.bench_record import KnobValue
-from penstock.bench.record.bench_settings import ALL_BACKENDS, BenchSettings
+from penstock.bench.record.settings import ALL_BACKENDS, BenchSettings
 from penstock.loaders.dali.dali_engine import default_readers
 from penstock.loaders.dali.dali_probe import REGIONS, WHOLE, working_way
 from penstock.loaders.run.feed.copies import numbered

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.bench.probe.ceilings.remote_data import fetched_apart
 from penstock.bench.probe.data.wrapped_sources import repeat_source
 from penstock.bench.record.bench_record import DTYPES, KnobValue, Options
-from penstock.bench.record.bench_settings import BenchSettings
+from penstock.bench.record.settings import BenchSettings
 from penstock.loaders.cache_build.open_or_build import prepare_whole
 from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS
 from penstock.loaders.data.sources.contract import Source, is_cache

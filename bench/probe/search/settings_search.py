@@ -12,8 +12,8 @@ from penstock.bench.probe.search.candidate import Candidate, LoaderOpener
 from penstock.bench.probe.search.settings_sweep import SearchResult, SettingsSweep
 from penstock.bench.probe.search.trials import Trial, TrialMeter
 from penstock.bench.record.bench_record import Tried
-from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.clock import Stopwatch
+from penstock.bench.record.settings import BenchSettings
 
 MIN_GAIN = 1.03  # a smaller lead is noise
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.bench.probe.search.candidate import Candidate, LoaderOpener
-from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.loader_rate import loader_rate
 from penstock.bench.record.resources import ResourceWatch, release_unused_memory, tree_memory_mb
+from penstock.bench.record.settings import BenchSettings
 from penstock.loaders.run.workers.launch import worker_context
 
 MIN_SECONDS = 0.625  # four fifths of it, half a second, count

@@ -13,7 +13,7 @@ from photo_folder import write_folder
 from processes import eventually
 
 from penstock.bench.probe.search.candidate import BenchData
-from penstock.bench.record.bench_settings import BenchSettings
+from penstock.bench.record.settings import BenchSettings
 from penstock.bench.run import benchmark as module
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.time_budget import TimeBudget

@@ -16,7 +16,7 @@ from photo_folder import write_folder
 from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.commands.shared_options import takes_settings
 from penstock.bench.probe.search.candidate import BenchData
-from penstock.bench.record.bench_settings import BenchSettings
+from penstock.bench.record.settings import BenchSettings
 from penstock.bench.report.text import repeat_command
 from penstock.bench.train.job import TrainingJob
 from penstock.bench.train.step.settings import TrainSettings

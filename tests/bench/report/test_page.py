@@ -13,7 +13,7 @@ import pytest
 from bench_documents import SIMPLEJPEG, document, restored
 from command_line import penstock_here
 
-from penstock.bench.record.bench_settings import BenchSettings
+from penstock.bench.record.settings import BenchSettings
 from penstock.bench.report.charts import Bar, ticks
 from penstock.bench.report.page import make_page, page
 from penstock.bench.report.sections_choices import changes_section, sweep_section

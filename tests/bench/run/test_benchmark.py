@@ -39,8 +39,8 @@ from penstock.bench.record.bench_record import (
     decode_name,
     replayed_model_name,
 )
-from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.clock import Rate
+from penstock.bench.record.settings import BenchSettings
 from penstock.bench.run import run_probes
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.measured_loader import LoaderTurns

@@ -17,7 +17,7 @@ from penstock.bench.probe.search import settings_sweep
 from penstock.bench.probe.search.candidate import BenchData, Candidate
 from penstock.bench.record.advice import Change
 from penstock.bench.record.bench_record import READ_WARM, fetch_name
-from penstock.bench.record.bench_settings import BenchSettings
+from penstock.bench.record.settings import BenchSettings
 from penstock.bench.run.benchmark import run_benchmark
 from penstock.bench.run.measured_loader import LoaderTurns
 from penstock.bench.run.take_advice import apply_change

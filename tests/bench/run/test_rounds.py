@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.bench.record.bench_record import DECODE, decode_name
-from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.clock import Rate
+from penstock.bench.record.settings import BenchSettings
 from penstock.bench.run import rounds as rounds_module
 from penstock.bench.run.rounds import Display, Prepared, Rounds
 from penstock.bench.run.time_budget import CLOSING_S, TimeBudget

@@ -17,8 +17,8 @@ from torch import nn
 from penstock.bench.probe.search.candidate import BenchData, Candidate, LoaderOpener
 from penstock.bench.record.advice import BOTH, Advice, Change
 from penstock.bench.record.bench_record import BenchRecord, Measured, TriedAdvice
-from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.clock import StepTimes
+from penstock.bench.record.settings import BenchSettings
 from penstock.bench.run import benchmark
 from penstock.bench.run import take_advice as applied
 from penstock.bench.run.benchmark import run_benchmark

@@ -17,9 +17,9 @@ from penstock.bench.record.bench_record import (
     fetch_name,
     replayed_model_name,
 )
-from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.loader_time import StoreTime, Traffic, WorkerTime
 from penstock.bench.record.resources import Resources
+from penstock.bench.record.settings import BenchSettings
 
 
 def record(

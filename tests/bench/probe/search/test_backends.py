@@ -15,8 +15,8 @@ from penstock.bench.probe.search.backends import search_spaces, values_to_try
 from penstock.bench.probe.search.candidate import Candidate, LoaderOpener
 from penstock.bench.probe.search.settings_sweep import SearchSpace
 from penstock.bench.probe.search.trials import TrialMeter, trial_seconds
-from penstock.bench.record.bench_settings import BenchSettings
 from penstock.bench.record.non_default_options import all_options, non_default_options
+from penstock.bench.record.settings import BenchSettings
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.dali.dali_probe import Verdict
 from penstock.loaders.data.sources.contract import Source
