@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+SHOW_AFTER_S = 1.0  # of scans and copies, of which most take less
+
 
 def has_terminal() -> bool:
     """Return whether standard error is a terminal."""

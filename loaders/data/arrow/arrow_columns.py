@@ -86,14 +86,8 @@ def choose_typed(schema: Schema, features: Features, image: str | None, label: L
     plain, floats = split_floats(label, schema.names)
     named = {} if plain is None else name_columns(plain) or {"": plain}
     labels = {name: _choose_label(schema, features, wanted) for name, wanted in named.items()}
-    if None in labels.values():
-        wanted = "a column of class numbers, names, floats or lists of these, or None for images of one class"
-        missing = next(named[name] for name, found in labels.items() if found is None)
-        given = f"got {shown(missing)}" if missing != AUTO else "and no column has a usual name of one"
-        raise ValueError(f"label must be {wanted}, {given}; {_list_columns(schema)}")
-    found = {name: column for name, column in labels.items() if column is not None}
-    declared = {name: _class_names(features.get(column)) for name, column in found.items()}
-    return Chosen(column, found, {name: names for name, names in declared.items() if names is not None}, floats)
+    declared = {name: _class_names(features.get(column)) for name, column in labels.items()}
+    return Chosen(column, labels, {name: names for name, names in declared.items() if names is not None}, floats)
 
 
 def refuse_other_columns(chosen: Chosen, schema: Schema, path: bytes) -> None:
@@ -128,15 +122,19 @@ def _choose_image(schema: Schema, features: Features, image: str | None, paths: 
     return found or find_named(known, [name for name in schema.names if name in held or name in named])
 
 
-def _choose_label(schema: Schema, features: Features, label: object) -> str | None:
+def _choose_label(schema: Schema, features: Features, label: object) -> str:
     suitable = [field.name for field in schema if _is_label(field.type)]
     named = [name for name in LABEL_COLUMNS[:-1] if name in suitable]  # without "y", which has other meanings
     refuse_twins([label] if label != AUTO else named, schema.names)
-    if label != AUTO:
-        return next((name for name in suitable if name == label), None)
     named.sort(key=lambda name: not _is_class(schema.field(name).type))  # classes before numbers and lists
     declared = [name for name in suitable if _type_of(features.get(name)) == "ClassLabel"]
-    return named[0] if named else declared[0] if len(declared) == 1 else find_named(LABEL_COLUMNS, suitable)
+    found = named[0] if named else declared[0] if len(declared) == 1 else find_named(LABEL_COLUMNS, suitable)
+    found = found if label == AUTO else next((name for name in suitable if name == label), None)
+    if found is None:
+        wanted = "a column of class numbers, names, floats or lists of these, or None for images of one class"
+        given = f"got {shown(label)}" if label != AUTO else "and no column has a usual name of one"
+        raise ValueError(f"label must be {wanted}, {given}; {_list_columns(schema)}")
+    return found
 
 
 def _is_label(kind: Any) -> bool:

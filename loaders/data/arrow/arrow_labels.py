@@ -12,7 +12,6 @@ import numpy.typing as npt
 from penstock.loaders.data.arrow.arrow_columns import Chosen, holds_paths
 from penstock.loaders.data.arrow.arrow_package import import_pyarrow
 from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
-from penstock.loaders.data.labels.collect_labels import LabelCollector
 from penstock.loaders.data.labels.label_rows import RAISE, LabelRows
 from penstock.loaders.data.labels.row_errors import Fail, RowOrigin
 from penstock.loaders.data.labels.stored_labels import ALONE
@@ -42,10 +41,9 @@ class ArrowLabels:
         # By whose names the numbers are looked up in those that the user lists.
         self._renamed = {name: names for name, names in declared.items() if wanted.get(name) not in (None, names)}
         self.rows = LabelRows({**declared, **wanted}, floats=chosen.floats, missing_labels=missing_labels)
-        self._declared = {name: wanted.get(name) or names for name, names in declared.items()}
-        self._to = [(name, self.rows.column(name)) for name in chosen.labels]
-        for name, column in self._to:
-            column.keeps_numbers = name in declared
+        self._names, self._declared = list(chosen.labels), frozenset(declared)
+        for name in self._names:
+            self.rows.column(name).keeps_numbers = name in declared
 
     def add(
         self, columns: Sequence[Any], path: bytes | None = None, order: npt.NDArray[np.int64] | None = None
@@ -55,7 +53,8 @@ class ArrowLabels:
         order: the numbers of the rows that are served; None for all.
         """
         fail = RowOrigin(path)
-        for (name, to), column in zip(self._to, columns, strict=True):
+        for name, column in zip(self._names, columns, strict=True):
+            to = self.rows.column(name)
             column.validate(full=True)
             column = column if order is None else column.take(import_pyarrow().array(order))
             for chunk in column.chunks:
@@ -68,8 +67,45 @@ class ArrowLabels:
                 there = there & ~np.isnan(plain.to_numpy().astype(np.float64))
             to.begin(there, fail, numbers)
             present = plain.filter(import_pyarrow().array(there)).combine_chunks()
-            names = self._renamed.get(name)
-            _add_column(to, present, (self._declared.get(name), names), fail, numbers[there])
+            self._add_column(name, present, fail, numbers[there])
+
+    def _add_column(self, name: str, column: Any, fail: Fail, rows: npt.NDArray[np.int64]) -> None:
+        """Add the labels called `name` of `rows`."""
+        to, names, types = self.rows.column(name), self._renamed.get(name), import_pyarrow().types
+        if types.is_null(column.type):  # of a file in which no row has a label
+            return
+        if types.is_floating(column.type):
+            to.add_numbers(column.to_numpy(zero_copy_only=False))
+        elif types.is_integer(column.type) or holds_paths(column.type):
+            labels, codes = _encode(column)
+            found = [None if names is not None and label == -1 else label for label in _rename(labels, names)]
+            to.add_coded(found, codes)
+        else:
+            members, counts = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False)
+            if types.is_dictionary(members.type):
+                members = members.dictionary_decode()
+            if members.null_count:
+                row = np.repeat(rows, counts)[members.is_null().to_numpy(zero_copy_only=False)][0]
+                raise fail(int(row), "a list of labels holds a null", "leave nulls out of the lists")
+            if (
+                holds_paths(members.type)
+                or types.is_null(members.type)
+                or (name in self._declared and types.is_integer(members.type))
+            ):
+                labels, codes = _encode(members)
+                found = _rename(labels, names)
+                unnamed = next((label for label in found if names is not None and isinstance(label, int)), None)
+                if unnamed is not None:
+                    row = np.repeat(rows, counts)[codes == found.index(unnamed)][0]
+                    raise fail(int(row), f"label {unnamed} is the number of no class", "leave it out of the list")
+                to.add_sets(found, codes, counts)
+                return
+            wrong = np.flatnonzero(counts != counts[:1])
+            if len(wrong):
+                cause = f"a vector of {counts[wrong[0]]} numbers, the first one has {counts[0]}"
+                raise fail(int(rows[wrong[0]]), cause, "give all rows vectors of one length, or names")
+            values = members.to_numpy(zero_copy_only=False).astype(np.float64)
+            to.add_numbers(values.reshape(len(counts), -1) if len(counts) else values)
 
 
 def _decode(column: Any) -> Any:
@@ -80,52 +116,6 @@ def _decode(column: Any) -> Any:
     if pyarrow.types.is_boolean(column.type):
         return pyarrow.compute.if_else(column, "True", "False")
     return column.cast(pyarrow.float64()) if pyarrow.types.is_decimal(column.type) else column
-
-
-def _add_column(
-    to: LabelCollector,
-    column: Any,
-    declared: tuple[tuple[bytes, ...] | None, tuple[bytes, ...] | None],
-    fail: Fail,
-    rows: npt.NDArray[np.int64],
-) -> None:
-    """Add the labels of `rows`. declared: names of the classes as they are numbered in the end, and as here."""
-    pyarrow, (classes, names) = import_pyarrow(), declared
-    types = pyarrow.types
-    if types.is_null(column.type):  # of a file in which no row has a label
-        return
-    if types.is_floating(column.type):
-        to.add_numbers(column.to_numpy(zero_copy_only=False))
-    elif types.is_integer(column.type) or holds_paths(column.type):
-        labels, codes = _encode(column)
-        found = [None if names is not None and label == -1 else label for label in _rename(labels, names)]
-        to.add_coded(found, codes)
-    else:
-        members, counts = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False)
-        if types.is_dictionary(members.type):
-            members = members.dictionary_decode()
-        if members.null_count:
-            row = np.repeat(rows, counts)[members.is_null().to_numpy(zero_copy_only=False)][0]
-            raise fail(int(row), "a list of labels holds a null", "leave nulls out of the lists")
-        if (
-            holds_paths(members.type)
-            or types.is_null(members.type)
-            or (classes is not None and types.is_integer(members.type))
-        ):
-            labels, codes = _encode(members)
-            found = _rename(labels, names)
-            unnamed = next((label for label in found if names is not None and isinstance(label, int)), None)
-            if unnamed is not None:
-                row = np.repeat(rows, counts)[codes == found.index(unnamed)][0]
-                raise fail(int(row), f"label {unnamed} is the number of no class", "leave it out of the list")
-            to.add_sets(found, codes, counts)
-            return
-        wrong = np.flatnonzero(counts != counts[:1])
-        if len(wrong):
-            cause = f"a vector of {counts[wrong[0]]} numbers, the first one has {counts[0]}"
-            raise fail(int(rows[wrong[0]]), cause, "give all rows vectors of one length, or names")
-        values = members.to_numpy(zero_copy_only=False).astype(np.float64)
-        to.add_numbers(values.reshape(len(counts), -1) if len(counts) else values)
 
 
 def _rename(labels: list[Any], names: tuple[bytes, ...] | None) -> list[Any]:

@@ -85,15 +85,12 @@ class ImageRows:
         if self._missing and not self._has_files:
             raise LoaderError("E-MISSING", "this file is named by a row, but is not here", path=self._missing[0])
         others = take_labels(writer, found, rows[labelled])
-        writer.probe = self._probe()
+        names = list(self._numbers)
+        starts, sizes = np.asarray(writer.starts), np.asarray(writer.sizes)
+        # Rows have no names by which another order would be known.
+        writer.probe = probe_ranges([names[number] for number in writer.container_of], starts, sizes)
         writer.kind = "files" if self._has_files else kind
         return writer, others
-
-    def _probe(self) -> bytes:
-        """Return a digest of some of the images' bytes: rows have no names by which another order would be known."""
-        names, writer = list(self._numbers), self._writer
-        starts, sizes = np.asarray(writer.starts), np.asarray(writer.sizes)
-        return probe_ranges([names[number] for number in writer.container_of], starts, sizes)
 
     def _add_file(self, folder: bytes, path: bytes) -> tuple[int, int]:
         """Add a file that a row names; return its number and size. One that is not there fails when it is read."""

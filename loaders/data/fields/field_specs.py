@@ -16,11 +16,11 @@ from penstock.loaders.data.fields.box_values import check_boxes, check_keypoints
 from penstock.loaders.data.fields.coco import CocoFields, read_coco
 from penstock.loaders.data.fields.coco_document import FilePath
 from penstock.loaders.data.fields.coco_masks import CocoMasks
+from penstock.loaders.data.fields.join import find_partners
 from penstock.loaders.data.fields.mask_files import (
     MaskFiles,
     MaskSource,
     find_masks,
-    match_source,
     warn_of_ignored_foreground,
 )
 from penstock.loaders.data.fields.yolo import TextFiles, read_yolo
@@ -315,19 +315,17 @@ def _plain_field(source: Source, value: object) -> Field:
     """Return a field of strings, of bytes, or of objects that JSON can hold."""
     values = call_by_name(source, value) if callable(value) else value
     if isinstance(values, Source):
-        others = match_source(source, values, "text")
-        values = [decode_text(bytes(others.read(index))) for index in range(len(source))]
+        numbers = find_partners(source, values, "text").tolist()
+        values = [decode_text(bytes(values.read(number))) for number in numbers]
     values = values.tolist() if hasattr(values, "tolist") else values  # an array, or a column of a data frame
     if not isinstance(values, (list, tuple)) or len(values) != len(source):
         got = f"{len(values):,}" if isinstance(values, (list, tuple)) else shown(values)
         raise ValueError(f"values must be one per sample ({len(source):,}), got {got}")
     _warn_of_missing(source, values)
-    for kind, of_type in _PLAIN.items():
-        if all(isinstance(each, of_type) for each in values):
-            if kind == "text":
-                _warn_of_other_text(source, values)
-            return Field(FieldKind(kind=kind), BytesColumn([_encode(RULES[kind].encode, each) for each in values]))
-    raise AssertionError("every value is an object")
+    kind = next(kind for kind, of_type in _PLAIN.items() if all(isinstance(each, of_type) for each in values))
+    if kind == "text":
+        _warn_of_other_text(source, values)
+    return Field(FieldKind(kind=kind), BytesColumn([_encode(RULES[kind].encode, each) for each in values]))
 
 
 def _warn_of_missing(source: Source, values: Sequence[object]) -> None:

@@ -53,14 +53,10 @@ def _find_sides(name: str) -> Parted | None:
     """Return the sides of a name (0: left) and its other words; None for a name without a side."""
     words = [word.lower() for word in _WORDS.findall(name)]
     if not any(word in _SIDES for word in words):
-        words = [part for word in words for part in _split_joined(word)]
+        parted = [(found.groups() if (found := _JOINED.fullmatch(word)) else [word]) for word in words]
+        words = [part for parts in parted for part in parts if part]
     sides = tuple(_SIDES[word] for word in words if word in _SIDES)
     return (sides, tuple("" if word in _SIDES else word for word in words)) if sides else None
-
-
-def _split_joined(word: str) -> list[str]:
-    found = _JOINED.fullmatch(word)
-    return [part for part in found.groups() if part] if found else [word]
 
 
 def warn_of_unpaired(kinds: Mapping[str, FieldKind], views: Sequence[ImagePipeline]) -> None:

@@ -97,7 +97,7 @@ def find_masks(source: Source, where: object) -> MaskFiles | BytesColumn | MaskS
     of paths; or a Source whose images are the masks, of the same names or keys. Raises ValueError.
     """
     if isinstance(where, Source):
-        return match_source(source, where)
+        return MaskSource(where, find_partners(source, where, "mask"))
     if callable(where):
         found = _as_paths(call_by_name(source, where))
         cure = "give each a mask of its own, or a list with one path per sample"
@@ -200,11 +200,6 @@ def _find_in_folder(source: Source, folder: str) -> Iterable[bytes]:
 def _may_be_mask(file: str) -> bool:
     suffix = os.path.splitext(file)[1].lower()
     return suffix in IMAGE_SUFFIXES - JPEG_SUFFIXES  # a JPEG changes values
-
-
-def match_source(source: Source, masks: Source, what: str = "mask") -> MaskSource:
-    """Find the image of `masks` that has the key of each sample, as find_partners does. Raises ValueError."""
-    return MaskSource(masks, find_partners(source, masks, what))
 
 
 def warn_of_ignored_foreground(name: str, read: Callable[[int], Any], count: int, ignore_index: int) -> None:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from penstock.loaders.data.samples.columns import (
     ArrayColumn,
     RaggedColumn,
-    as_column,
     pack_arrays,
     ragged_bytes,
     unpack_arrays,
@@ -86,7 +85,8 @@ def join_fields(
 ) -> dict[str, RaggedColumn | ArrayColumn]:
     """Return columns of what several files hold, one after another, without masks."""
     names = [field.name for field in fields if field.shapes]
-    return {name: as_column(join_rows([each[name] for each in values])) for name in names}
+    joined = {name: join_rows([each[name] for each in values]) for name in names}
+    return {name: RaggedColumn(of) if isinstance(of, Ragged) else ArrayColumn(of) for name, of in joined.items()}
 
 
 def _types(kind: FieldKind, count: int) -> Elements:

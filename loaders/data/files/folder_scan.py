@@ -44,7 +44,7 @@ LOST_TO_IMAGE_FOLDER = (HIDDEN_IMAGES, UNREAD_FORMAT, KNOWN_FOLDER, BROKEN_LINK)
 
 UNSETTLED = MISSING.number  # the time of a folder whose listing may change without it: never equal to a real one
 # Some file systems keep time this coarsely: a folder that changed just now may change again within the same stamp.
-_SETTLING_NS = 2_000_000_000
+SETTLING_NS = 2_000_000_000
 _PROGRESS_INTERVAL = 1024
 Subfolder = tuple[bytes, bool]  # name, whether it is a link
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -156,7 +156,7 @@ class FolderScan(ClassFolders):
             raise read_error(error, path) from error
         finally:
             os.close(fd)
-        if not settled or status.st_mtime_ns > time.time_ns() - _SETTLING_NS:
+        if not settled or status.st_mtime_ns > time.time_ns() - SETTLING_NS:
             self.writer.folder_mtimes[number] = UNSETTLED
         return sorted(subfolders, key=lambda subfolder: os.fsdecode(subfolder[0]))
 

@@ -20,13 +20,12 @@ from penstock.loaders.data.files.left_out import HIDDEN_IMAGES, LINK, warn_of_le
 from penstock.loaders.data.files.path_patterns import AnyPath
 from penstock.loaders.data.samples.file_stats import is_unchanged
 from penstock.loaders.data.samples.samples import Samples
-from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.loaders.system.progress_bar import SHOW_AFTER_S, ProgressBar
 from penstock.loaders.system.saved_columns import load_saved
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import checked_bool, checked_int
 from penstock.pipelines.messages.user_warnings import warn_user
 
-SHOW_SCAN_AFTER_S = 1.0  # what takes less is not shown on the terminal
 _SHOWN = 5  # names in a warning
 
 
@@ -114,7 +113,7 @@ def _open_index(root: bytes, follow_symlinks: bool, rescan: bool) -> Samples:
     saved = None if rescan else load_index(root, name)
     if saved is not None:
         return saved
-    with ProgressBar("scanning", show_after_s=SHOW_SCAN_AFTER_S) as bar:
+    with ProgressBar("scanning", show_after_s=SHOW_AFTER_S) as bar:
 
         def show(num_images: int) -> None:
             bar.show(num_images, what=f"scanning: {num_images:,} images in {printable(root)}")

@@ -6,7 +6,6 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
-from penstock.loaders.data.remote.object_store import has_fsspec
 from penstock.loaders.data.remote.storage_errors import as_loader_error
 
 _REPOSITORY = re.compile(
@@ -27,9 +26,8 @@ def pin_url(url: bytes) -> bytes:
     revision = None if found is None else found["revision"]
     if found is None or (revision is not None and _COMMIT.fullmatch(revision)):
         return url
-    if not has_fsspec():  # opening the URL will say so
-        return url
     try:
+        import fsspec  # noqa: F401
         from huggingface_hub import HfApi
     except ImportError:  # opening the URL will say what is missing
         return url

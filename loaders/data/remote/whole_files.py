@@ -13,11 +13,10 @@ from filelock import FileLock
 from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, warn_of_no_version
 from penstock.loaders.data.remote.remote_source import RemoteOptions
 from penstock.loaders.system.durable_file import make_private_folder, replace_file, write_all
-from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.loaders.system.progress_bar import SHOW_AFTER_S, ProgressBar
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable, size_text
 
 _PART_BYTES = 8 << 20
-_SHOW_AFTER_S = 1.0
 _one_at_a_time = Lock()  # each object is fetched in as many requests as there may be
 
 
@@ -39,7 +38,7 @@ def copy_whole(
     *,
     found: RemoteObject | None = None,
     store: ObjectStore | None = None,
-    show_after_s: float = _SHOW_AFTER_S,
+    show_after_s: float = SHOW_AFTER_S,
 ) -> bytes:
     """Return the path of a local copy of an object: one that is there, or a new one, made in ranges side by side.
 

@@ -113,11 +113,6 @@ def take_values(kind: FieldKind, column: RaggedColumn | ArrayColumn, indices: np
     return list(map(kind.rules.decode, split_bytes(values)))
 
 
-def as_column(values: Ragged | npt.NDArray[Any]) -> ArrayColumn | RaggedColumn:
-    """Return a column of an array or a Ragged."""
-    return RaggedColumn(values) if isinstance(values, Ragged) else ArrayColumn(values)
-
-
 def _share(values: npt.NDArray[Any]) -> SharedArray:
     shared = SharedArray.create(values.shape, values.dtype, name="penstock-columns")
     shared.array[...] = values

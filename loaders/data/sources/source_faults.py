@@ -41,7 +41,8 @@ def call_source(method: Callable[..., Result], *arguments: object) -> Result:
         try:
             return method(*arguments)
         except Exception as error:
-            _release_answer(error)
+            with contextlib.suppress(Exception):  # an HTTPError of urllib keeps its connection open until it is closed
+                getattr(error, "close", int)()
             raise
 
     try:
@@ -110,14 +111,6 @@ def name_sample(source: Source, sample: int) -> bytes:
         return hide_secrets(path if isinstance(path, bytes) else path.encode(errors="surrogateescape"))
     except Exception:  # must not hide the error that the name is wanted for
         return b""
-
-
-def _release_answer(error: Exception) -> None:
-    """Close the connection that an HTTPError of urllib keeps open, for otherwise each attempt would leave one."""
-    close = getattr(error, "close", None)
-    if callable(close):
-        with contextlib.suppress(Exception):
-            close()
 
 
 def _translate(error: Exception) -> LoaderError:

@@ -23,9 +23,9 @@ from penstock.loaders.data.remote.remote_source import RemoteOptions, check_remo
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.tables.list_index import index_list
-from penstock.loaders.data.tables.open_tables import SHOW_AFTER_S, as_root, serve_list
+from penstock.loaders.data.tables.open_tables import as_root, serve_list
 from penstock.loaders.data.tables.row_packer import NO_LABEL, RowPacker
-from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.loaders.system.progress_bar import SHOW_AFTER_S, ProgressBar
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user

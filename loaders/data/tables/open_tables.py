@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.loaders.data.files.folder_scan import SETTLING_NS
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
 from penstock.loaders.data.files.path_patterns import AnyPath
@@ -31,15 +32,12 @@ from penstock.loaders.data.tables.list_index import index_list
 from penstock.loaders.data.tables.row_packer import RowPacker
 from penstock.loaders.data.tables.table_rows import Row, choose_reader, read_parquet
 from penstock.loaders.system.file_read import read_error
-from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.loaders.system.progress_bar import SHOW_AFTER_S, ProgressBar
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.checked import checked_bool
 from penstock.pipelines.messages.user_warnings import warn_user
 
-SHOW_AFTER_S = 1.0  # what takes less is not shown on the terminal
 _SHOW_INTERVAL = 1 << 14
-# Some file systems keep time this coarsely: a table that changed just now may change again within the same stamp.
-_SETTLING_NS = 2_000_000_000
 
 
 def open_tables(
@@ -162,7 +160,7 @@ def _describe_tables(paths: list[bytes]) -> tuple[str, bool]:
     except OSError as error:
         raise read_error(error, paths[0]) from error
     stamps = [(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) for status in found]
-    return json.dumps(stamps), all(status.st_mtime_ns < time.time_ns() - _SETTLING_NS for status in found)
+    return json.dumps(stamps), all(status.st_mtime_ns < time.time_ns() - SETTLING_NS for status in found)
 
 
 def _name_index(paths: list[bytes], base: bytes | None, options: Sequence[object]) -> bytes:

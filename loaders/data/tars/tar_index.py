@@ -37,12 +37,11 @@ from penstock.loaders.data.tars.tar_labels import (
 )
 from penstock.loaders.data.tars.tar_samples import EVERY, sample_key
 from penstock.loaders.system.machine import available_cpus, many_workers
-from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.loaders.system.progress_bar import SHOW_AFTER_S, ProgressBar
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 
 KIND = "tar files"
 _RULES = b"penstock tars 7"  # the version of the rules by which samples are grouped, ordered and labelled
-SHOW_SCAN_AFTER_S = 1.0
 _LOOK_EVERY_S = 0.1
 _REMOTE_WORKERS = 64  # which mostly wait for answers
 _FIX_OTHERS = "pass label='folder', 'shard', or a table of keys and labels, or missing_labels='leave_out'"
@@ -112,7 +111,11 @@ def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[Samples
     def fail(sample: int, cause: str, fix: str | None = None) -> LoaderError:
         return LoaderError("E-FORMAT", cause, fix=fix, path=place(sample))
 
-    labels = _choose_labels(tars, names, places, settings, whole_names, fail)
+    if settings.table is not None:
+        keys = [sample_key(name, whole=whole_names) for name in names]
+        labels = _Labels(table_labels(settings.table, names, keys, fail))
+    else:
+        labels = _find_labels(tars, names, places, settings, fail)
     if settings.table is not None and None in labels.texts and settings.missing_labels == RAISE:
         where = place(labels.texts.index(None))
         raise LoaderError("E-MISUSE", "the table has no label for this sample", fix=_FIX_TABLE, path=where)
@@ -146,24 +149,6 @@ def _count_left_out(tars: Sequence[TarSamples]) -> LeftOut:
     return left_out
 
 
-def _choose_labels(
-    tars: Sequence[TarSamples],
-    names: Sequence[bytes],
-    places: LabelPlaces,
-    settings: IndexSettings,
-    whole_names: bool,
-    fail: Fail,
-) -> _Labels:
-    """Return the labels of all samples, from the table, the names of the tars, members, or folders."""
-    if settings.table is not None:
-        keys = [sample_key(name, whole=whole_names) for name in names]
-        return _Labels(table_labels(settings.table, names, keys, fail))
-    if settings.label == SHARD:
-        shards = [os.fsencode(splitext(basename(hide_secrets(tar.container.name)))[0]) for tar in tars]
-        return _Labels([shard for shard, tar in zip(shards, tars, strict=True) for _ in tar.names], are_names=True)
-    return _find_labels(tars, names, places, settings, fail)
-
-
 def _as_label(text: Text, names: tuple[str, ...]) -> str | dict[str, str | None] | None:
     """Return a label, or several by name, as LabelRows takes them."""
     if isinstance(text, tuple):
@@ -188,7 +173,10 @@ class _Labels(NamedTuple):
 def _find_labels(
     tars: Sequence[TarSamples], names: Sequence[bytes], places: LabelPlaces, settings: IndexSettings, fail: Fail
 ) -> _Labels:
-    """Return the labels in members, or else those of the folders."""
+    """Return the labels of all samples: the names of the tars, those in members, or else those of the folders."""
+    if settings.label == SHARD:
+        shards = [os.fsencode(splitext(basename(hide_secrets(tar.container.name)))[0]) for tar in tars]
+        return _Labels([shard for shard, tar in zip(shards, tars, strict=True) for _ in tar.names], are_names=True)
     if places.names:
         columns = [_collect(tars, places, number, settings, fail) for number in range(len(places.places))]
         return _Labels(list(zip(*columns, strict=True)))
@@ -269,7 +257,7 @@ def _refuse_parts(folders: Sequence[bytes | None], fail: Fail) -> None:
 
 def _scan(paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces) -> tuple[list[TarSamples], bool]:
     """Return the samples of each tar, and whether their keys go up to the last dot."""
-    with ProgressBar("indexing", show_after_s=SHOW_SCAN_AFTER_S) as bar:
+    with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
 
         def show(done: int, total: int) -> None:
             bar.show(done, total, what=f"indexing {_describe(paths)}")

@@ -117,7 +117,8 @@ class MemberJoin:
             slash = name.rfind(b"/") + 1
             dot = name.rfind(b".", slash) if whole else name.find(b".", slash)
             if dot <= slash or name[slash] == 46 or (slash and is_hidden(name[:slash])):
-                self._skip(name, slash)
+                hidden = is_hidden(name[:slash]) or name[slash : slash + 1] == b"."
+                self._left_out.add(HIDDEN if hidden else explain_name(os.fsdecode(name[slash:])), name)
                 continue
             key, suffix = name[:dot], name[dot + 1 :]
             role = roles.get(suffix)
@@ -150,10 +151,6 @@ class MemberJoin:
                 self._add_labels(number, role, member)
         samples.suffixes = tuple(sorted({suffix.lower() for suffix in roles}))
         self._finish()
-
-    def _skip(self, name: bytes, slash: int) -> None:
-        hidden = is_hidden(name[:slash]) or name[slash : slash + 1] == b"."
-        self._left_out.add(HIDDEN if hidden else explain_name(os.fsdecode(name[slash:])), name)
 
     def _add_another_image(self, number: int, rank: int, member: Member) -> None:
         names, best, name = self._names, self._ranks[number], member.name

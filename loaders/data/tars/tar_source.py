@@ -122,21 +122,17 @@ def _read_settings(image: object, label: object, classes: object, missing_labels
 
 def _warn_of_content(index: Samples, paths: Sequence[bytes], may_be_parts: bool) -> None:
     """Warn of what is left out of tars, and of folders that may be parts of the data and not classes."""
-    _warn_of_ends(index.header.skipped, index.header.examples, paths)
-    tars = printable(paths[0]) + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
-    instead = "pass a table of keys and labels as label="
-    rename = "give images the suffix of their format"
-    warn_of_left_out(index.header.skipped, index.header.examples, tars, instead=instead, rename=rename)
-    if may_be_parts:
-        warn_of_parts(index.classes, tars, f"write a tar of each, or {instead}")
-
-
-def _warn_of_ends(skipped: Mapping[str, int], examples: Mapping[str, str], paths: Sequence[bytes]) -> None:
-    """Warn of tars that may be only a part of what was written, or more than one tar."""
-    for reason, meaning in _ENDS.items():
+    skipped, examples = index.header.skipped, index.header.examples
+    for reason, meaning in _ENDS.items():  # of a part of what was written, or more than one tar
         if reason in skipped:
             where = f"{skipped[reason]:,} of {len(paths):,} tars ({printable(examples[reason])})"
             warn_user(f"{printable(paths[0]) if len(paths) == 1 else where}: {reason}: {meaning}")
+    tars = printable(paths[0]) + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
+    instead = "pass a table of keys and labels as label="
+    rename = "give images the suffix of their format"
+    warn_of_left_out(skipped, examples, tars, instead=instead, rename=rename)
+    if may_be_parts:
+        warn_of_parts(index.classes, tars, f"write a tar of each, or {instead}")
 
 
 def is_tar_folder(path: bytes) -> bool:

@@ -17,7 +17,7 @@ from penstock.loaders.make.native_rows import native_rows
 from penstock.loaders.make.sample_reader import SampleReader
 from penstock.loaders.system.column_file import narrowest
 from penstock.loaders.system.machine import available_cpus
-from penstock.loaders.system.progress_bar import ProgressBar
+from penstock.loaders.system.progress_bar import SHOW_AFTER_S, ProgressBar
 from penstock.loaders.system.saved_columns import load_saved
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.decode import ImageDecoder
@@ -26,7 +26,6 @@ from penstock.pipelines.spec import ImagePipeline
 _FORMAT = "image sizes 2"
 _CHUNK = 1024  # images per task
 _MAX_THREADS, _THREADS_PER_CPU = 32, 4  # they wait for storage most of the time
-_SHOW_AFTER_S = 1.0
 
 
 class _Reader:
@@ -78,7 +77,7 @@ def read_sizes(
         return len(some)
 
     threads = max(1, min(_MAX_THREADS, _THREADS_PER_CPU * available_cpus(), n // _CHUNK))
-    with ProgressBar("sizes", show_after_s=_SHOW_AFTER_S) as bar, ThreadPoolExecutor(threads) as pool:
+    with ProgressBar("sizes", show_after_s=SHOW_AFTER_S) as bar, ThreadPoolExecutor(threads) as pool:
         try:
             for count in pool.map(read, range(0, n, _CHUNK)):
                 done += count

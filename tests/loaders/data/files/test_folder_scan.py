@@ -420,7 +420,7 @@ def test_a_long_scan_is_shown_on_a_terminal(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     if is_long:
-        monkeypatch.setattr(image_folder, "SHOW_SCAN_AFTER_S", 0.0)
+        monkeypatch.setattr(image_folder, "SHOW_AFTER_S", 0.0)
     told: list[int] = []
     show = image_folder.ProgressBar.show
     monkeypatch.setattr(image_folder.ProgressBar, "show", lambda bar, n, **what: (told.append(n), show(bar, n, **what)))
