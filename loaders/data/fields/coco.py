@@ -1,10 +1,10 @@
-"""Reads the boxes and keypoints of a JSON file of COCO."""
+"""Reads the boxes and keypoints of a JSON file of COCO as fields."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,11 @@ from penstock.loaders.data.fields.coco_document import (
     read_document,
 )
 from penstock.loaders.data.fields.keypoint_pairs import find_pairs, has_lonely
+from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn, RaggedColumn
 from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.step import Field
 from penstock.pipelines.errors import printable
+from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.ragged import Ragged, find_elements
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -28,33 +31,17 @@ from penstock.pipelines.messages.user_warnings import warn_user
 _MOST_PIXELS = 3e38  # that float32 holds
 
 
-class CocoFields(NamedTuple):
-    """Hold what a JSON file of COCO says of the samples of a source.
+def read_coco(
+    source: Source,
+    path: FilePath,
+    swaps: Sequence[tuple[int | str, int | str]] | None,
+    name: str,
+    served: Callable[..., FieldKind],
+) -> dict[str, Field]:
+    """Return the fields of the samples of a source: boxes, keypoints and ids of images; crowds are left out.
 
-    Attributes:
-        boxes: of each box left, top, right, bottom, float32 [4]; its class number; width and height of its image.
-        classes: names of the class numbers.
-        category_ids: their ids in the file.
-        image_ids: of each sample, integers or text.
-        points: keypoints of each box, float32 [k, 3]; None where the file has none.
-        swaps: pairs of keypoints that change places in a mirror.
-        unpaired: whether none was given, nor found by the names for all points that have a side.
-    """
-
-    boxes: Ragged
-    classes: tuple[bytes, ...]
-    category_ids: tuple[int | str, ...]
-    image_ids: list[int | str]
-    points: Ragged | None
-    swaps: tuple[tuple[int, int], ...]
-    unpaired: bool = False
-
-
-def read_coco(source: Source, path: FilePath, swaps: Sequence[tuple[int | str, int | str]] | None = None) -> CocoFields:
-    """Read the annotations of the samples of a source; crowds are left out.
-
-    swaps: pairs of keypoints, by number or name; by default those whose names say left and right. Raises ValueError,
-    LoaderError.
+    swaps: pairs of keypoints, by number or name; by default those whose names say left and right. name: of the boxes.
+    served: makes their kind of the classes and their ids. Raises ValueError, LoaderError.
     """
     document = read_document(path)
     wanted = find_objects(document)
@@ -68,27 +55,29 @@ def read_coco(source: Source, path: FilePath, swaps: Sequence[tuple[int | str, i
     chosen = order[find_elements(begins, lengths)]
     corners = np.concatenate((given[:, :2], given[:, :2] + given[:, 2:]), 1).astype(np.float32)[chosen]
     boxes = Ragged(lengths, (corners, document.class_of[wanted[chosen]], document.sizes[image_of[chosen]]))
-    fields = CocoFields(
-        boxes,
-        tuple(each["name"].encode() for each in document.categories),
-        tuple(each["id"] for each in document.categories),
-        [document.image_ids[number] for number in images.tolist()],
-        None,
-        (),
-    )
+    classes = tuple(each["name"].encode() for each in document.categories)
+    kind = served(classes=classes, category_ids=tuple(each["id"] for each in document.categories))
+    before, fields = "" if name == "boxes" else f"{name}_", {name: Field(kind, RaggedColumn(boxes))}
     names = _keypoint_names(document)
-    if not names:
+    if names:
+        listed = [_read_keypoints(document, number, len(names)) for number in wanted[chosen].tolist()]
+        points = Ragged(lengths, (np.array(listed, np.float32).reshape(-1, len(names), 3),))
+        pairs = find_pairs(names) if swaps is None else check_swaps(swaps, len(names), names)
+        unpaired = swaps is None and (not pairs or has_lonely(names, pairs))
+        of_points = FieldKind(
+            kind="keypoints", of=name, swaps=pairs, points=len(names), padded=kind.padded, unpaired=unpaired
+        )
+        fields[f"{before}keypoints"] = Field(of_points, RaggedColumn(points))
+    else:
         _warn_of_points(document)
         if swaps is not None:
             raise file_error(path, "swaps are pairs of keypoints, and its categories have no keypoints")
-        return fields
-    points = np.array([_read_keypoints(document, number, len(names)) for number in wanted[chosen].tolist()], np.float32)
-    pairs = find_pairs(names) if swaps is None else check_swaps(swaps, len(names), names)
-    return fields._replace(
-        points=Ragged(lengths, (points.reshape(-1, len(names), 3),)),
-        swaps=pairs,
-        unpaired=swaps is None and (not pairs or has_lonely(names, pairs)),
-    )
+    ids = [document.image_ids[number] for number in images.tolist()]
+    if all(isinstance(each, int) for each in ids):
+        of_images = Field(FieldKind(kind="integer"), ArrayColumn(np.array(ids, np.int64)))
+    else:
+        of_images = Field(FieldKind(kind="text"), BytesColumn([str(each).encode() for each in ids]))
+    return {**fields, f"{before}image_ids": of_images}
 
 
 def _read_boxes(document: CocoDocument, wanted: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:

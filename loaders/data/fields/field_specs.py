@@ -8,18 +8,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from penstock.loaders.data.fields.box_values import check_boxes, check_keypoints
-from penstock.loaders.data.fields.coco import CocoFields, read_coco
+from penstock.loaders.data.fields.coco import read_coco
 from penstock.loaders.data.fields.coco_document import FilePath
 from penstock.loaders.data.fields.coco_masks import CocoMasks
 from penstock.loaders.data.fields.join import find_partners
 from penstock.loaders.data.fields.mask_files import (
-    MaskFiles,
-    MaskSource,
     find_masks,
     warn_of_ignored_foreground,
 )
@@ -28,7 +26,7 @@ from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn, Ragg
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.sources.data import Data, as_data
 from penstock.loaders.data.sources.source_faults import call_by_name
-from penstock.loaders.data.sources.step import Step
+from penstock.loaders.data.sources.step import Field, Step
 from penstock.loaders.system.file_read import decode_text
 from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.fields.field_kinds import MIN_AREA, RULES, FieldKind
@@ -46,19 +44,6 @@ _MASK_TYPES = {"uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
 _MOST_CLASS = 2**31 - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TAKEN = ("images", "labels", "index", "patches", "patch_coord", "patch_valid")  # in a batch
-
-
-class Field(NamedTuple):
-    """Hold a field of all samples: what it is, and its values, of masks what reads them."""
-
-    kind: FieldKind
-    column: RaggedColumn | ArrayColumn | MaskFiles | MaskSource | CocoMasks
-
-    def path(self, row: int, sample: bytes) -> bytes | None:
-        """Return the path of the file that holds the value of the sample called `sample`; None if there is none."""
-        if isinstance(self.column, TextFiles):
-            return self.column.path(sample)
-        return self.column.path(row) if isinstance(self.column, (MaskFiles, MaskSource)) else None
 
 
 def add_fields(source: Source, of: Mapping[str, Field]) -> Data:
@@ -237,7 +222,7 @@ def _make_fields(source: Source, name: str, value: object) -> dict[str, Field]:
     spec = _as_spec(name, value)
     if isinstance(spec, Masks):
         field = _mask_field(source, spec)
-        warn_of_ignored_foreground(name, field.column.read, len(source), spec.ignore_index)  # type: ignore[union-attr]
+        warn_of_ignored_foreground(name, field.column.read, len(source), spec.ignore_index)
         return {name: field}
     if isinstance(spec, Keypoints):
         points, swaps = check_keypoints(spec.points, () if spec.swaps is None else spec.swaps, len(source))
@@ -257,28 +242,10 @@ def _make_fields(source: Source, name: str, value: object) -> dict[str, Field]:
         if isinstance(spec, Boxes):
             boxes, classes = check_boxes(spec.boxes, spec.classes, spec.names, len(source), spec.sizes)
             return {name: Field(served(classes=classes), RaggedColumn(boxes))}
-        read = read_coco(source, spec.path, spec.swaps)
-        return _coco_fields(read, _called(name, "coco"), served(classes=read.classes, category_ids=read.category_ids))
+        return read_coco(source, spec.path, spec.swaps, _called(name, "coco"), served)
     if name in _MEANT:
         raise ValueError(f"perhaps {_MEANT[name]}= is meant, which follows the crop; otherwise choose another name")
     return {name: _plain_field(source, spec)}
-
-
-def _coco_fields(read: CocoFields, name: str, kind: FieldKind) -> dict[str, Field]:
-    """Return the fields of a JSON file of COCO; `name` and `kind` are those of its boxes."""
-    before = "" if name == "boxes" else f"{name}_"
-    fields = {name: Field(kind, RaggedColumn(read.boxes))}
-    if read.points is not None:
-        count = read.points.parts[0].shape[1]
-        of_points = FieldKind(
-            kind="keypoints", of=name, swaps=read.swaps, points=count, padded=kind.padded, unpaired=read.unpaired
-        )
-        fields[f"{before}keypoints"] = Field(of_points, RaggedColumn(read.points))
-    if all(isinstance(each, int) for each in read.image_ids):
-        ids = Field(FieldKind(kind="integer"), ArrayColumn(np.array(read.image_ids, np.int64)))
-    else:
-        ids = Field(FieldKind(kind="text"), BytesColumn([str(each).encode() for each in read.image_ids]))
-    return {**fields, f"{before}image_ids": ids}
 
 
 def _as_spec(name: str, value: Any) -> object:

@@ -34,7 +34,6 @@ class MaskFiles:
 
     def __init__(self, paths: Iterable[bytes]) -> None:
         self._paths = BytesColumn(list(map(os.path.abspath, paths)))
-        self.path = self._paths.read
 
     def digest(self) -> bytes:
         """Return a digest of the files' names below the folder that holds all, their sizes, and some of their bytes.
@@ -54,7 +53,11 @@ class MaskFiles:
         return hashlib.blake2b(_stat(self._list()).data, digest_size=16).digest()
 
     def _list(self) -> list[bytes]:
-        return list(map(self.path, range(len(self._paths))))
+        return list(map(self._paths.read, range(len(self._paths))))
+
+    def path(self, index: int, _sample: bytes = b"") -> bytes:
+        """Return the path of the mask of sample `index`."""
+        return self._paths.read(index)
 
     def read(self, index: int) -> bytes:
         """Return the content of the mask of sample `index`. Raises LoaderError as read_error, with the mask's path."""
@@ -76,7 +79,7 @@ class MaskSource:
         """Return the mask of sample `index`."""
         return self._masks.read(int(self._numbers.take(index)))
 
-    def path(self, index: int) -> bytes:
+    def path(self, index: int, _sample: bytes = b"") -> bytes:
         """Return what error texts call the mask of sample `index`."""
         return self._masks.path(int(self._numbers.take(index)))
 

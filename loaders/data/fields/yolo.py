@@ -31,7 +31,7 @@ class TextFiles(RaggedColumn):
         super().__init__(values)
         self._folder = folder
 
-    def path(self, name: bytes) -> bytes:
+    def path(self, _row: int, name: bytes) -> bytes:
         """Return the path of the text file of the sample called `name`."""
         name = os.path.basename(name) if os.path.isabs(name) else name
         return os.path.join(os.fsencode(self._folder), os.path.splitext(name)[0] + b".txt")

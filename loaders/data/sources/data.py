@@ -27,7 +27,7 @@ from penstock.loaders.data.sources.contract import (
     sample_name,
 )
 from penstock.loaders.data.sources.joined import check_fields, check_targets, locate_joined, merge_classes, renumber
-from penstock.loaders.data.sources.step import AddedField, MixtureShares, Step
+from penstock.loaders.data.sources.step import Field, MixtureShares, Step
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.fields.ragged import join_rows, take_rows
@@ -90,7 +90,7 @@ class Data:
         self._labels: tuple[Mapping[str, StoredValues], Step] | None = None
         self._content: str | None = None
         self._numbers: npt.NDArray[np.int64] | None = None
-        self._columns: dict[str, tuple[AddedField, Step]] = {}
+        self._columns: dict[str, tuple[Field, Step]] = {}
         for step in self.steps:
             if step.labels is not None:
                 of, self._numbers = step.labels.columns, None

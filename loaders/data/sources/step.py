@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +13,16 @@ from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.fields.field_kinds import FieldKind
 
 
-class AddedField(Protocol):
+class Field(NamedTuple):
     """Hold a field of all samples: what it is, and its values; for masks, what reads them."""
 
-    @property
-    def kind(self) -> FieldKind: ...
-
-    @property
-    def column(self) -> Any: ...
+    kind: FieldKind
+    column: Any
 
     def path(self, row: int, sample: bytes) -> bytes | None:
         """Return the path of the file that holds the value of the sample called `sample`; None if there is none."""
-        ...
+        find: Callable[[int, bytes], bytes] | None = getattr(self.column, "path", None)
+        return None if find is None else find(row, sample)
 
 
 class Step(NamedTuple):
@@ -46,7 +44,7 @@ class Step(NamedTuple):
     after: str = ""
     chooses: bool = False
     labels: SavedColumns | None = None
-    fields: Mapping[str, AddedField] | None = None
+    fields: Mapping[str, Field] | None = None
     classes: tuple[bytes, ...] | None = None
     numbers: npt.NDArray[np.int64] | None = None
     rows: SharedArray | None = None

@@ -14,7 +14,7 @@ from photo_folder import write_folder
 from PIL import Image
 
 from penstock.loaders import LoaderError, create_loader, open_source, split
-from penstock.loaders.data.fields.field_specs import Field, add_fields
+from penstock.loaders.data.fields.field_specs import add_fields
 from penstock.loaders.data.fields.mask_files import MaskSource
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.labels.label_rows import LabelRows
@@ -23,6 +23,7 @@ from penstock.loaders.data.labels.stored_labels import take_labels
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.step import Field
 from penstock.loaders.front import open_source as front
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.fields.field_kinds import FieldKind
