@@ -11,7 +11,7 @@ from penstock.loaders.system.file_read import read_error
 from penstock.pipelines.errors import LoaderError
 
 
-class Field(Protocol):
+class SchemaField(Protocol):
     """Describe a column, as pyarrow.Field does."""
 
     name: str
@@ -24,9 +24,9 @@ class Schema(Protocol):
     names: list[str]
     metadata: dict[bytes, bytes] | None
 
-    def __iter__(self) -> Iterator[Field]: ...
+    def __iter__(self) -> Iterator[SchemaField]: ...
 
-    def field(self, name: str) -> Field: ...
+    def field(self, name: str) -> SchemaField: ...
 
     def get_field_index(self, name: str) -> int: ...
 

@@ -110,8 +110,8 @@ def _open_index(root: bytes, follow_symlinks: bool, rescan: bool) -> Samples:
         name = name_index(root, follow_symlinks=follow_symlinks)
     except OSError as error:
         raise root_error(error, root) from error
-    saved = None if rescan else load_index(root, name)
-    if saved is not None:
+    saved = None if rescan else load_saved(name, Samples)
+    if saved is not None and saved.root == os.path.realpath(root) and is_unchanged(saved, every=False):
         return saved
     with ProgressBar("scanning", show_after_s=SHOW_AFTER_S) as bar:
 
@@ -130,11 +130,3 @@ def name_index(root: bytes, *, follow_symlinks: bool) -> bytes:
     digest = hashlib.blake2b(os.path.realpath(root), digest_size=16)
     digest.update(b"\0%d %d" % (os.stat(root).st_ino, follow_symlinks))
     return digest.hexdigest().encode() + b".index"
-
-
-def load_index(root: bytes, name: bytes) -> Samples | None:
-    """Open the saved index of `root`; None if there is none that is complete and still valid."""
-    index = load_saved(name, Samples)
-    if index is None or index.root != os.path.realpath(root):
-        return None
-    return index if is_unchanged(index, every=False) else None

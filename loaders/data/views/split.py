@@ -62,18 +62,11 @@ def split_source(
 
     A sample's part depends on a hash of its name (sample_name) and of `seed`, and on nothing that changes when the data
     is moved, reordered or extended; equal names get the same part. The hash is compared with thresholds, which lie
-    where they give exact shares, of each class if `by_class`.
+    where they give exact shares, of each class if `by_class`. A class that a saved split does not know is cut by the
+    plain shares.
 
-    Args:
-        source: the data.
-        parts: the share of the first of two parts, or the shares of all; they add up to 1.
-        seed: another one gives other parts.
-        by_class: cut each class by itself, with at least one sample in each part where a class has as many.
-        save: a JSON file for the thresholds. If it is there it is used, so that samples that were added since fall into
-            a part and no other sample moves. A class that it does not know is cut by the plain shares.
-
-    Raises ValueError for impossible shares, LoaderError E-STATE for a file of another split, E-NODATA for an empty
-    part, E-MISUSE and E-ACCESS for a place where no file can be written.
+    The arguments are those of `split`. Raises ValueError for impossible shares, LoaderError E-STATE for a file of
+    another split, E-NODATA for an empty part, E-MISUSE and E-ACCESS for a place where no file can be written.
     """
     shares, seed, by_class = (
         _checked_shares(parts),
@@ -92,7 +85,9 @@ def split_source(
     if known is None:
         thresholds = _fit_thresholds(hashes, groups, len(names), shares, plain)
         if save is not None:
-            _save_split(save, wanted, dict(zip(names, thresholds.tolist(), strict=True)))
+            begins = ([f"{value:016x}" for value in own] for own in thresholds.tolist())
+            texts = dict(zip((name.decode("utf-8", "surrogateescape") for name in names), begins, strict=True))
+            write_json(save, {**asdict(wanted), "thresholds": texts})
     else:
         thresholds = np.array([known.get(name, plain.tolist()) for name in names], np.uint64)
     part_of = (hashes[:, None] >= thresholds[groups]).sum(axis=1)
@@ -214,12 +209,3 @@ def _load_split(path: str | os.PathLike[str], wanted: SavedSplit) -> dict[bytes,
         fix = "pass another name, or remove the file"
         raise LoaderError("E-STATE", f"the split cannot be read: {error}", fix=fix, path=os.fspath(path)) from error
     return found
-
-
-def _save_split(path: str | os.PathLike[str], split: SavedSplit, thresholds: dict[bytes, list[int]]) -> None:
-    """Write a split and its thresholds as JSON, completely or not at all. Raises OSError."""
-    texts = {
-        name.decode("utf-8", "surrogateescape"): [f"{value:016x}" for value in values]
-        for name, values in thresholds.items()
-    }
-    write_json(path, {**asdict(split), "thresholds": texts})
