@@ -27,9 +27,8 @@ def pin_url(url: bytes) -> bytes:
     if found is None or (revision is not None and _COMMIT.fullmatch(revision)):
         return url
     try:
-        import fsspec  # noqa: F401
         from huggingface_hub import HfApi
-    except ImportError:  # opening the URL will say what is missing
+    except ImportError:  # and so fsspec, perhaps: opening the URL will say what is missing
         return url
     options: dict[str, Any] = {"revision": unquote(revision)} if revision else {}
     try:
