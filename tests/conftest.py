@@ -8,7 +8,7 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import psutil
@@ -66,10 +66,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: (item.path not in slow, -num_tests[item.path]))
 
 
-def pytest_collection_finish() -> None:
-    """Have the collector leave out all that was imported and collected: many tests call it, half a second each time."""
-    gc.collect()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from what is imported and collected, now and later: looking at it takes a second."""
+    gc.disable()
+    done = yield
     gc.freeze()
+    gc.enable()
+    return done
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Keep the garbage collector from what the tests of a file leave, such as modules: many tests collect garbage."""
+    done = yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+    return done
 
 
 def pytest_runtest_logstart() -> None:
