@@ -136,7 +136,7 @@ peers-chart: link ## draw docs/images/peers-*.svg of PEERS_RECORD
 	$(WITH_LINKED) $(PY) tests/studies/peers_chart.py $(PEERS_RECORD) docs/images
 
 test-matrix: setup link ## a fast part of the suite with the oldest and newest versions declared (MATRIX='oldest simd')
-	$(BIN)/python tests/studies/version_matrix.py $(MATRIX)
+	$(BIN)/python -m nox $(if $(MATRIX),--sessions $(MATRIX))
 
 slurm-test: setup ## the jobs of docker/slurm on a SLURM of their own, two nodes on this machine (root installs slurm-wlm)
 	docker/slurm/try-slurm.sh

@@ -294,7 +294,7 @@ def test_the_gate_is_strict() -> None:
     assert [line.strip() for line in lines if "make" in line] == [
         "make test",
         "make docs",
-        "make test-matrix MATRIX='--if-installable oldest newest-3.13'",
+        "make test-matrix MATRIX='oldest newest-3.13 -- --if-installable'",
         "make slurm-test",
         "exec make image-test",
     ]
