@@ -44,7 +44,7 @@ def settings(**more: object) -> BenchSettings:
 
 def test_a_run_names_the_latency_of_its_storage(server: RangeServer, photos: ImageFolder) -> None:
     remote = open_remote(server, photos, requests=1, bytes_ahead=1)
-    server.delay_s = 0.05
+    server.delay_s = 0.02
     record = run_benchmark(BenchData(remote, settings()), f"{server.url}/0.bin?key=secret", settings())
     ceilings = {measured.name: measured for measured in record.all_of("ceiling")}
     assert {fetch_name(1), fetch_name(4)} <= set(ceilings)
@@ -116,7 +116,7 @@ def test_a_run_names_the_network_whatever_the_kind_of_its_source(
     else:
         remote = open_remote(server, photos, requests=1, bytes_ahead=1)
         source = mix({"near": (photos, 0.5), "far": (remote, 0.5)})
-    server.delay_s = 0.05
+    server.delay_s = 0.02
     asked = settings(seconds=0.3, decoder="simplejpeg", dtype="uint8", apply=False)  # some batches were made before
     record = run_benchmark(BenchData(source, asked), "data", asked)
     assert fetch_name(1) in {measured.name for measured in record.all_of("ceiling")}

@@ -183,14 +183,13 @@ def test_dali_that_hangs_is_given_up(photos: Path, monkeypatch: pytest.MonkeyPat
             go_on.wait(60)
         return take(graph)
 
-    loader = open_loader(
-        photos, batch_size=8, workers=2, watchdog_s=4.0
-    )  # the first batch takes long on a busy machine
+    # The first batch takes long on a busy machine.
+    loader = open_loader(photos, batch_size=8, workers=2, watchdog_s=2.5)
     batches = loader.batches()
     next(batches)
     monkeypatch.setattr(DaliGraph, "take", hang)
     started = time.monotonic()
-    with pytest.raises(LoaderError, match=r"E-TIMEOUT.*backend=dali rank=0.*no thread has made progress for 4 s"):
+    with pytest.raises(LoaderError, match=r"E-TIMEOUT.*backend=dali rank=0.*no thread has made progress for [23] s"):
         list(batches)
     loader.close()
     assert in_time(started, 10)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ from torch.utils.data import IterableDataset
 
 from penstock.loaders.drop_in import batch_iterator, fetcher, iterators
 from penstock.loaders.drop_in.data_loader import DataLoader
-from penstock.loaders.run.feed.tensor_feed import TensorFeed, lock_tensors
+from penstock.loaders.run.feed.tensor_feed import Sent, Taken, TensorFeed, lock_tensors
 from penstock.loaders.run.workers.worker_progress import SAMPLE
 from penstock.pipelines.errors import LoaderError
 
@@ -201,6 +201,7 @@ def test_a_dead_pinning_thread_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
         return data if data is None else ("pinned", data.tolist())
 
     fake_accelerator(monkeypatch, pin)
+    monkeypatch.setattr(batch_iterator, "_EXIT_S", 0.5)
     with DataLoader(Numbered(8), 2, num_workers=1, pin_memory=True) as loader:
         batches = iter(loader)
         assert [next(batches), next(batches)] == [("pinned", [0, 1]), ("pinned", [2, 3])]
@@ -210,7 +211,7 @@ def test_a_dead_pinning_thread_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
     assert (caught.value.code, "pin_memory=False" in caught.value.fix) == ("E-WORKER", True)
 
 
-class OnHost(TensorFeed):
+class OnHost(TensorFeed[Any, Any], Generic[Taken, Sent]):
     """A feed that believes in its device; the tensors stay where they are."""
 
     copied = LoggedCopies()
@@ -353,7 +354,7 @@ def test_silence_without_a_limit_is_said_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_iterable_data_set_that_works_on_is_not_silent() -> None:
-    with DataLoader(Slow(5), 5, num_workers=1, watchdog_s=2) as loader:
+    with DataLoader(Slow(5), 5, num_workers=1, watchdog_s=1) as loader:
         assert values(loader) == [list(range(5))]
 
 
@@ -372,7 +373,7 @@ class Slow(IterableDataset[int]):
 
     def __iter__(self) -> Iterator[int]:
         for sample in range(self.length):
-            time.sleep(0.5)
+            time.sleep(0.3)
             yield sample
 
 

@@ -317,12 +317,12 @@ class SlowStart(Numbered):
     """Takes longer to reach a worker than its samples may take."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        time.sleep(5)
+        time.sleep(3)
         self.__dict__.update(state)
 
 
 def test_the_timeout_of_a_batch_leaves_out_the_start_of_the_workers() -> None:
-    loader = DataLoader(SlowStart(4), 2, num_workers=1, timeout=4, multiprocessing_context="forkserver")
+    loader = DataLoader(SlowStart(4), 2, num_workers=1, timeout=2, multiprocessing_context="forkserver")
     with loader:
         assert values(loader) == [[0, 1], [2, 3]]
 

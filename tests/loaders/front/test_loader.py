@@ -16,7 +16,10 @@ from faulty_source import FaultySource, OpenFifo
 from processes import eventually
 
 from penstock.loaders import LoaderError, create_loader
+from penstock.loaders.front import loader as front_loader
 from penstock.loaders.front.loader import Loader
+from penstock.loaders.run.engine import thread_engine
+from penstock.loaders.run.workers.watch import WatchedIterator
 from penstock.pipelines import imagenet_train
 
 BLOCKED = 9  # the sample whose read waits until go_on is called
@@ -38,7 +41,11 @@ def go_on(fifo: Path, taking: threading.Thread) -> None:
 
 
 @pytest.fixture(params=["processes", "threads", "this process"])
-def loader(request: pytest.FixtureRequest, fifo: Path) -> Iterator[Loader]:
+def loader(request: pytest.FixtureRequest, fifo: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loader]:
+    """Closing it waits less long than usual for whoever is blocked."""
+    monkeypatch.setattr(front_loader, "_CLOSE_S", 1.0)
+    monkeypatch.setattr(thread_engine, "_LEAVE_S", 0.5)
+    monkeypatch.setattr(WatchedIterator, "grace_s", 0.3)
     options: dict[str, Any] = {"workers": 0 if request.param == "this process" else 1}
     if request.param == "threads":
         options.update(backend="dali", readers=1)

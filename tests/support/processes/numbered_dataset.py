@@ -39,7 +39,7 @@ class Numbered(Dataset[Any]):
         elif harm == "wait":  # so that the samples after this one lie finished when it is
             time.sleep(0.3)
         elif harm == "wait long":
-            time.sleep(2)
+            time.sleep(1.2)
         elif harm is not None:
             os.kill(os.getpid(), getattr(signal, harm))
             time.sleep(1000)

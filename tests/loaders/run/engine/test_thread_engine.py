@@ -95,7 +95,7 @@ def test_a_busy_consumer_is_no_silence() -> None:
     engine = engine_of({}, watchdog_s=1.0)
     engine.seek(Cursor(0, 0))
     engine.next()
-    time.sleep(2.5)
+    time.sleep(1.5)
     assert len(take(engine, 8)) == 8
     engine.close()
 
