@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as parquet
 import pytest
 import torch
 from folder_trees import plant, settle
@@ -25,7 +23,6 @@ from penstock.loaders.data.files import content_probe
 from penstock.pipelines import ImagePipeline
 
 N = 6
-WHOLE = ImagePipeline(size=(6, 6), crop="full", flip=0.0)
 
 
 def bmp(seed: int) -> bytes:
@@ -96,7 +93,7 @@ def test_probes_of_more_data_than_is_read_whole(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_local_copy_that_is_cut_ends_no_process(tmp_path: Path) -> None:
     (tmp_path / "web").mkdir()
-    write_tar(tmp_path / "web" / "a.tar", [(f"{n:04}.bmp", bmp(n)) for n in range(2000)])
+    write_tar(tmp_path / "web" / "a.tar", [(f"{n:04}.bmp", bmp(n)) for n in range(800)])
     pipeline = ImagePipeline(size=(6, 6), crop="full", flip=0.0)
     with serve_ranges(tmp_path / "web") as server:
         options = {"local_cache": tmp_path / "copy", "bytes_ahead": 1 << 16, "label": None}
@@ -127,34 +124,3 @@ def test_a_server_without_versions_is_said_and_nothing_is_kept(tmp_path: Path, l
                 source = open_source(f"{server.url}/a.tar", label=None, **options)
             assert [source.read(n) for n in range(3)] == [data for _, data in members]
     assert not list((tmp_path / "copy").rglob("samples")) if local else True
-
-
-@pytest.mark.parametrize("kind", ["tar", "parquet", "table", "list"])
-def test_a_local_copy_belongs_to_its_addresses(tmp_path: Path, kind: str) -> None:
-    """Many servers make a version of a file's time and size, which files of several folders may have in common."""
-    web, names = tmp_path / "web", ("left", "right")
-    files = {name: [bmp(10 * at + n) for n in range(3)] for at, name in enumerate(names)}
-    with serve_ranges(web) as server:
-        for name in names:
-            (web / name).mkdir(parents=True)
-            rows = [(f"{n}.bmp", data) for n, data in enumerate(files[name])]
-            for image, data in rows:
-                (web / name / image).write_bytes(data)
-            table = pa.table({"image": files[name], "label": [0, 1, 2]})
-            parquet.write_table(table, web / name / "a.parquet", compression="none", use_dictionary=False)
-            write_tar(web / name / "a.tar", rows)
-            (web / name / "a.csv").write_text("path,label\n" + "".join(f"{n}.bmp,{n}\n" for n in range(3)))
-            for path in (web / name).iterdir():
-                server.etags[f"/{name}/{path.name}"] = f'"1600000000-{path.stat().st_size}"'
-        for name in (*names, *names):
-            folder = f"{server.url}/{name}"
-            source: Any = [(f"{folder}/{n}.bmp", n) for n in range(3)]
-            if kind != "list":
-                source = f"{folder}/a.{'csv' if kind == 'table' else kind}"
-            with create_loader(
-                source, pipeline=WHOLE, batch_size=3, workers=0, dtype=torch.uint8, local_cache=tmp_path / "copy"
-            ) as loader:
-                (batch,) = loader
-            expected = [np.asarray(Image.open(io.BytesIO(data))) for data in files[name]]
-            assert torch.equal(batch[0], torch.from_numpy(np.stack(expected)).permute(0, 3, 1, 2)), name
-        assert len([copy for copy in (tmp_path / "copy").iterdir() if copy.suffix != ".lock"]) == 2

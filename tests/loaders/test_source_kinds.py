@@ -47,8 +47,8 @@ ENGINES: dict[str, dict[str, Any]] = {
 }
 # One of each class of source, which is all that an engine and a rank see of the data.
 DISTINCT = (
-    *("csv", "tars", "parquet", "dataset", "own source", "tars by URL, copied", "csv by URL", "csv of URLs, copied"),
-    *("folder in S3", "parquet by URL, copied", "hdf5 by URL", "subset of tars by URL"),
+    *("csv", "tars", "parquet", "dataset", "own source", "tars by URL, copied", "csv by URL"),
+    *("parquet by URL, copied", "hdf5 by URL", "subset of tars by URL"),
 )
 CASES = [(kind, "2 threads") for kind in SOURCES]
 CASES += [(kind, engine) for kind in DISTINCT for engine in ENGINES if engine != "2 threads"]

@@ -284,6 +284,26 @@ def test_a_file_of_another_time_is_another_one(data: Data) -> None:
     assert read_all(data.open()) == IMAGES
 
 
+@pytest.mark.parametrize(
+    "data", ["list", "frame", "csv", "jsonl", "parquet of paths", "list by URL", "csv by URL"], indirect=True
+)
+def test_a_row_without_its_file_stays_and_is_named(data: Data) -> None:
+    file = data.file_of(5)
+    file.unlink()
+    with pytest.warns(
+        UserWarning, match=rf"1 of {COUNT} files are not there, the first is .*{file.name}'; reading them raises"
+    ):
+        source = data.open()
+    assert [source.read(index) for index in (4, 6)] == [IMAGES[4], IMAGES[6]]
+    error = error_of(lambda: source.read(5))
+    assert (error.code, error.sample) == ("E-MISSING", 5)
+    file.write_bytes(b"late")
+    assert error_of(lambda: source.read(5)).code == "E-CHANGED"
+    again = source.refreshed()
+    assert again.read(5) == b"late"
+    assert again.fingerprint != source.fingerprint
+
+
 @every("refresh")
 def test_refreshing_sees_every_change(data: Data) -> None:
     source = data.open()
@@ -336,6 +356,18 @@ def test_the_fingerprint_is_that_of_what_is_served_and_not_of_where_it_lies(
     assert make((1, 3, 2, 4))[0] != fingerprint
     assert make(labels="abac")[0] != fingerprint
     assert (make((2, 1, 3, 4))[0] != fingerprint) == ("order" not in KINDS[name].cannot)
+
+
+@pytest.mark.parametrize("name", ["tars by URL", "parquet by URL", "csv by URL", "list by URL"])
+def test_a_local_copy_belongs_to_its_addresses(server: RangeServer, tmp_path: Path, name: str) -> None:
+    """Many servers make a version of a file's time and size, which files of several folders may have in common."""
+    images = [[bmp(first + number) for number in range(4)] for first in (0, 10)]
+    both = [Data(server, name, Rows.of(each, list("abca"), "bmp")) for each in images]
+    for path in (path for data in both for path in data.where.folder.rglob("*") if path.is_file()):
+        server.etags[f"/{path.relative_to(server.root)}"] = f"1600000000-{path.stat().st_size}"
+    for data, expected in [*zip(both, images, strict=True)] * 2:
+        assert read_all(open_source(data.spec, local_cache=tmp_path / "copy")) == expected
+    assert len([copy for copy in (tmp_path / "copy").iterdir() if copy.suffix != ".lock"]) == 2
 
 
 # ---- what the kinds say of themselves ----

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import pickle
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,18 +29,6 @@ def test_streams_and_files_of_each_type(tmp_path: Path, folder: ImageFolder, str
     name = " (0030.jpg)" if kind == IMAGE else ""
     assert source.path(10) == os.fsencode(f"{tmp_path}/photos.arrow:row 10{name}")
     assert source.describe() == "61 images, 3 classes, 0.1 MB in 1 Arrow file"
-    assert_same_samples(pickle.loads(pickle.dumps(source)), folder)
-
-
-def test_files_follow_one_another_and_relabel_names(tmp_path: Path, folder: ImageFolder) -> None:
-    table = photo_table(folder, declared=False)
-    names = [folder.classes[number].decode() for number in table["label"].to_pylist()]
-    table = table.set_column(2, "label", pa.array(names))
-    for number, part in enumerate((table.slice(40), table.slice(0, 40))):
-        write_arrow(tmp_path / f"part-{number}.arrow", part, stream=bool(number))
-    source = open_source(str(tmp_path / "part-{1..1}.arrow"))
-    assert source.classes == folder.classes[:2]
-    assert_same_samples(open_source(str(tmp_path / "part-*.arrow")), folder, [*range(40, 61), *range(40)])
 
 
 def test_one_class_without_labels(tmp_path: Path, folder: ImageFolder) -> None:
@@ -69,13 +58,17 @@ def test_rows_without_image_or_label_are_skipped_and_counted(tmp_path: Path, fol
         open_source(write_arrow(tmp_path / "empty.arrow", table.slice(0, 0)))
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_file_without_rows_among_others_is_named(tmp_path: Path, folder: ImageFolder, stream: bool) -> None:
-    table = photo_table(folder)
+@pytest.mark.parametrize(
+    ("suffix", "write"),
+    [("arrows", write_arrow), ("arrow", partial(write_arrow, stream=False)), ("parquet", write_parquet)],
+)
+def test_a_file_without_rows_among_others_is_named(
+    tmp_path: Path, folder: ImageFolder, suffix: str, write: Callable[..., Path]
+) -> None:
     for number in range(3):
-        write_arrow(tmp_path / f"{number}.arrow", table.slice(0, 0 if number == 1 else 9), stream=stream)
-    with pytest.raises(LoaderError, match=r"E-NODATA.*1.arrow' cause=the file has no rows"):
-        open_source(str(tmp_path / "*.arrow"))
+        write(tmp_path / f"{number}.{suffix}", photo_table(folder).slice(0, 0 if number == 1 else 9))
+    with pytest.raises(LoaderError, match=rf"E-NODATA.*1.{suffix}' cause=the file has no rows"):
+        open_source(str(tmp_path / f"*.{suffix}"))
 
 
 def test_rows_that_name_files(tmp_path: Path, folder: ImageFolder) -> None:

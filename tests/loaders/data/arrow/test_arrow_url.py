@@ -105,17 +105,6 @@ def test_what_cannot_be_read_is_what_it_is_on_a_disk(server: RangeServer, tmp_pa
     assert codes == ["E-UNSUPPORTED"] * 2
 
 
-def test_a_file_that_is_replaced_is_refused(server: RangeServer) -> None:
-    parquet.write_table(pa.table({"image": IMAGES, "label": LABELS}), server.root / "d.parquet", row_group_size=20)
-    source: Any = open_source(f"{server.url}/d.parquet")
-    assert source.read(1) == IMAGES[1]
-    server.etags["/d.parquet"] = "another"
-    with pytest.raises(LoaderError, match=r"E-CHANGED.*sample=59 .*d\.parquet"):
-        source.read(59)
-    assert source.refreshed() is not source
-    assert source.refreshed().read(59) == IMAGES[59]
-
-
 def test_row_groups_are_fetched_once(server: RangeServer, tmp_path: Path) -> None:
     table = pa.table({"image": IMAGES, "label": LABELS})
     parquet.write_table(table, server.root / "d.parquet", row_group_size=10, compression="none", use_dictionary=False)

@@ -41,22 +41,6 @@ def test_columns_of_each_type(tmp_path: Path, folder: ImageFolder, kind: pa.Data
     assert source.block_sizes().tolist() == [10] * 6 + [1]
 
 
-def test_files_follow_one_another(tmp_path: Path, folder: ImageFolder) -> None:
-    table = photo_table(folder, declared=False)
-    names = pa.array([folder.classes[number].decode() for number in table["label"].to_pylist()])
-    table = table.set_column(2, "label", names)
-    for number, part in enumerate((table.slice(30), table.slice(0, 0), table.slice(0, 30))):
-        write_parquet(tmp_path / f"{number}.parquet", part, rows=12)
-    with pytest.raises(LoaderError, match=r"E-NODATA.*1.parquet' cause=the file has no rows"):
-        open_source(str(tmp_path / "{0..2}.parquet"))
-    source = open_source(str(tmp_path / "{0,2}.parquet"))
-    assert isinstance(source, ParquetSource)
-    assert_same_samples(source, folder, [*range(30, 61), *range(30)])
-    assert source.path(31) == os.fsencode(f"{tmp_path}/2.parquet:row 0")
-    assert source.path(30) == os.fsencode(f"{tmp_path}/0.parquet:row 30")
-    assert source.block_sizes().sum() == 61
-
-
 def test_groups_are_decoded_once_while_they_fit(
     tmp_path: Path, folder: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,24 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         },
         "categories 'cat' and 'dog' have different keypoints",
     ),
+    "no annotations": (
+        {"annotations": 3},
+        "not a JSON file of COCO instances (it has no list of objects called annotations)",
+    ),
+    "no images": ({"images": [], "annotations": []}, "sample 0 ('a/a.png') is not in the file, which has 0 images"),
+    "one last part of two names": (
+        {"images": [image(1, "p/a.png"), image(2, "q/a.png")], "annotations": []},
+        "sample 0 ('a/a.png') has the last part of several names in the file, which has 2 images",
+    ),
+    "keypoints without names": (
+        {"categories": [{"id": 7, "name": "dog", "keypoints": 4}], "annotations": []},
+        "category 'dog' must have a list of names as its keypoints, got 4",
+    ),
+    "a box as text": ({"annotations": [box(2, 20, bbox="1234")]}, "annotation 2 of image 20 must have a bbox"),
+    "no categories": (
+        {"categories": []},
+        "annotation 1 of image 20: the category_id 7 is not an id of the file (and 3 more annotations)",
+    ),
     "two samples of one image": (
         {"images": [image(1, "a.png"), image(2, "b.png"), image(3, "x/0001.png")], "annotations": []},
         "y/0001.png') would both be image 'x/0001.png'",

@@ -104,7 +104,7 @@ def test_every_kind_in_every_holder(tmp_path: Path, holder: str) -> None:
         assert source.classes == {"set": (b"odd", b"third"), "class": (b"a", b"b", b"c")}.get(kind, ())
 
 
-@pytest.mark.parametrize("holder", ["csv", "parquet", "tar"])
+@pytest.mark.parametrize("holder", ["parquet", "tar"])
 def test_workers_that_are_processes(tmp_path: Path, holder: str) -> None:
     spec, options = hold(holder, tmp_path, NAMED)
     with open_loader(spec, **options, **ENGINES["processes"]) as loader:

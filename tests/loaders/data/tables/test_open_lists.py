@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from folder_trees import plant
+from photo_folder import write_folder
 
+from penstock.loaders import create_loader
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.files.indexed_source import IndexedSource
@@ -197,3 +199,20 @@ def test_what_is_not_a_list_of_images(tree: Path) -> None:
             match=r"a source (must be .*a list of|cannot be this (list|tuple): (the list is empty|rows must be))",
         ):
             open_source(other)
+
+
+@pytest.mark.filterwarnings("ignore:1 of 12 files are not there")
+@pytest.mark.parametrize("decoder", ["native", "simplejpeg"])
+def test_a_missing_file_is_replaced_or_raised(tmp_path: Path, decoder: str) -> None:
+    rows = [(path, path.parent.name) for path in sorted(write_folder(tmp_path / "photos", 12).rglob("*.jpg"))]
+    rows[5] = (tmp_path / "none.jpg", "class0")
+    settings = {"shuffle": False, "batch_size": 6, "workers": 0, "decoder": decoder}
+    with (
+        create_loader(rows, **settings) as loader,
+        pytest.raises(LoaderError, match=r"E-MISSING\] sample=5 path=.*none"),
+    ):
+        list(loader)
+    with create_loader(rows, on_bad_sample="replace", **settings) as loader:
+        served = [batch.index.tolist() for batch in loader.batches()]
+        assert served == [[0, 1, 2, 3, 4, 6], [6, 7, 8, 9, 10, 11]]
+        assert [(bad.sample, bad.code) for bad in loader.ledger().bad] == [(5, "E-MISSING")]

@@ -15,7 +15,7 @@ import pytest
 from faulty_source import FaultySource
 from photo_folder import write_folder
 
-from penstock.loaders import create_loader, open_source, split
+from penstock.loaders import open_source, split
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.sources.data import Data
@@ -248,18 +248,6 @@ def test_arrays_are_split_by_index_and_more_of_them_move_none(tmp_path: Path) ->
     after = split((images, labels), save=tmp_path / "cut.json")
     for small, large in zip(before, after, strict=True):
         assert small.indices.tolist() == large.indices[large.indices < 100].tolist()
-
-
-def test_both_parts_are_served_from_one_cache(tmp_path: Path) -> None:
-    parts = split(write_folder(tmp_path / "photos", 40), 0.75)
-    seen = []
-    for part in parts:
-        with create_loader(
-            part, backend="hdf5", cache=tmp_path / "all.h5", batch_size=1, workers=0, drop_last=False
-        ) as loader:
-            seen += [part.name(int(i)) for batch in loader.batches() for i in batch.index]
-    assert sorted(tmp_path.glob("*.h5")) == [tmp_path / "all.h5"]
-    assert len(set(seen)) == len(seen) == 40
 
 
 # ---- what is refused ----
