@@ -18,8 +18,7 @@ from penstock.loaders.front.compose import concat, mix, split, with_fields, with
 from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.front.open_source import open_source
-from penstock.loaders.make.sizes.patch_budget import PatchBudget
-from penstock.loaders.make.sizes.size_schedule import ByUpdate
+from penstock.loaders.make.sizes.size_schedule import ByUpdate, PatchBudget
 from penstock.loaders.order.ledger import EpochLedger
 from penstock.loaders.run.metrics.prometheus import serve_prometheus
 from penstock.loaders.run.metrics.stats import LoaderStats, loader_metrics

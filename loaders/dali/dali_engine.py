@@ -29,7 +29,7 @@ from penstock.loaders.run.engine.batch_queue import BatchQueue
 from penstock.loaders.run.engine.choose import open_engine as open_own_engine
 from penstock.loaders.run.engine.options import WorkerOptions
 from penstock.loaders.run.engine.process_engine import ProcessOptions
-from penstock.loaders.run.engine.slot_needs import thread_needs
+from penstock.loaders.run.engine.slots import thread_needs
 from penstock.loaders.run.engine.thread_engine import ThreadEngine
 from penstock.loaders.run.feed.copies import numbered
 from penstock.loaders.run.workers.launch import deferred_signals
@@ -150,13 +150,6 @@ _open_engines: weakref.WeakSet[DaliEngine] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_open_engines.clear)  # DALI's threads are the parent's
 
 
-def _close_at_exit(engine: DaliEngine) -> None:
-    """Have `engine` closed before DALI, which is imported by now, shuts its pipelines down under it."""
-    atexit.unregister(_close_engines)
-    atexit.register(_close_engines)
-    _open_engines.add(engine)
-
-
 def _close_engines() -> None:
     for engine in list(_open_engines):
         engine.close()
@@ -189,7 +182,10 @@ class DaliEngine:
         per_batch = (torch.device(planner.device).type != "cpu") if options.verify is None else options.verify
         self._verifier = Verifier(planner, int(per_batch)) if per_batch else None
         self._finished: deque[Finished] = deque()  # in the stream's order; changes under the lock of the readers' queue
-        _close_at_exit(self)
+        # At exit it is closed before DALI, which is imported by now, shuts its pipelines down under it.
+        atexit.unregister(_close_engines)
+        atexit.register(_close_engines)
+        _open_engines.add(self)
 
     def seek(self, cursor: Cursor) -> None:
         """Make `cursor` the next batch, as Engine.seek; the first call starts the threads."""

@@ -12,23 +12,33 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from penstock.loaders.drop_in.fetcher import Ended, Fetched, ProcessState
 from penstock.loaders.drop_in.iterators import CountingIterator, alive
-from penstock.loaders.drop_in.stateful import is_stateful
+from penstock.loaders.drop_in.stateful import States, is_stateful
 from penstock.loaders.drop_in.stream_position import Mark, Place
 from penstock.loaders.drop_in.worker_start import MAIN_GUARD, WorkerStart
 from penstock.loaders.run.workers.failures import death_error, silence_error
 from penstock.loaders.run.workers.launch import start_fork_server
 from penstock.loaders.run.workers.messages import watched_get
 from penstock.loaders.run.workers.watch import WatchedIterator
-from penstock.loaders.run.workers.watchdog import DEFAULT_WATCHDOG_S, POLL_S, Watchdog
-from penstock.loaders.run.workers.worker_progress import BUSY, PID, SAMPLE, WorkerProgress
+from penstock.loaders.run.workers.worker_progress import (
+    BUSY,
+    DEFAULT_WATCHDOG_S,
+    PID,
+    POLL_S,
+    SAMPLE,
+    Watchdog,
+    WorkerProgress,
+)
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from penstock.loaders.drop_in.data_loader import DataLoader
 
 _EXIT_S = 5.0  # at most; a process closes its sockets some time before its exit is visible
 _BACKEND = "torch"
@@ -53,10 +63,10 @@ class BatchIterator(WatchedIterator, CountingIterator):
     _shutdown = True
     _in_order = True
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: DataLoader[object]) -> None:
         self._watchdog = Watchdog(math.inf if loader.watchdog_s is None else loader.watchdog_s)
         self._all_started = self._said_silent = False
-        self._handed_out: dict[int, tuple[int, Any, dict[str, Any]]] = {}  # task -> number, indices, sampler's states
+        self._handed_out: dict[int, tuple[int, object, States]] = {}  # task -> number, indices, sampler's states
         self._ended: dict[int, ProcessState | None] = {}
         self._early: deque[tuple[int, Any]] = deque()  # received before torch asked for them
         self._heard: set[int] = set()  # workers
@@ -139,11 +149,11 @@ class BatchIterator(WatchedIterator, CountingIterator):
             self.shut_down()
             raise
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+    def _reset(self, loader: DataLoader[object], first_iter: bool = False) -> None:
         with self._end_if_interrupted():
             self._begin_epoch(loader, first_iter)
 
-    def _begin_epoch(self, loader: Any, first_iter: bool) -> None:
+    def _begin_epoch(self, loader: DataLoader[object], first_iter: bool) -> None:
         if not first_iter and not self._is_iterable:
             # torch forgets the tasks of an unfinished epoch before it waits for them: a hang could not be explained.
             while self._tasks_outstanding:
@@ -330,7 +340,7 @@ class BatchIterator(WatchedIterator, CountingIterator):
         warn_user(f"{text}; watchdog_s= makes this an error", RuntimeWarning)
 
 
-def get_start_method(loader: Any) -> str:
+def get_start_method(loader: DataLoader[object]) -> str:
     """Return the method by which a loader starts its workers."""
     context = loader.multiprocessing_context or multiprocessing
     return str(context.get_start_method())

@@ -41,7 +41,7 @@ from penstock.loaders.order.state import NUM_EPOCHS, DataLoaderState
 from penstock.loaders.run.feed.copies import checked_device
 from penstock.loaders.run.metrics.stats import LoaderStats
 from penstock.loaders.run.workers.needs import Needs, ensure
-from penstock.loaders.run.workers.watchdog import DEFAULT_WATCHDOG_S, check_watchdog
+from penstock.loaders.run.workers.worker_progress import DEFAULT_WATCHDOG_S, check_watchdog
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_bool, checked_int, shown
 from penstock.pipelines.messages.foreign_names import refuse_unknown
@@ -159,7 +159,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._alive: weakref.WeakSet[CountingIterator] = weakref.WeakSet()
 
     @property
-    def _index_sampler(self) -> Any:
+    def _index_sampler(self) -> ResumableSampler:
         """The sampler of torch's iterators, from the current place on; its `len()` is that of the whole epoch."""
         sampler = super()._index_sampler
         start = None
@@ -167,7 +167,7 @@ class DataLoader(TorchDataLoader[T_co]):
             start = functools.partial(_skip_batches, self.sampler, sampler, self.batch_size, self.drop_last)
         return ResumableSampler(sampler, self._place, find_generators(self), start, find_counting(self))
 
-    def _get_iterator(self) -> Any:
+    def _get_iterator(self) -> CountingIterator:
         self._place = self._place.next_iteration()  # some subclasses call this in place of __iter__
         if self.num_workers == 0:
             iterator: CountingIterator = SingleIterator(self)
@@ -194,7 +194,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._place.settle()
         return {**self.__dict__, "_alive": None, "_iterator": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state, _alive=weakref.WeakSet())
 
     def _count_steps(self) -> int | None:
@@ -323,11 +323,13 @@ def _refuse_source(dataset: object) -> None:
         raise ValueError(f"dataset must have __getitem__, got {shown(dataset)}: create_loader takes folders, sources")
 
 
-def _check_seed(seed: Any) -> int | None:
+def _check_seed(seed: object) -> int | None:
     return None if seed is None else checked_int("seed", seed, 0, (1 << 64) - 1)
 
 
-def _name_order(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any, generator: Any, seed: int | None) -> str:
+def _name_order(
+    dataset: object, shuffle: object, sampler: object, batch_sampler: object, generator: object, seed: int | None
+) -> str:
     """Return the name of what decides the order. Warns if a seed has no effect on it."""
     theirs = isinstance(dataset, IterableDataset) or not (sampler is batch_sampler is generator is None)
     if seed is not None and shuffle and not theirs:
@@ -348,7 +350,7 @@ def _name_order(dataset: Any, shuffle: Any, sampler: Any, batch_sampler: Any, ge
 
 def _skip_batches(
     sampler: Any, index_sampler: Any, batch_size: int | None, drop_last: bool, epoch: int, batches: int
-) -> Iterable[Any]:
+) -> Iterable[object]:
     """Return the rest of an epoch of one of our orders, without drawing what comes before."""
     start = batches * (batch_size or 1)
     if isinstance(sampler, ShuffledSampler):

@@ -78,7 +78,7 @@ class Fetcher:
             plain.ended = bool(resume.get(ENDED)) and not self._skip
         self.start = before | save_starts({ITERATOR: self._iterator})
 
-    def fetch(self, index: Any) -> Any:
+    def fetch(self, index: object) -> Any:
         """Return the batch of the samples that `index` names."""
         if self._skip:
             collate, self.plain.collate_fn = self.plain.collate_fn, lambda samples: None
@@ -102,7 +102,7 @@ class Fetcher:
         return found or None
 
 
-def begin_dataset(dataset: Any, resume: ProcessState) -> ProcessState:
+def begin_dataset(dataset: object, resume: ProcessState) -> ProcessState:
     """Load the state of a data set from `resume`, before its iterator is made; return the state it is then in."""
     if not isinstance(dataset, Iterator):
         load_state(dataset, DATASET, resume)

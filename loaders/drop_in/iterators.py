@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.utils.data import IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _SingleProcessDataLoaderIter
@@ -21,6 +21,9 @@ from penstock.loaders.drop_in.stream_position import Mark, Place
 from penstock.loaders.run.feed.tensor_feed import TensorFeed, tensors_in
 from penstock.loaders.run.metrics.stats import LoaderStats
 from penstock.pipelines.errors import LoaderError
+
+if TYPE_CHECKING:
+    from penstock.loaders.drop_in.data_loader import DataLoader
 
 Waiting = TypeVar("Waiting", bound="CountingIterator")
 
@@ -36,7 +39,7 @@ class Totals:
     def __init__(self) -> None:
         self.stats, self.started_s = LoaderStats(), 0.0
 
-    def count(self, batch: Any, ready: int, asked_s: float) -> None:
+    def count(self, batch: object, ready: int, asked_s: float) -> None:
         """Count a delivered batch: requested at `asked_s` (perf_counter), when `ready` batches were finished."""
         now, first = time.perf_counter(), next(tensors_in(batch), None)
         self.started_s = self.started_s or asked_s
@@ -52,7 +55,7 @@ class CountingIterator(_BaseDataLoaderIter):
 
     _sampler_iter: IndexIterator
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: DataLoader[object]) -> None:
         self._totals: Totals = loader._totals
         self._begin(loader)
         now, went_on = self._place.now, not self._place.draws_seed
@@ -69,17 +72,17 @@ class CountingIterator(_BaseDataLoaderIter):
     def _after_seed(self) -> None:
         """Run after the workers' seed is drawn and before the data set's iterator is made."""
 
-    def _begin(self, loader: Any) -> None:
+    def _begin(self, loader: DataLoader[object]) -> None:
         self._place: Place = loader._place
         self._place.begun = True
         self._epoch, self._steps = self._place.epoch, loader._count_steps()
         self._marks: deque[Mark] = deque()
         me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
-        self._feed = None
+        self._feed: TensorFeed[object, object] | None = None
         if loader.device is not None:
-            self._feed = TensorFeed[object, object](lambda: alive(me)._take(), lambda: alive(me).ready(), loader.device)
+            self._feed = TensorFeed(lambda: alive(me)._take(), lambda: alive(me).ready(), loader.device)
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+    def _reset(self, loader: DataLoader[object], first_iter: bool = False) -> None:
         if not first_iter:
             self._begin(loader)
             self._index_sampler = loader._index_sampler  # at another place
@@ -147,7 +150,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
     made or, if that is a generator, with its first sample.
     """
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: DataLoader[object]) -> None:
         place: Place = loader._place
         self._resume, self._start = (place.resume or [None])[0], {}
         if not place.is_under_way:
@@ -218,7 +221,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
         return [self._dataset_fetcher.state(ended=True)] if is_stateful(self._dataset) else None
 
 
-def reads_from_generators(loader: Any) -> bool:
+def reads_from_generators(loader: DataLoader[object]) -> bool:
     """Say whether the order of an iterable data set may be drawn from the global generators of this process."""
     dataset = loader.dataset
     if loader.num_workers or not isinstance(dataset, IterableDataset):
@@ -226,7 +229,7 @@ def reads_from_generators(loader: Any) -> bool:
     return isinstance(dataset, Iterator) or not is_stateful(dataset)
 
 
-def seeds_workers(loader: Any) -> bool:
+def seeds_workers(loader: DataLoader[object]) -> bool:
     """Say whether workers may draw what they serve from their generators, whose seed is then part of the place."""
     return bool(loader.num_workers) and (isinstance(loader.dataset, IterableDataset) or is_stateful(loader.dataset))
 

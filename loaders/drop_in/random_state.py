@@ -20,7 +20,7 @@ States = dict[str, Any]  # by name of the generator
 Setters = dict[str, Callable[[Any], object]]
 
 
-def find_generators(loader: Any) -> dict[str, torch.Generator]:
+def find_generators(loader: object) -> dict[str, torch.Generator]:
     """Return the generators that a loader, and its samplers within samplers, keep as `generator`, by name."""
     found: list[torch.Generator] = []
     for holder in walk_samplers(loader):
@@ -30,7 +30,7 @@ def find_generators(loader: Any) -> dict[str, torch.Generator]:
     return {f"generator{number}": generator for number, generator in enumerate(found)}
 
 
-def walk_samplers(loader: Any) -> list[Any]:
+def walk_samplers(loader: object) -> list[Any]:
     """Return a loader, its samplers, and the samplers within these, each once."""
     found: list[Any] = []
     waiting = [loader]
@@ -102,7 +102,7 @@ def _set(states: Any, setters: Setters, fault: str) -> States:
     return found
 
 
-def _encode(words: npt.NDArray[Any]) -> str:
+def _encode(words: npt.NDArray[np.generic]) -> str:
     return base64.b64encode(words.tobytes()).decode("ascii")
 
 
@@ -114,11 +114,11 @@ def _decode_words(text: str) -> npt.NDArray[np.uint32]:
     return np.frombuffer(base64.b64decode(text, validate=True), np.uint32)
 
 
-def _decode_python(state: Any) -> tuple[Any, ...]:
+def _decode_python(state: Any) -> tuple[object, ...]:
     return 3, tuple(_decode_words(state[0]).tolist()), state[1]
 
 
-def _decode_numpy(state: Any) -> tuple[Any, ...]:
+def _decode_numpy(state: Any) -> tuple[object, ...]:
     return "MT19937", _decode_words(state[0]), int(state[1]), int(state[2]), float(state[3])
 
 

@@ -22,7 +22,7 @@ from torch.utils.data import (
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.random_state import walk_samplers
-from penstock.loaders.drop_in.stateful import keep_stateful, load_state, save_starts, save_states
+from penstock.loaders.drop_in.stateful import States, keep_stateful, load_state, save_starts, save_states
 from penstock.loaders.drop_in.stream_position import Place
 from penstock.loaders.order.permutation import Permutation
 from penstock.loaders.order.ranks import distributed_place
@@ -58,13 +58,13 @@ class ShuffledSampler(RandomSampler):
         return ShuffledSampler(self.data_source, self.seed, epoch, start)
 
 
-def find_counting(loader: Any) -> dict[str, Any]:
+def find_counting(loader: object) -> dict[str, Any]:
     """Return the samplers of a loader, and those within them, that have an epoch of their own, by name."""
     samplers = [sampler for sampler in walk_samplers(loader) if sampler is not loader and _counts(sampler)]
     return {f"sampler{number}": sampler for number, sampler in enumerate(samplers)}
 
 
-def _counts(sampler: Any) -> bool:
+def _counts(sampler: object) -> bool:
     if isinstance(sampler, ShuffledSampler) or type(getattr(sampler, "epoch", None)) is not int:
         return False  # ours follows the loader
     return callable(getattr(sampler, "set_epoch", None)) or "epoch" in getattr(sampler, "__dict__", {})
@@ -75,7 +75,7 @@ def read_epochs(samplers: dict[str, Any]) -> dict[str, int]:
     return {name: sampler.epoch for name, sampler in samplers.items()}
 
 
-def pass_epochs_on(loader: Any, epoch: int, saved: Mapping[str, int | None], *, is_inside: bool) -> None:
+def pass_epochs_on(loader: object, epoch: int, saved: Mapping[str, int | None], *, is_inside: bool) -> None:
     """Give the samplers of a loader the epochs `saved` in a state, by name; others that take one get `epoch`.
 
     Inside an epoch that is also for None in a state. Between epochs such a sampler stays as it is: a program that
@@ -92,7 +92,7 @@ def pass_epochs_on(loader: Any, epoch: int, saved: Mapping[str, int | None], *, 
 
 
 SAMPLER, INNER, ITERATOR = "sampler", "sampler's sampler", "sampler's iterator"
-From = Callable[[int, int], Iterable[Any]]  # (epoch, batches) -> the rest of that epoch
+From = Callable[[int, int], Iterable[object]]  # (epoch, batches) -> the rest of that epoch
 
 
 class ResumableSampler:
@@ -121,7 +121,7 @@ class ResumableSampler:
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def save_initial_states(self) -> dict[str, Any]:
+    def save_initial_states(self) -> States:
         """Return the current states of the stateful samplers."""
         return save_starts(self.samplers)
 
@@ -153,11 +153,11 @@ class IndexIterator:
         self._order, self._place = order, order.place
         self._ahead = set(self._place.ahead)
         self.number, self.begin = self._place.batches - 1, self._place.begin
-        self._iterator: Iterator[Any] | None = None
+        self._iterator: Iterator[object] | None = None
         self._before: random_state.States | None = None
         self._epochs: dict[str, int] = {}  # of the samplers, before the order was drawn
         self._begun, self._peeked = False, False
-        self._next_index: Any = None
+        self._next_index: object = None
         self._stateful: dict[str, Any] | None = None  # the stateful samplers, and their iterator
         if order.start is not None:
             self._iterator, self._begun = iter(order.start(self._place.epoch, self._place.batches)), True
@@ -167,7 +167,7 @@ class IndexIterator:
     def __iter__(self) -> IndexIterator:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         if not self._begun:
             self._begun = True
             if self._iterator is None:
@@ -181,7 +181,7 @@ class IndexIterator:
                     self._note_drawn()
         return self._next()
 
-    def _next(self) -> Any:
+    def _next(self) -> object:
         assert self._iterator is not None
         while True:
             index = self._next_index if self._peeked else next(self._iterator)
@@ -201,7 +201,7 @@ class IndexIterator:
                 self._next_index, self._peeked = next(self._iterator), True
         return not self._peeked
 
-    def get_states(self, *, ended: bool = False) -> dict[str, Any]:
+    def get_states(self, *, ended: bool = False) -> States:
         """Return the states of the stateful samplers, and of their iterator unless the epoch `ended`."""
         if self._stateful is None:  # looked up once: this runs for each batch
             self._stateful = keep_stateful({**self._order.samplers, ITERATOR: self._iterator})
@@ -248,7 +248,7 @@ class IndexIterator:
             self.look_ahead()  # a generator draws now
         random_state.restore(place.now, order.generators)
 
-    def _check_first(self, index: Any) -> None:
+    def _check_first(self, index: object) -> None:
         """Note the first indices of an epoch. Raises LoaderError E-STATE if a state was taken behind other ones.
 
         Ranks draw different ones, and all may load the state of one: many programs save that of rank 0 alone.
@@ -265,7 +265,7 @@ class IndexIterator:
             )
 
 
-def _find_rank(sampler: Any) -> int:
+def _find_rank(sampler: object) -> int:
     """Return the rank that a sampler, or one within it, draws for; otherwise that of this process."""
     ranks = (getattr(holder, "rank", None) for holder in random_state.walk_samplers(sampler))
     own = next((rank for rank in ranks if type(rank) is int and rank >= 0), None)
@@ -277,7 +277,7 @@ def _find_rank(sampler: Any) -> int:
         return 0
 
 
-def _digest_indices(index: Any) -> int | None:
+def _digest_indices(index: object) -> int | None:
     """Return a number that follows from what a sampler returned; None for keys that are no integers."""
     try:
         numbers = np.asarray(index)

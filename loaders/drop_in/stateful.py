@@ -10,6 +10,8 @@ from typing import Any
 
 from penstock.pipelines.errors import LoaderError
 
+States = dict[str, object]  # by name of what they are of
+
 
 @dataclass(frozen=True)
 class Missing:
@@ -37,7 +39,7 @@ def keep_stateful(objects: Mapping[str, object]) -> dict[str, Any]:
     return {name: owner for name, owner in objects.items() if is_stateful(owner)}
 
 
-def save_states(objects: Mapping[str, object]) -> dict[str, object]:
+def save_states(objects: Mapping[str, object]) -> States:
     """Return a copy of the state of each stateful object, by name; Missing where there is none."""
     return {name: _copy_state(owner) for name, owner in objects.items()}
 
@@ -49,7 +51,7 @@ def _copy_state(owner: Any) -> object:
         return Missing(f"{type(error).__name__}: {error}")
 
 
-def save_starts(objects: Mapping[str, object]) -> dict[str, object]:
+def save_starts(objects: Mapping[str, object]) -> States:
     """Return the states of the stateful ones of `objects` before the first sample; some have none yet."""
     states = save_states(keep_stateful(objects))
     return {name: state for name, state in states.items() if not isinstance(state, Missing)}
@@ -63,7 +65,7 @@ def refuse_missing(states: Mapping[str, object]) -> None:
             raise LoaderError("E-STATE", f"the state of the {name} cannot be copied ({state.why})", fix=fix)
 
 
-def load_state(owner: Any, name: str, states: Mapping[str, Any]) -> None:
+def load_state(owner: Any, name: str, states: Mapping[str, object]) -> None:
     """Load the state called `name` into `owner`, if there is one. Raises LoaderError E-STATE if it is not stateful."""
     if name not in states:
         return

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.loaders.drop_in import random_state
 from penstock.loaders.drop_in.fetcher import BATCHES, DATASET, ITERATOR, RANDOM, ProcessState
-from penstock.loaders.drop_in.stateful import refuse_missing
+from penstock.loaders.drop_in.stateful import States, refuse_missing
 from penstock.pipelines.errors import LoaderError
 
 _FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed", "draws_seed", "epochs", "first", "rank"}
@@ -25,7 +25,7 @@ class Mark(NamedTuple):
     """
 
     number: int
-    sampler: dict[str, Any]
+    sampler: States
     process: int
     state: ProcessState | None
 
@@ -68,8 +68,8 @@ class Place:
     begin: random_state.States = field(default_factory=dict)
     undrawn: bool = False
     now: random_state.States = field(default_factory=dict)
-    sampler: dict[str, Any] = field(default_factory=dict)
-    sampler_after: dict[int, dict[str, object]] = field(default_factory=dict)
+    sampler: States = field(default_factory=dict)
+    sampler_after: dict[int, States] = field(default_factory=dict)
     processes: list[ProcessState | None] = field(default_factory=list)
     turn: int = 0
     base_seed: int | None = None
@@ -148,7 +148,7 @@ class Place:
         self.turn = (mark.process + 1) % processes
 
     def finish(
-        self, epoch: int, sampler: dict[str, object] | None = None, processes: list[ProcessState | None] | None = None
+        self, epoch: int, sampler: States | None = None, processes: list[ProcessState | None] | None = None
     ) -> None:
         """Move to the start of the epoch after `epoch`, with the states of samplers and processes at its end."""
         self.epoch, self.batches, self.fresh, self.loaded, self.turn = epoch + 1, 0, True, False, 0
@@ -158,12 +158,12 @@ class Place:
         self.epochs, self.last_epochs = {}, self.epochs or self.last_epochs
         self.processes = processes if processes is not None and any(processes) else []
 
-    def save(self, generators: random_state.Generators) -> dict[str, Any]:
+    def save(self, generators: random_state.Generators) -> dict[str, object]:
         """Return what `load` needs in addition to epoch and number of batches; {} for a plain order.
 
         Raises LoaderError E-STATE if a sampler or the data set had no state after the latest batch.
         """
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for states in (self.sampler, *self.processes):
             refuse_missing(states or {})
         if self.ahead:

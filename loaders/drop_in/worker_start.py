@@ -93,21 +93,20 @@ class WorkerFetcher(Fetcher):
 
 
 class _NotingIterator:
-    def __init__(self, iterator: Iterator[Any], row: npt.NDArray[np.int64]) -> None:
+    def __init__(self, iterator: Iterator[object], row: npt.NDArray[np.int64]) -> None:
         self._iterator, self._row = iterator, row
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         _note(self._row, -1)
         return next(self._iterator)
 
 
-def _note(row: npt.NDArray[np.int64], index: Any) -> None:
-    fits = isinstance(index, (int, np.integer)) and -(1 << 63) <= index < 1 << 63
-    row[SAMPLE] = index if fits else -1
+def _note(row: npt.NDArray[np.int64], index: object) -> None:
+    row[SAMPLE] = index if isinstance(index, (int, np.integer)) and -(1 << 63) <= index < 1 << 63 else -1
     row[SINCE_NS], row[BUSY] = time.monotonic_ns(), 1
 
 
-def _note_each(indices: Iterable[Any], row: npt.NDArray[np.int64]) -> Iterator[Any]:
+def _note_each(indices: Iterable[object], row: npt.NDArray[np.int64]) -> Iterator[object]:
     """Yield `indices` one by one, and note in `row` which one is requested."""
     for index in indices:
         _note(row, index)
@@ -120,7 +119,7 @@ def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None, f
     places: list[ProcessState | None] = [resume]
     fetchers: list[WorkerFetcher] = []
 
-    def create_noted(kind: int, dataset: Any, *rest: Any) -> WorkerFetcher:
+    def create_noted(kind: int, dataset: object, *rest: object) -> WorkerFetcher:
         goes_on = not places  # with another epoch, which draws from where the one before left the generators
         place = (places.pop() if places else None) or {}
         random_state.restore(place.get(RANDOM, {}), {})
@@ -132,7 +131,7 @@ def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None, f
             fetchers[0].start = {RANDOM: now}
         return fetchers[0]
 
-    def end(worker_id: int) -> Any:
+    def end(worker_id: int) -> Ended:
         state = fetchers[0].state(ended=True)
         # The next epoch of this process draws from where this one leaves the generators.
         return Ended(worker_id, {RANDOM: random_state.capture({})} if state is None else state)
@@ -148,7 +147,7 @@ def _report_unsendable(worker_id: int) -> None:
     """
     where = f"in DataLoader worker process {worker_id}, sending a batch"
 
-    def send_error(results: Any, error: Exception, message: Any) -> None:
+    def send_error(results: Any, error: Exception, message: object) -> None:
         if isinstance(message, tuple) and len(message) == 2 and isinstance(message[0], int):
             results.put((message[0], ExceptionWrapper(where=where)))  # type: ignore[no-untyped-call]
         else:  # not torch's

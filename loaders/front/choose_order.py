@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.sources.contract import BlockwiseSource, Source, refuse_targets
-from penstock.loaders.order.block_layout import BlockSizes
-from penstock.loaders.order.block_order import BlockShuffled
+from penstock.loaders.order.block_order import BlockShuffled, BlockSizes
 from penstock.loaders.order.bucket_order import Bucketed
 from penstock.loaders.order.mixed_order import Mixed
 from penstock.loaders.order.order import InOrder, Order, Shuffled, make_weighted
@@ -150,7 +149,7 @@ def _checked_weights(weights: object, source: Source) -> npt.NDArray[np.float64]
 
 def _class_shares(weights: Mapping[Any, Any], source: Source) -> npt.NDArray[np.float64]:
     shares, numbers = np.zeros(len(source.classes)), {name: number for number, name in enumerate(source.classes)}
-    given: dict[int, Any] = {}
+    given: dict[int, object] = {}
     for key, value in weights.items():
         number = _number_class(key, numbers)
         if number is None or not 0 <= number < len(shares):

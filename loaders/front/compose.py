@@ -131,7 +131,7 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
     return field_source(served, others) if others else served
 
 
-def _refuse_left_out(columns: Mapping[str, Any], num_samples: int) -> None:
+def _refuse_left_out(columns: Mapping[str, object], num_samples: int) -> None:
     """Raise ValueError for a column of all rows of a table, of which some without a label are left out."""
     for name, values in columns.items():
         more = (count_values(values) or 0) - num_samples
@@ -142,7 +142,7 @@ def _refuse_left_out(columns: Mapping[str, Any], num_samples: int) -> None:
             )
 
 
-def _warn_of_smaller_images(source: Source, fields: Mapping[str, Any]) -> None:
+def _warn_of_smaller_images(source: Source, fields: Mapping[str, object]) -> None:
     """Warn of places in pixels, without a size to compare, next to a cache whose images were made smaller."""
     caches = [whole for whole in find_whole(source) if isinstance(whole, Hdf5Cache)]
     smaller = [cache.about[0].coded.describe() for cache in caches if cache.about[0].coded.resize is not None]
@@ -154,7 +154,7 @@ def _warn_of_smaller_images(source: Source, fields: Mapping[str, Any]) -> None:
         )
 
 
-def _is_in_pixels(name: str, value: Any) -> bool:
+def _is_in_pixels(name: str, value: object) -> bool:
     if isinstance(value, Boxes):
         return value.sizes is None
     return isinstance(value, Keypoints) or (name in ("boxes", "keypoints") and not isinstance(value, (Coco, Yolo)))

@@ -35,15 +35,14 @@ from penstock.loaders.make.own_transform import (
     try_transforms,
 )
 from penstock.loaders.make.sizes.aspect_buckets import order_by_buckets
-from penstock.loaders.make.sizes.patch_budget import PatchBudget
-from penstock.loaders.make.sizes.size_schedule import DEFAULT_BATCH, ByUpdate, checked_shapes
+from penstock.loaders.make.sizes.size_schedule import DEFAULT_BATCH, ByUpdate, PatchBudget, checked_shapes
 from penstock.loaders.order.agreement import name_line
 from penstock.loaders.order.bad_samples import BadSamplePolicy
 from penstock.loaders.order.ranks import distributed_place
 from penstock.loaders.order.schedule import Schedule
 from penstock.loaders.order.state import LoaderState, pipeline_settings
 from penstock.loaders.run.engine.options import WorkerOptions
-from penstock.loaders.run.engine.slot_needs import consumer_bytes
+from penstock.loaders.run.engine.slots import consumer_bytes
 from penstock.loaders.run.feed.batch_feed import DeviceFeed, Stage
 from penstock.loaders.run.feed.copies import usable_device
 from penstock.loaders.run.workers.needs import Needs

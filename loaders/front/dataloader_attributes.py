@@ -45,10 +45,10 @@ class ServedData:
         classes: class names, by class number.
     """
 
-    def __init__(self, source: Source, begin: Callable[[Cursor], Iterator[Any]]) -> None:
+    def __init__(self, source: Source, begin: Callable[[Cursor], Iterator[object]]) -> None:
         self.classes = tuple(map(os.fsdecode, source.classes))
         self._source, self._begin = source, begin
-        self._batches: Iterator[Any] = iter(())
+        self._batches: Iterator[object] = iter(())
         self._latest = NOWHERE
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class ServedData:
         of = self._source.targets(everything) if has_targets(self._source) else self._source.labels(everything)
         return map_targets(lambda part: part.tolist(), of)
 
-    def __getitems__(self, places: list[Cursor]) -> Any:
+    def __getitems__(self, places: list[Cursor]) -> object:
         """Return the batch at the one place in `places`, and leave the loader behind it.
 
         Places of one epoch, in their order, form one iteration of the loader. It skips batches without a sample and
@@ -91,7 +91,7 @@ class ServedPlaces:
             place = schedule.after(place)
 
 
-class ServedShare(DistributedSampler[Any]):
+class ServedShare(DistributedSampler[object]):
     """Stand for the samples of an epoch on this rank, which the loader itself chooses; it has their number.
 
     It is a DistributedSampler so that programs that give one to each loader without it, such as Ray's

@@ -50,7 +50,7 @@ from penstock.pipelines.errors import LoaderError, printable
 
 FOLDER, URL_FOLDER, FILES, OBJECT = "folder", "folder by URL", "files", "object"
 _PATHS = (str, bytes, os.PathLike)
-SourceLike = Any  # a path, a list, a table ... or a Source: see open_source
+SourceLike = object  # a path, a list, a table ... or a Source: see open_source
 
 
 class Kind(NamedTuple):
@@ -74,7 +74,7 @@ class Kind(NamedTuple):
     suffixes: tuple[str, ...] = ()
 
 
-def _is_any(*_: Any) -> bool:
+def _is_any(*_: object) -> bool:
     return True
 
 
@@ -86,11 +86,11 @@ def _open_caches(paths: list[bytes], *, any_owner: bool = False, **remote_option
     return join_sources(caches)
 
 
-def _is_list_of_data(spec: Any) -> bool:
+def _is_list_of_data(spec: object) -> bool:
     return isinstance(spec, (tuple, list)) and len(spec) > 0 and all(map(_is_data, spec))
 
 
-def _is_data(part: Any) -> bool:
+def _is_data(part: object) -> bool:
     return isinstance(part, (*_PATHS, Source)) or is_dataset(part) or open_lists.is_frame(part)
 
 
@@ -108,7 +108,7 @@ def _open_cache_url(url: bytes, **remote_options: Any) -> Source:
     return open_cache(folder)
 
 
-def _open_list(specs: list[Any], **options: Any) -> Source:
+def _open_list(specs: Sequence[Any], **options: Any) -> Source:
     """Open data sets as one: files of one kind together, others each by itself."""
     paths = list(map(os.fsencode, specs)) if all(isinstance(spec, _PATHS) for spec in specs) else []
     paths = [pin_url(path) for path in paths]
@@ -130,7 +130,7 @@ def _expand(path: bytes) -> Collection[bytes]:
     return expand_pattern(path) if is_pattern(path) else [path]
 
 
-def _is_array_pair(spec: Any) -> bool:
+def _is_array_pair(spec: object) -> bool:
     return isinstance(spec, (tuple, list)) and len(spec) == 2 and all(hasattr(part, "__len__") for part in spec)
 
 
@@ -187,7 +187,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     return of_source, {name: value for name, value in options.items() if name not in of_source}
 
 
-def select_options(path: str | bytes | os.PathLike[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def select_options(path: str | bytes | os.PathLike[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of `options` that data of the kind at `path` take."""
     kind, _, _ = _find(os.fsencode(path), options.get("image"))
     taken = {"classes", *(kind.options if kind else ())} - set(() if is_url(os.fsencode(path)) else REMOTE_OPTIONS)
@@ -236,7 +236,7 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
     )
 
 
-def _open_kind(kind: Kind, what: Any, options: dict[str, Any]) -> Source:
+def _open_kind(kind: Kind, what: object, options: dict[str, Any]) -> Source:
     options = dict(options)
     classes = None if "classes" in kind.options else options.pop("classes", None)
     try:
@@ -291,7 +291,7 @@ def _find(path: bytes, image: str | None) -> tuple[Kind | None, Any, Callable[[]
     return _kind_of(found, image), found, partial(_expand, path)
 
 
-def _first(of: str, what: Any) -> Kind | None:
+def _first(of: str, what: object) -> Kind | None:
     return next((kind for kind in KINDS if kind.of == of and kind.is_this(what)), None)
 
 
@@ -317,7 +317,7 @@ def _open_found(
 ) -> Source:
     """Open files that a pattern stands for; whenever the source is refreshed they are looked for again."""
     source: Any = _open_kind(kind, found if kind is _IMAGES else list(found), options)
-    refresh: Callable[[Any], Source] | None = getattr(type(source), "refreshed", None)
+    refresh: Callable[[object], Source] | None = getattr(type(source), "refreshed", None)
     if refresh is not None:
         opened = weakref.ref(source)
         source.refreshed = Reopening(lambda: refresh(opened()) if find() == found else open_again())

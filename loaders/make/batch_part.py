@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.make.batch_planner import Content
+from penstock.loaders.make.engine_contract import Placed
 from penstock.loaders.make.layout import Slot
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import BadSample
 from penstock.pipelines.native.rows import Progress
+from penstock.pipelines.sample.dali_graph import CropTask
 
 
 @dataclass
@@ -47,9 +48,9 @@ class BatchPart:
     left: npt.NDArray[np.intp] = field(init=False)
     bad: dict[int, BadSample] = field(default_factory=dict)
     repaired: dict[int, BadSample] = field(default_factory=dict)
-    moved: tuple[Mapping[str, Any] | None, ...] = ()
+    moved: tuple[Placed | None, ...] = ()
     read_s: float = 0.0
-    tasks: tuple[tuple[int, Any], ...] = ()
+    tasks: tuple[tuple[int, CropTask], ...] = ()
 
     def __post_init__(self) -> None:
         self.left = np.arange(len(self.index)) if self.content.is_full else np.flatnonzero(self.index >= 0)

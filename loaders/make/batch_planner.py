@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from penstock.loaders.make.own_transform import OwnTransform, transformed_layout
 from penstock.loaders.make.read_ahead import ReadAhead
 from penstock.loaders.make.worker_fields import mask_types
 from penstock.loaders.order.cursor import Cursor
-from penstock.loaders.order.epoch_steps import Shape, Size
+from penstock.loaders.order.epoch_steps import Shape
 from penstock.loaders.order.schedule import Schedule
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
 from penstock.pipelines.plan.patch_grids import plan_patches
@@ -196,7 +196,7 @@ class BatchPlanner:
     def _views(self, shape: Shape) -> tuple[ImagePipeline, ...]:
         """Return the pipelines with a size; several views keep their own, since then the batch size alone changes."""
         if isinstance(shape, tuple) and len(self.pipelines) == 1:
-            return resized(self.pipelines, shape)
+            return (replace(self.pipeline, size=shape),)
         return self.pipelines
 
     @property
@@ -210,9 +210,3 @@ class BatchPlanner:
         # Each view has a part, though all lie in the first one: the rows have room for what is drawn for each view.
         images = Part((-(-most // layout.batch_size),)), *[Part((0,))] * (layout.num_views - 1)
         return layout._replace(images=images, extras=())
-
-
-@lru_cache(maxsize=64)
-def resized(pipelines: tuple[ImagePipeline, ...], size: Size) -> tuple[ImagePipeline, ...]:
-    """Return the pipelines with `size` (height, width)."""
-    return tuple(replace(pipeline, size=size) for pipeline in pipelines)

@@ -12,8 +12,12 @@ import torch
 
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import BadSample
+from penstock.pipelines.fields.ragged import Ragged
 from penstock.pipelines.plan.augmentations import AugmentPlan
 from penstock.pipelines.plan.crops import BatchPlan
+
+# Boxes and keypoints of all rows of a view by the name of the field, as place_fields returns them.
+Placed = Mapping[str, Ragged | npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class HostBatch:
     misread: tuple[BadSample, ...] = ()
     extras: Mapping[str, tuple[npt.NDArray[np.generic], ...]] = field(default_factory=dict)
     augments: tuple[AugmentPlan | None, ...] = (None,)
-    moved: tuple[Mapping[str, Any] | None, ...] = ()
+    moved: tuple[Placed | None, ...] = ()
     sizes: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), np.int32))
     exif: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
     output_sizes: tuple[tuple[int, int], ...] = ()

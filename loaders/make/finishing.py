@@ -2,17 +2,221 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from penstock.loaders.data.sources.contract import Source, TargetSource, has_fields, has_targets
-from penstock.loaders.data.sources.source_faults import naming_method
-from penstock.loaders.make.engine_contract import HostBatch
-from penstock.loaders.make.served_fields import ServedFields
+from penstock.loaders.data.fields.geometry import Geometry
+from penstock.loaders.data.sources.contract import (
+    FieldSource,
+    Source,
+    TargetSource,
+    has_fields,
+    has_moving_fields,
+    has_targets,
+)
+from penstock.loaders.data.sources.source_faults import name_sample, naming_method
+from penstock.loaders.make.engine_contract import HostBatch, Placed
+from penstock.pipelines.errors import printable
+from penstock.pipelines.fields.field_kinds import FieldKind, of_kind
+from penstock.pipelines.fields.placement import (
+    STILL,
+    Floats,
+    Size,
+    corners_of,
+    find_matrices,
+    place_boxes,
+    place_keypoints,
+)
+from penstock.pipelines.fields.ragged import Ragged, take_rows
+from penstock.pipelines.messages.user_warnings import warn_user
+from penstock.pipelines.plan.crops import BatchPlan
+from penstock.pipelines.plan.moves import forward_matrices
 from penstock.pipelines.targets import map_targets, parts_of
+
+Placing = tuple[BatchPlan, Size, Floats]  # as place_boxes takes it
+
+
+class ServedFields:
+    """Adds the fields of a source to batches, and their Geometry if it is wanted.
+
+    Args:
+        source: whose fields are served, empty in rows without a sample.
+        is_upright: whether the pipeline applies EXIF orientations. Where it does not, the first photo with one is
+            warned of if it has fields that may be of the upright image.
+        with_geometry: add a Geometry, of several views a tuple of them, under that name.
+    """
+
+    def __init__(self, source: Source, *, is_upright: bool, with_geometry: bool) -> None:
+        self._source, self._is_upright, self._with_geometry = source, is_upright, with_geometry
+        self._is_placed = with_geometry or has_moving_fields(source)
+        self._has_warned = is_upright or not has_moving_fields(source)
+
+    def __call__(self, batch: HostBatch) -> HostBatch:
+        """Return a batch with its fields; with several views, what moves with the image is a tuple of one for each."""
+        fields = self._look_up(batch) if has_fields(self._source) else batch.fields
+        if self._with_geometry:
+            views = [self._find_geometry(batch, view) for view in range(len(batch.augments))]
+            fields = fields | {"geometry": views[0] if len(views) == 1 else tuple(views)}
+        return replace(batch, fields=fields, is_placed=self._is_placed)
+
+    def _find_geometry(self, batch: HostBatch, view: int) -> Geometry:
+        """Return the geometry of the images of a view."""
+        plan, size, matrices = _placing(batch, view)
+        orientations = batch.exif if self._is_upright else np.where(batch.index >= 0, 1, 0).astype(np.uint8)
+        placed = plan.windows, plan.places, plan.turns, plan.flips
+        return Geometry(batch.sizes, orientations, *placed, find_matrices(plan, size, matrices))
+
+    def _look_up(self, batch: HostBatch) -> dict[str, Any]:
+        """Return what the batch has already and the fields of the source."""
+        assert has_fields(self._source)
+        kinds = self._source.field_kinds
+        with naming_method("fields()"):
+            rows, values = look_up_fields(self._source, batch.index)
+            served: dict[str, Any] = {
+                name: _spread(values[name], rows, len(batch.index), kind.rules.empty)
+                for name, kind in kinds.items()
+                if not kind.rules.moves
+            }
+            moved = [_move(batch, rows, kinds, values, view) for view in range(len(batch.augments))]
+        if not self._has_warned:
+            self._warn_of_turned(batch, rows, kinds, values)
+        for name in moved[0]:
+            views = tuple(view[name] for view in moved)
+            served[name] = views[0] if len(views) == 1 else views
+        return batch.fields | {name: served[name] for name in _in_order(kinds, served)}
+
+    def _warn_of_turned(
+        self, batch: HostBatch, rows: npt.NDArray[np.intp], kinds: dict[str, FieldKind], values: dict[str, Any]
+    ) -> None:
+        """Warn of the first photo whose EXIF orientation is ignored, unless its fields are known to be as it is stored.
+
+        That is known of fields that come with a size, if turning the image would give it another one.
+        """
+        orientations, sizes = batch.exif[rows], batch.sizes[rows]
+        turned = np.flatnonzero(orientations > 1)
+        if not len(turned):
+            return
+        tells = (orientations >= 5) & (sizes[:, 0] != sizes[:, 1])
+        for name, kind in kinds.items():
+            doubted = ~tells
+            if kind.kind == "boxes":
+                has_size = len(values[name].parts) > 2 and (values[name].parts[2] != 0).all()
+                doubted = (values[name].lengths > 0) & (~tells | (not has_size))
+            elif kind.kind == "keypoints" and not kind.of:
+                doubted = np.ones(len(rows), bool)
+            elif kind.kind != "mask":
+                continue
+            for row in turned[doubted[turned]][:1].tolist():
+                self._has_warned = True  # first: the warning may be an error
+                which, orientation = name_sample(self._source, int(batch.index[rows[row]])), orientations[row]
+                warn_user(
+                    f"{printable(which)} has the EXIF orientation {orientation}, which is ignored, and its {name} may "
+                    "be of the upright image, as annotation tools show it: pass ImagePipeline(exif='apply') if they are"
+                )
+                return
+
+
+def look_up_fields(source: FieldSource, index: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.intp], dict[str, Any]]:
+    """Return the rows that hold a sample, and the fields of these by name."""
+    rows = np.flatnonzero(index >= 0)
+    if len(rows):
+        return rows, source.fields(index[rows].astype(np.int64))
+    found = source.fields(np.zeros(1, np.int64))  # a source of the user's may not take an empty list of samples
+    return rows, {name: take_rows(value, rows) for name, value in found.items()}
+
+
+def _placing(batch: HostBatch, view: int) -> Placing:
+    """Return how the images of a view were made, as place_boxes takes it, with what the batch stage does to them."""
+    plan = batch.plan
+    if plan.flips.ndim > 1:
+        plan = BatchPlan._make(part[:, view] for part in plan)
+    size = None if "patch_valid" in batch.fields else batch.output_sizes[view]  # patches have one for each image
+    moves = batch.augments[view]
+    return plan, size, STILL if moves is None or size is None else forward_matrices(moves, size)
+
+
+def _move(
+    batch: HostBatch, rows: npt.NDArray[np.intp], kinds: dict[str, FieldKind], values: dict[str, Any], view: int
+) -> dict[str, Any]:
+    """Return the fields that move with the images of a view."""
+    valid = batch.fields.get("patch_valid")
+    outside = batch.index < 0 if valid is None else ~valid
+    moved = batch.moved[view] if batch.moved else None
+    if moved is None:
+        moved = place_fields(kinds, values, rows, batch.sizes, _placing(batch, view))
+    served: dict[str, Any] = {}
+    for name, kind in of_kind(kinds, "mask").items():
+        served[name] = batch.extras[name][view]
+        served[name][outside] = kind.ignore_index
+    for name, placed in moved.items():
+        served |= _serve_boxes(name, kinds, placed) if isinstance(placed, Ragged) else {name: placed}
+    return served
+
+
+def place_fields(
+    kinds: Mapping[str, FieldKind],
+    values: Mapping[str, Any],
+    rows: npt.NDArray[np.intp],
+    sizes: npt.NDArray[np.int32],
+    placing: Placing,
+) -> Placed:
+    """Return boxes and keypoints where the images of a batch show them, by the name of the field.
+
+    values: those of `rows` of the batch. sizes: (width, height) of the images of all rows, int32 [batch, 2]. placing:
+    as place_boxes takes it. Of keypoints that is float32 [batch, points, 3], of boxes a Ragged of the batch: corners
+    float32 [n, 4], classes int64 [n], and of each field of keypoints that belong to them float32 [n, points, 3].
+    """
+    placed: dict[str, Ragged | npt.NDArray[np.float32]] = {}
+    for name, kind in of_kind(kinds, "keypoints").items():
+        placed[name] = alone = np.zeros((len(sizes), *np.shape(values[name])[1:]), np.float32)
+        alone[rows] = place_keypoints(values[name], rows, kind, *placing)
+    for name, kind in of_kind(kinds, "boxes").items():
+        boxes = _all_rows(values[name], rows, len(sizes))
+        boxes = boxes._replace(parts=boxes.parts[:2])  # the sizes that workers compare are not served
+        shown, kept = place_boxes(boxes, corners_of(boxes, kind, sizes), kind, *placing)
+        parts = [shown.parts[0], shown.parts[1] + kind.first_class]
+        for other, its in of_kind(kinds, "keypoints", name).items():
+            points = _all_rows(values[other], rows, len(sizes)).keep(kept)
+            parts.append(place_keypoints(points.parts[0], points.rows, its, *placing))
+        placed[name] = Ragged(shown.lengths, tuple(parts))
+    return placed
+
+
+def _serve_boxes(name: str, kinds: Mapping[str, FieldKind], placed: Ragged) -> dict[str, Any]:
+    """Return boxes, their classes, and the keypoints that belong to them, which `placed` holds as place_fields does."""
+    fills = {name: 0.0, f"{name}_classes": -1, **dict.fromkeys(of_kind(kinds, "keypoints", name), 0.0)}
+    if kinds[name].padded:
+        padded = dict(zip(fills, placed.pad(list(fills.values())), strict=True))
+        return padded | {f"{name}_lengths": placed.lengths}
+    return {part: Ragged(placed.lengths, (values,)) for part, values in zip(fills, placed.parts, strict=True)}
+
+
+def _in_order(kinds: dict[str, FieldKind], served: dict[str, Any]) -> list[str]:
+    """Return the names of what is served, each field followed by what belongs to it."""
+    own = [[name, f"{name}_classes", f"{name}_lengths"] for name in kinds]
+    return [name for names in own for name in names if name in served]
+
+
+def _all_rows(values: Ragged, rows: npt.NDArray[np.intp], count: int) -> Ragged:
+    """Return the elements of `rows` as those of a batch of `count` rows. Raises ValueError for unequal lengths."""
+    values.checked(len(rows))
+    lengths = np.zeros(count, np.int64)
+    lengths[rows] = values.lengths
+    return values._replace(lengths=lengths)
+
+
+def _spread(values: Any, rows: npt.NDArray[np.intp], count: int, empty: Any) -> Any:
+    """Return the values of `rows` as those of a batch: int64 [count] of integers, or a list."""
+    spread: Any = np.full(count, empty, np.int64) if isinstance(empty, int) else [empty] * count
+    for row, value in zip(rows.tolist(), values, strict=True):
+        spread[row] = value
+    return spread
+
 
 Step = Callable[[HostBatch], HostBatch]
 _NO_LABEL = {"f": np.nan, "c": np.nan, "i": -1}

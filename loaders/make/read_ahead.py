@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import get_worker_info
 
 from penstock.loaders.data.sources.contract import BlockSource, Source, is_fetching
+from penstock.loaders.order.block_order import BlockShuffled
 from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.order.schedule import Schedule
 
@@ -43,7 +43,7 @@ class ReadAhead:
                 index = schedule.batch(*cursor)
                 source.announce(index[index >= 0])
                 return
-            is_over = self._blocks is not None and not self._blocks.can_go_on
+            is_over = self._blocks is not None and not self._blocks.has_room()
             if is_over or not self._begun <= cursor <= self._next:
                 source.forget()  # also what an earlier loader over this source left
                 self._begun = self._next = cursor
@@ -79,46 +79,45 @@ class BlockFetch:
     a window are announced as fit its size, so what is on its way or waits to be used is always as much.
     """
 
+    _start: Cursor
     _samples: npt.NDArray[np.int64]  # of the window that is being announced, sorted
     _num_announced: int  # of these
     _first: int  # place in the stream at which that window begins
     _size: int  # its positions
     _end: Cursor
 
-    def __init__(self, source: BlockSource, schedule: Schedule, cursor: Cursor) -> None:
-        """Begin with the batch at `cursor`, which is announced first of all."""
-        self._source, self._schedule = source, schedule
-        self._start = cursor  # a step begins here; in later epochs, at 0
-        first = schedule.batch(*cursor)
-        source.announce_blocks(first[first >= 0])
-        self._open_window(schedule.after(cursor))
+    def __init__(self, source: BlockSource, schedule: Schedule, order: BlockShuffled) -> None:
+        self._source, self._schedule, self._order = source, schedule, order
+        lead = max(int(LEAD * min(schedule.n, order.mixed)), _MIN_STEPS * schedule.global_batch)
+        self._ahead = schedule.global_batch + lead  # positions that are announced before they are served
 
     @classmethod
     def of(cls, source: Source, schedule: Schedule, cursor: Cursor) -> BlockFetch | None:
         """Return what announces blocks from `cursor` on; None if the order has none, or the source no room for them."""
-        span_at = getattr(schedule.order, "span_at", None)
-        if (
-            span_at is None
-            or not isinstance(source, BlockSource)
-            or span_at(*cursor) is None
-            or schedule.changes_within
-        ):
+        order = schedule.order
+        if not isinstance(order, BlockShuffled) or not isinstance(source, BlockSource):
             return None
-        return cls(source, schedule, cursor) if source.make_room(num_held(schedule)) else None
+        fetch = cls(source, schedule, order)
+        if order.span_at(*cursor) is None or schedule.changes_within or not fetch.has_room():
+            return None
+        fetch._start = cursor  # a step begins here; in later epochs, at 0
+        first = schedule.batch(*cursor)
+        source.announce_blocks(first[first >= 0])
+        fetch._open_window(schedule.after(cursor))
+        return fetch
 
-    @property
-    def can_go_on(self) -> bool:
-        """Whether the source has room still: a local copy may have filled its disk."""
-        return self._source.make_room(num_held(self._schedule))
+    def has_room(self) -> bool:
+        """Return whether the source holds what of this rank is on its way or waits to be used; its disk may fill."""
+        return self._source.make_room(-(-self._ahead // self._schedule.world_size))
 
     def advance(self, cursor: Cursor) -> Cursor:
         """Announce what is due when the batch at `cursor` is made; return the end of what has begun to be announced."""
         schedule = self._schedule
-        target = cursor.epoch * schedule.n + cursor.position + schedule.global_batch + _lead(schedule)
+        target = cursor.epoch * schedule.n + cursor.position + self._ahead
         while True:
             due = len(self._samples) * max(0, target - self._first) // self._size
             if due < len(self._samples):  # whole blocks
-                block: int = schedule.order.block  # type: ignore[union-attr]
+                block = self._order.block
                 due = int(np.searchsorted(self._samples, self._samples[due] // block * block))
             if due > self._num_announced:
                 self._source.announce_blocks(self._samples[self._num_announced : due])
@@ -131,19 +130,10 @@ class BlockFetch:
         """Take up the samples from `cursor` to the end of its window that this rank serves."""
         schedule = self._schedule
         epoch, begin = cursor if cursor.position < schedule.n else (cursor.epoch + 1, 0)
-        order: Any = schedule.order
-        end = order.span_at(epoch, begin)[1]
+        span = self._order.span_at(epoch, begin)
+        assert span is not None  # in all of an order, or nowhere
+        end = span[1]
         start = self._start.position if epoch == self._start.epoch else 0
-        self._samples = np.sort(order(epoch, schedule.positions_between(epoch, start, begin, end)))
+        self._samples = np.sort(self._order(epoch, schedule.positions_between(epoch, start, begin, end)))
         self._num_announced, self._end = 0, Cursor(epoch, end)
         self._first, self._size = epoch * schedule.n + begin, end - begin
-
-
-def num_held(schedule: Schedule) -> int:
-    """Return how many samples of this rank are on their way, or wait to be used, where blocks are announced whole."""
-    return -(-(schedule.global_batch + _lead(schedule)) // schedule.world_size)
-
-
-def _lead(schedule: Schedule) -> int:
-    order: Any = schedule.order
-    return max(int(LEAD * min(schedule.n, order.mixed)), _MIN_STEPS * schedule.global_batch)

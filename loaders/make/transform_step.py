@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +15,11 @@ from penstock.loaders.data.sources.source_faults import name_sample, naming_meth
 from penstock.loaders.make.batch_part import BatchPart
 from penstock.loaders.make.batch_planner import BatchPlanner, Content
 from penstock.loaders.make.compose_fields import RowFields
+from penstock.loaders.make.engine_contract import Placed
+from penstock.loaders.make.finishing import look_up_fields, place_fields
 from penstock.loaders.make.global_draws import is_drawing, own_draws, read_random_state, seed_generators, shared_draws
 from penstock.loaders.make.layout import Slot
 from penstock.loaders.make.own_transform import OwnTransform, draw_words
-from penstock.loaders.make.served_fields import look_up_fields, place_fields
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.placement import STILL
 from penstock.pipelines.fields.ragged import Ragged, take_rows
@@ -60,7 +60,7 @@ class TransformStep:
                 array[...] = crop
         batch.moved = tuple(self._make_view(batch, view, own) for view, own in enumerate(self._planner.transforms))
 
-    def _make_view(self, batch: BatchPart, view: int, own: OwnTransform | None) -> dict[str, Any] | None:
+    def _make_view(self, batch: BatchPart, view: int, own: OwnTransform | None) -> Placed | None:
         """Make the images of a view; return what `own` has moved with them, None if nothing was handed to it."""
         crops, images, index = batch.crops.images[view], batch.slot.images[view], batch.slot.rows["index"]
         if own is None:
@@ -170,9 +170,9 @@ class _MovedRows:
             self._moved_masks[name][row] = mask
         self._moved[row] = moved
 
-    def join(self) -> dict[str, Any]:
+    def join(self) -> Placed:
         """Return the boxes and keypoints of all rows as place_fields does; rows without a sample have none."""
-        joined: dict[str, Any] = {}
+        joined: dict[str, Ragged | npt.NDArray[np.float32]] = {}
         for name, value in self._placed.items():
             if isinstance(value, Ragged):
                 of_rows = [None if row is None else row.boxes[name] for row in self._moved]
@@ -181,8 +181,8 @@ class _MovedRows:
                 parts = [none, *(parts for parts in of_rows if parts is not None)]
                 joined[name] = Ragged(lengths, tuple(map(np.concatenate, zip(*parts, strict=True))))
             else:
-                joined[name] = np.zeros_like(value)
+                joined[name] = points = np.zeros_like(value)
                 for number, row in enumerate(self._moved):
                     if row is not None:
-                        joined[name][number] = row.points[name]
+                        points[number] = row.points[name]
         return joined

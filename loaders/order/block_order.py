@@ -2,17 +2,214 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from penstock.loaders.order.block_layout import BlockSizes, EvenLayout, UnevenLayout
 from penstock.loaders.order.permutation import Index, Permutation, Permutations
 
 _MAX_LANES = 64
 # Numbers of the draws of an epoch; windows follow.
 _BLOCKS, _FIRST_WINDOW = 1, 2
+Steps = TypeVar("Steps", int, Index)  # of one place, or of several
+
+
+class Windows(NamedTuple):
+    """Name the window of each of k places.
+
+    Attributes:
+        numbers: distinct for each window of the epoch, int64 [k].
+        starts: first place of each, int64 [k].
+        sizes: number of places of each, int64 [k].
+    """
+
+    numbers: Index
+    starts: Index
+    sizes: Index
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """Hold the samples of blocks that differ in size; equal if the digests are.
+
+    Attributes:
+        starts: first sample of each block, and the end of the last, int64 [blocks + 1].
+        digest: hex digest of the sizes.
+    """
+
+    starts: Index = field(compare=False)
+    digest: str
+
+    @classmethod
+    def of(cls, sizes: Index) -> BlockSizes:
+        """Take the samples of each block, int64 [blocks]; empty ones are left out."""
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[sizes > 0], dtype=np.int64)])
+        return cls(starts, hashlib.blake2b(starts.data, digest_size=8).hexdigest())
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Deal the positions of an epoch to lanes, and number the places of these: lane l has [l * length, (l+1) * length).
+
+    Position p lies in lane p % count. What does not divide is the tail, whose places follow those of the lanes. It is
+    spread over the epoch, `spread` of its positions after each `turns * count` of the lanes, because alone it would mix
+    few blocks.
+
+    Attributes:
+        n: positions.
+        count: number of lanes.
+        length: places of each.
+    """
+
+    n: int
+    count: int
+    length: int
+
+    @property
+    def num_main(self) -> int:
+        """Number of places that the lanes have together; those of the tail follow."""
+        return self.count * self.length
+
+    @property
+    def _rhythm(self) -> tuple[int, int, int]:
+        """Turns of the lanes and positions of the tail that alternate, and how often; the last time may be shorter."""
+        tail = self.n - self.num_main
+        if not tail:
+            return max(1, self.length), 0, 0
+        times = max(1, min(tail, self.length))
+        spread = -(-tail // times)
+        return self.length // times, spread, -(-tail // spread)
+
+    def _start_of(self, times: Index) -> Index:
+        """Return the position after so many turns and positions of the tail, which alternate so often."""
+        turns, spread, _ = self._rhythm
+        starts: Index = times * turns * self.count + np.minimum(times * spread, self.n - self.num_main)
+        return starts
+
+    def _find(self, positions: Index) -> tuple[Index, Index]:
+        """Return how often lanes and tail alternated before each position, and how far it lies after that."""
+        turns, spread, most = self._rhythm
+        end = self._start_of(np.array([most], np.int64))  # of the last time, which may be shorter
+        times = np.where(positions < end, positions // (turns * self.count + spread), most)
+        return times, positions - self._start_of(times)
+
+    def places_at(self, positions: Index) -> Index:
+        """Return the place of each position, both int64 [k]."""
+        turns, spread, most = self._rhythm
+        times, offsets = self._find(positions)
+        in_tail = (times < most) & (offsets >= turns * self.count)
+        of_tail = self.num_main + times * spread + offsets - turns * self.count
+        of_lanes = positions % self.count * self.length + times * turns + offsets // self.count
+        places: Index = np.where(in_tail, of_tail, of_lanes)
+        return places
+
+    def turns_before(self, position: int) -> int:
+        """Return how many turns of all lanes begin before `position`, or at it, less one: that at which it lies."""
+        turns, _, most = self._rhythm
+        times, offsets = self._find(np.array([position], np.int64))
+        offset = int(offsets[0]) // self.count
+        return int(times[0]) * turns + (min(offset, turns - 1) if times[0] < most else offset)
+
+    def start_of_turn(self, turn: int) -> int:
+        """Return the position at which a turn of all lanes begins; n after the last."""
+        turns, _, most = self._rhythm
+        times = min(turn // max(1, turns), most)
+        return int(self._start_of(np.array([times], np.int64))[0]) + (turn - times * turns) * self.count
+
+
+class EvenLayout:
+    """Lay blocks of one size end to end in their shuffled order; each lane has whole blocks.
+
+    The short block at the end of the source, and full ones that do not fill a round of all lanes, make up the tail.
+    It belongs to no window of the lanes, though its positions lie among theirs.
+    """
+
+    def __init__(self, n: int, block: int, num_lanes: int, blocks_mixed: int, shuffled: Permutation | None) -> None:
+        """Mix `blocks_mixed` blocks of a lane at a time. `shuffled`: order of the full blocks.
+
+        The windows of a lane differ by one block at most, so that the last is not a small rest.
+        """
+        self._block, self._full, self._shuffled = block, n // block, shuffled
+        self._rounds = self._full // num_lanes
+        self._num_windows = -(-self._rounds // blocks_mixed)
+        self.lanes = Lanes(n, num_lanes, self._rounds * block)
+
+    def _window_of(self, steps: Steps) -> tuple[Steps, Steps, Steps]:
+        """Return the window of steps of a lane, its first step, and its end; of numbers or of arrays."""
+        window = ((steps // self._block + 1) * self._num_windows - 1) // max(1, self._rounds)
+        first, end = (number * self._rounds // max(1, self._num_windows) for number in (window, window + 1))
+        return window, first * self._block, end * self._block
+
+    def windows_at(self, places: Index) -> Windows:
+        """Return the windows of places, int64 [k]."""
+        lanes, steps = np.divmod(places, max(1, self.lanes.length))
+        windows, first, end = self._window_of(steps)
+        in_tail, num_main = places >= self.lanes.num_main, self.lanes.num_main
+        return Windows(
+            np.where(in_tail, self.lanes.count * self._num_windows, lanes * self._num_windows + windows),
+            np.where(in_tail, num_main, lanes * self.lanes.length + first),
+            np.where(in_tail, self.lanes.n - num_main, end - first),
+        )
+
+    def samples_at(self, places: Index) -> Index:
+        """Return the samples that lie at `places` before they are mixed."""
+        blocks, offsets = np.divmod(places, self._block)
+        mapped = np.full(len(places), self._full, np.int64)  # the short one stays the last
+        if self._shuffled is not None:
+            is_full = blocks < self._full
+            mapped[is_full] = self._shuffled(blocks[is_full])
+        return mapped * self._block + offsets
+
+    def span_at(self, position: int) -> tuple[int, int] | None:
+        """Return the positions (first, end) that are mixed with `position`, and those of the tail among them."""
+        if not self._rounds:
+            return 0, self.lanes.n
+        _, first, end = self._window_of(self.lanes.turns_before(position))
+        return self.lanes.start_of_turn(first), self.lanes.start_of_turn(end)
+
+
+class UnevenLayout:
+    """Lay blocks of several sizes end to end in their shuffled order, and cut that into lanes of one length.
+
+    Takes memory in proportion to the number of blocks. A block that lies across the ends of two lanes is in both.
+    """
+
+    def __init__(self, sizes: BlockSizes, num_lanes: int, blocks_mixed: int, shuffled: Permutation) -> None:
+        """Mix `blocks_mixed` blocks of a lane at a time. `shuffled`: order of the blocks."""
+        n, num_blocks = int(sizes.starts[-1]), len(sizes.starts) - 1
+        self._source_starts = sizes.starts
+        self._order = shuffled(np.arange(num_blocks, dtype=np.int64))
+        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(sizes.starts)[self._order])])
+        self.lanes = Lanes(n, num_lanes, n // num_lanes)
+        self._edges = self._cut_windows(blocks_mixed)
+
+    def _cut_windows(self, blocks_mixed: int) -> Index:
+        """Return the first places of all windows, and n: every so many blocks of a lane, counted from its first."""
+        ends = np.arange(self.lanes.count + 1, dtype=np.int64) * self.lanes.length
+        starts = self._starts[:-1][self._starts[:-1] < self.lanes.num_main]
+        lanes = starts // max(1, self.lanes.length)
+        slots_before = np.searchsorted(self._starts, ends, "right") - 1  # the block in which each lane begins
+        is_first = (np.arange(len(starts)) - slots_before[lanes]) % blocks_mixed == 0
+        return np.unique(np.concatenate([ends, starts[is_first], np.array([self.lanes.n], np.int64)]))
+
+    def windows_at(self, places: Index) -> Windows:
+        """Return the windows of places, int64 [k]."""
+        numbers = np.searchsorted(self._edges, places, "right") - 1
+        starts = self._edges[numbers]
+        return Windows(numbers.astype(np.int64), starts, self._edges[numbers + 1] - starts)
+
+    def samples_at(self, places: Index) -> Index:
+        """Return the samples that lie at `places` before they are mixed."""
+        slots = np.searchsorted(self._starts, places, "right") - 1
+        samples: Index = self._source_starts[self._order[slots]] + places - self._starts[slots]
+        return samples
+
+    def span_at(self, position: int) -> tuple[int, int] | None:
+        """Return None: the windows of the lanes do not begin together."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

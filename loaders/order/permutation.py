@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ _ONE, _WORD_BITS = np.uint64(1), np.uint64(64)
 
 Index = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
+Bits = np.uint64 | Words  # one for all values, or one for each
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Permutations:
         return values.astype(np.int64)
 
 
-def _network(values: Words, left_bits: Any, right_bits: Any, keys: list[Any], backwards: bool = False) -> Words:
+def _network(values: Words, left_bits: Bits, right_bits: Bits, keys: Sequence[Bits], backwards: bool = False) -> Words:
     """Apply the network; bits and keys are one for all values, or one for each: uint64."""
     low = (_ONE << right_bits) - _ONE
     left, right = values >> right_bits, values & low
@@ -113,7 +114,7 @@ def _network(values: Words, left_bits: Any, right_bits: Any, keys: list[Any], ba
     return joined
 
 
-def _mix(values: Words, key: Any) -> Words:
+def _mix(values: Words, key: Bits) -> Words:
     """Hash each value to 64 keyed pseudo-random bits (multiply, fold, multiply; the best bits are on top)."""
     mixed: Words = (values + key) * _MIX1
     mixed ^= mixed >> _SHIFT

@@ -7,14 +7,15 @@ import math
 import os
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeVar
 
 import psutil
 
 from penstock.pipelines.errors import LoaderError
 
+Found = TypeVar("Found")
 DEV_SHM = "/dev/shm"  # noqa: S108  where the kernel keeps semaphores and torch's own shared tensors
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 CGROUP_OF_SELF = Path("/proc/self/cgroup")
@@ -31,15 +32,8 @@ _RANKS_HERE = (  # of torchrun, Open MPI, Intel MPI and MPICH, MVAPICH, SLURM
 )
 
 
-class ControlGroup(NamedTuple):
-    """The folder of a control group, and whether it is version 2."""
-
-    folder: Path
-    unified: bool
-
-
-def control_groups(controller: str) -> Iterator[ControlGroup]:
-    """Yield the groups (versions 1 and 2) in which `controller` may limit this process, from its own up to the root.
+def control_groups(controller: str) -> Iterator[tuple[Path, bool]]:
+    """Yield the groups in which `controller` may limit this process, from its own up to the root: folder, is version 2.
 
     They belong to a container, a batch job, or the services above them. Inside a container the path of the process's
     group may be the host's. Such folders do not exist there, but the root does, which is the container's.
@@ -57,8 +51,18 @@ def control_groups(controller: str) -> Iterator[ControlGroup]:
         group = base / path.lstrip("/")
         for folder in (group, *group.parents):
             if folder == base or base in folder.parents:
-                found[ControlGroup(folder, not controllers)] = True
+                found[folder, not controllers] = True
     yield from found
+
+
+def _read_groups(controller: str, read: Callable[[Path, bool], Found | None]) -> list[Found]:
+    """Return what `read` finds in each of control_groups(); None, and what cannot be read, is left out."""
+    found = []
+    for folder, unified in control_groups(controller):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if (value := read(folder, unified)) is not None:
+                found.append(value)
+    return found
 
 
 # ---- processors
@@ -73,18 +77,15 @@ def available_cpus() -> int:
 
 def cgroup_cpu_quota() -> float | None:
     """Return the tightest control group's quota in processors; None without a quota."""
-    quotas = []
-    for folder, unified in control_groups("cpu"):
-        try:
-            if unified:
-                limit, period = (folder / "cpu.max").read_text().split()[:2]
-            else:
-                limit, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-            if limit != "max" and int(limit) > 0:
-                quotas.append(int(limit) / int(period))
-        except (OSError, ValueError):
-            continue
-    return min(quotas, default=None)
+
+    def read(folder: Path, unified: bool) -> float | None:
+        if unified:
+            limit, period = (folder / "cpu.max").read_text().split()[:2]
+        else:
+            limit, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return int(limit) / int(period) if limit != "max" and int(limit) > 0 else None
+
+    return min(_read_groups("cpu", read), default=None)
 
 
 def default_workers() -> int:
@@ -98,13 +99,14 @@ def default_workers() -> int:
 
 def _shared_cpus() -> int:
     """Return how many processors the ranks of a job share here: the machine's, or those of a control group."""
-    quota, counts = cgroup_cpu_quota(), [os.cpu_count() or 1]
-    for folder, unified in control_groups("cpuset"):
-        with contextlib.suppress(OSError, ValueError):
-            text = (folder / ("cpuset.cpus.effective" if unified else "cpuset.effective_cpus")).read_text().strip()
-            ranges = [part.partition("-")[::2] for part in text.split(",") if text]
-            counts.append(sum(int(last or first) - int(first) + 1 for first, last in ranges) or counts[0])
-    return min(*counts, math.ceil(quota) if quota else counts[0])
+
+    def read(folder: Path, unified: bool) -> int | None:
+        text = (folder / ("cpuset.cpus.effective" if unified else "cpuset.effective_cpus")).read_text().strip()
+        ranges = [part.partition("-")[::2] for part in text.split(",") if text]
+        return sum(int(last or first) - int(first) + 1 for first, last in ranges) or None
+
+    quota, all_cpus = cgroup_cpu_quota(), os.cpu_count() or 1
+    return min(all_cpus, *_read_groups("cpuset", read), math.ceil(quota) if quota else all_cpus)
 
 
 def local_ranks() -> int:
@@ -158,15 +160,12 @@ def _count_descriptors() -> int:
 
 def process_headroom() -> int | None:
     """Return how many more processes and threads this process's control groups allow; None without a limit."""
-    left = []
-    for folder, _ in control_groups("pids"):
-        try:
-            most = (folder / "pids.max").read_text().strip()
-            if most != "max":
-                left.append(max(0, int(most) - int((folder / "pids.current").read_text())))
-        except (OSError, ValueError):
-            continue
-    return min(left, default=None)
+
+    def read(folder: Path, unified: bool) -> int | None:
+        most = (folder / "pids.max").read_text().strip()
+        return None if most == "max" else max(0, int(most) - int((folder / "pids.current").read_text()))
+
+    return min(_read_groups("pids", read), default=None)
 
 
 # ---- memory
@@ -185,41 +184,35 @@ def memory_headroom() -> int:
     They are the machine's, or less if a control group (container, SLURM job) is tighter. Reclaimable page cache counts
     as free. Reads a few small files, about 0.1 ms.
     """
-    in_groups = [limit - usage + reclaimable for limit, (usage, reclaimable) in _find_limited_groups()]
+    in_groups = [limit - usage + reclaimable for limit, usage, reclaimable in _read_groups("memory", _read_memory)]
     return max(0, min([int(psutil.virtual_memory().available), *in_groups]))
 
 
 def memory_limit() -> int | None:
     """Return the bytes that the tightest control group allows; None without one below the machine's memory."""
     total = int(psutil.virtual_memory().total)
-    return min((limit for limit, _ in _find_limited_groups() if limit < total), default=None)
+    return min((limit for limit, *_ in _read_groups("memory", _read_memory) if limit < total), default=None)
 
 
-def _find_limited_groups() -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield (limit, (used, of that: reclaimable page cache)) of each limited group, in bytes."""
-    for folder, unified in control_groups("memory"):
-        limit, usage, prefix, mapped = _MEMORY_FILES[unified]
-        try:
-            most = (folder / limit).read_text().strip()
-            if most == "max":
-                continue
-            lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            pages = {name: int(count) for name, count in lines}
-            inactive, active = (pages.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
-            # Active pages too, such as those of a data set that is read repeatedly, but not running programs.
-            free = inactive + max(0, active - pages.get(mapped, 0))
-            yield int(most), (int((folder / usage).read_text()), free)
-        except (OSError, ValueError):
-            continue
+def _read_memory(folder: Path, unified: bool) -> tuple[int, int, int] | None:
+    """Return limit, used, and of that reclaimable page cache of a group, in bytes; None if it is not limited."""
+    limit, usage, prefix, mapped = _MEMORY_FILES[unified]
+    most = (folder / limit).read_text().strip()
+    if most == "max":
+        return None
+    lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    pages = {name: int(count) for name, count in lines}
+    inactive, active = (pages.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
+    # Active pages too, such as those of a data set that is read repeatedly, but not running programs.
+    free = inactive + max(0, active - pages.get(mapped, 0))
+    return int(most), int((folder / usage).read_text()), free
 
 
 def oom_kills() -> int:
     """Return the number of out-of-memory kills in this process's control groups; 0 if unknown."""
-    counts = [0]
-    for folder, unified in control_groups("memory"):
-        try:
-            words = (folder / ("memory.events" if unified else "memory.oom_control")).read_text().split()
-            counts.append(int(words[words.index("oom_kill") + 1]))
-        except (OSError, ValueError, IndexError):
-            continue
-    return max(counts)
+
+    def read(folder: Path, unified: bool) -> int:
+        words = (folder / ("memory.events" if unified else "memory.oom_control")).read_text().split()
+        return int(words[words.index("oom_kill") + 1])
+
+    return max(_read_groups("memory", read), default=0)

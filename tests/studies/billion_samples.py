@@ -30,7 +30,7 @@ from penstock.loaders.order.block_order import BlockShuffled
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.order import Order, Shuffled
 from penstock.loaders.order.schedule import Schedule
-from penstock.loaders.system.column_file import write_columns
+from penstock.loaders.system.saved_columns import write_columns
 
 N, SHARDS, BATCH, RANKS_PER_NODE = 10**9, 100_000, 256, 8
 SIZE, STEP = 110_000, 110_592  # bytes of a photo, and from one to the next in a tar

@@ -11,9 +11,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.system.column_file import ALIGNMENT, DamagedIndexError
 from penstock.loaders.system.json_file import ByteText, Count
-from penstock.loaders.system.saved_columns import SavedIndex, save_in_memory, save_index
+from penstock.loaders.system.saved_columns import ALIGNMENT, DamagedIndexError, SavedIndex, save_in_memory, save_index
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.ragged import Ragged, find_elements

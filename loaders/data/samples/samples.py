@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.samples.version import MISSING, Container, Version
-from penstock.loaders.system.column_file import split_names
 from penstock.loaders.system.json_file import ByteText
-from penstock.loaders.system.saved_columns import SavedIndex
+from penstock.loaders.system.saved_columns import SavedIndex, split_names
 from penstock.pipelines.native.locate import FileTables
 from penstock.pipelines.native.rows import FILE, NO_NAMES, Names, Rows
 

@@ -15,8 +15,14 @@ import numpy.typing as npt
 
 from penstock.loaders.data.samples.samples import Samples, SamplesHeader
 from penstock.loaders.data.samples.version import Container
-from penstock.loaders.system.column_file import DIGEST_BYTES, Columns, join_names, narrowest
-from penstock.loaders.system.saved_columns import save_in_memory, save_index
+from penstock.loaders.system.saved_columns import (
+    DIGEST_BYTES,
+    Columns,
+    join_names,
+    narrowest,
+    save_in_memory,
+    save_index,
+)
 
 # The rules of fingerprints, with their versions.
 FOLDER_RULES, LIST_RULES = b"penstock image folder 1", b"penstock image list 1"

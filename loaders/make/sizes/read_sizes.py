@@ -15,10 +15,9 @@ from penstock.loaders.data.sources.contract import Source, content_of
 from penstock.loaders.data.sources.source_faults import name_sample
 from penstock.loaders.make.native_rows import native_rows
 from penstock.loaders.make.sample_reader import SampleReader
-from penstock.loaders.system.column_file import narrowest
 from penstock.loaders.system.machine import available_cpus
 from penstock.loaders.system.progress_bar import SHOW_AFTER_S, ProgressBar
-from penstock.loaders.system.saved_columns import load_saved
+from penstock.loaders.system.saved_columns import load_saved, narrowest
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline

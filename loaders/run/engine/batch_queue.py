@@ -10,8 +10,7 @@ from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.engine.batch_maker import BatchMaker
 from penstock.loaders.run.engine.slots import SPARE_SLOTS, BatchSlots
 from penstock.loaders.run.engine.work_items import Produced, WorkItem, join_parts
-from penstock.loaders.run.workers.watchdog import POLL_S
-from penstock.loaders.run.workers.worker_progress import WorkerProgress
+from penstock.loaders.run.workers.worker_progress import POLL_S, WorkerProgress
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.system.signal_safe import SignalSafeCondition
 from penstock.pipelines.errors import LoaderError

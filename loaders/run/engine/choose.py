@@ -11,7 +11,7 @@ from penstock.loaders.make.layout import BatchLayout
 from penstock.loaders.make.native_rows import native_rows
 from penstock.loaders.make.transform_step import DRAWS_IN_THREADS
 from penstock.loaders.run.engine.process_engine import ProcessEngine, ProcessOptions, process_needs
-from penstock.loaders.run.engine.slot_needs import crops_bytes, share_batches, thread_needs
+from penstock.loaders.run.engine.slots import crops_bytes, share_batches, thread_needs
 from penstock.loaders.run.engine.thread_engine import ThreadEngine
 from penstock.loaders.run.workers.launch import hides_main
 from penstock.loaders.run.workers.needs import Needs

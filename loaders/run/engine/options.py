@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.loaders.run.workers.watchdog import DEFAULT_WATCHDOG_S, check_watchdog
+from penstock.loaders.run.workers.worker_progress import DEFAULT_WATCHDOG_S, check_watchdog
 from penstock.loaders.system.machine import default_workers
 from penstock.pipelines.messages.checked import checked_int, set_checked
 

@@ -19,14 +19,12 @@ from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.run.engine.batch_maker import BatchMaker
 from penstock.loaders.run.engine.engine_states import EngineStates
 from penstock.loaders.run.engine.options import WorkerOptions
-from penstock.loaders.run.engine.slot_needs import crops_bytes, slot_bytes
-from penstock.loaders.run.engine.slots import SPARE_SLOTS, BatchSlots
+from penstock.loaders.run.engine.slots import SPARE_SLOTS, BatchSlots, crops_bytes, slot_bytes
 from penstock.loaders.run.engine.work_items import Produced, WorkItem
 from penstock.loaders.run.workers.failures import death_error, silence_error
 from penstock.loaders.run.workers.needs import Needs, ensure
 from penstock.loaders.run.workers.watch import WatchedIterator, start_workers
-from penstock.loaders.run.workers.watchdog import Watchdog
-from penstock.loaders.run.workers.worker_progress import BUSY, MADE, PID, SAMPLE, WorkerProgress
+from penstock.loaders.run.workers.worker_progress import BUSY, MADE, PID, SAMPLE, Watchdog, WorkerProgress
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_choice

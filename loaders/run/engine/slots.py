@@ -1,4 +1,4 @@
-"""BatchSlots is host memory for batches, allocated once; a slot is reused when no tensor refers to it any more."""
+"""BatchSlots is host memory for batches, allocated once and used again; how much of it an engine takes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.make.layout import BatchLayout, Slot
 from penstock.loaders.run.engine.work_items import Produced, batch_row
+from penstock.loaders.run.workers.needs import Needs
 from penstock.loaders.system.machine import ensure_memory
 from penstock.loaders.system.recycled_memory import Recycler
 from penstock.loaders.system.shared_memory import SharedArray
@@ -23,6 +24,7 @@ from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.plan.crops import BatchPlan
 
 _PORTABLE = 1  # cudaHostRegisterPortable: every device of this process may read it
+_LEAST_ROWS = 16  # of a part: each costs Python about 0.3 ms, which threads spend one at a time
 SPARE_SLOTS = 3  # the batch in use, the one on its way to the device, the one just received; or two copied by a GPU
 
 
@@ -129,6 +131,44 @@ def _view_images(memory: torch.Tensor, layout: BatchLayout) -> torch.Tensor | tu
     parts = layout.parts_in(memory)[: layout.num_views]
     views = tuple(part.view(about.torch_dtype).view(-1, *about.shape) for about, part in parts)
     return views[0] if len(views) == 1 else views
+
+
+def share_batches(workers: int, prefetch: int, batch_size: int) -> tuple[int, int]:
+    """Return in how many parts threads share a batch, and how many batches they have under way.
+
+    All threads work on one batch where that has rows enough, so that the first one is soon there, and few are locked.
+    """
+    parts = max(1, min(workers, batch_size // _LEAST_ROWS))
+    return parts, (-(-workers // parts) + max(1, prefetch - 1) if workers else 1)
+
+
+def thread_needs(ahead: int, layout: BatchLayout, library_bytes: int = 0) -> Needs:
+    """Return the needs of an engine of threads that has `ahead` batches of `layout` under way.
+
+    library_bytes: what a library that it drives takes by itself.
+    """
+    return Needs(slot_bytes(ahead, layout), library_bytes, descriptors=16)
+
+
+def crops_bytes(layout: BatchLayout, workers: int, parts: int = 1) -> int:
+    """Return the bytes of the crops that `workers` keep before transforms, each of one of `parts` of a batch."""
+    rows = -(-layout.batch_size // parts)
+    return max(1, workers) * rows * sum(part.row_bytes for part in layout.crops)
+
+
+def consumer_bytes(layout: BatchLayout, dtype: torch.dtype, device: str) -> int:
+    """Return host bytes needed in addition to the slots: two batches of `dtype` on a CPU, none for uint8.
+
+    A GPU copies out of the slots, whose pinned memory is counted already.
+    """
+    values = layout.batch_size * sum(part.row_bytes for part in layout.images)
+    return 0 if dtype == torch.uint8 or torch.device(device).type != "cpu" else 2 * values * dtype.itemsize
+
+
+def slot_bytes(ahead: int, layout: BatchLayout) -> int:
+    """Return the bytes of the slots of an engine that has `ahead` batches of `layout` under way."""
+    row_bytes = batch_row(layout.num_views).itemsize
+    return (ahead + SPARE_SLOTS) * (layout.num_bytes + layout.batch_size * row_bytes)
 
 
 def page_lock(memory: npt.NDArray[Any], device: str) -> bool:

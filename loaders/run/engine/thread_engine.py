@@ -22,12 +22,11 @@ from penstock.loaders.run.engine.batch_maker import BatchMaker
 from penstock.loaders.run.engine.batch_queue import BatchQueue, make_batches
 from penstock.loaders.run.engine.engine_states import EngineStates
 from penstock.loaders.run.engine.options import WorkerOptions
-from penstock.loaders.run.engine.slot_needs import crops_bytes, share_batches, thread_needs
+from penstock.loaders.run.engine.slots import crops_bytes, share_batches, thread_needs
 from penstock.loaders.run.engine.work_items import Produced, WorkItem
 from penstock.loaders.run.workers.launch import deferred_signals
 from penstock.loaders.run.workers.needs import ensure
-from penstock.loaders.run.workers.watchdog import POLL_S, Watchdog
-from penstock.loaders.run.workers.worker_progress import BUSY, SAMPLE, SINCE_NS
+from penstock.loaders.run.workers.worker_progress import BUSY, POLL_S, SAMPLE, SINCE_NS, Watchdog
 from penstock.pipelines.errors import LoaderError
 
 Taken = TypeVar("Taken")

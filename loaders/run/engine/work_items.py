@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from penstock.loaders.make.batch_planner import Augments
+from penstock.loaders.make.engine_contract import Placed
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import BadSample
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.ragged import join_rows
+from penstock.pipelines.sample.dali_graph import CropTask
 
 
 def batch_row(num_views: int = 1) -> np.dtype[np.void]:
@@ -78,10 +79,10 @@ class Produced(NamedTuple):
     trace: str = ""
     bad: tuple[BadSample, ...] = ()
     produce_s: float = 0.0
-    tasks: tuple[tuple[int, Any], ...] = ()
+    tasks: tuple[tuple[int, CropTask], ...] = ()
     read_s: float = 0.0
     repaired: tuple[BadSample, ...] = ()
-    moved: tuple[Mapping[str, Any] | None, ...] = ()
+    moved: tuple[Placed | None, ...] = ()
     augments: Augments = (None,)
 
 
@@ -100,7 +101,7 @@ def join_parts(parts: list[Produced]) -> Produced:
     )
 
 
-def _join_moved(parts: tuple[Mapping[str, object] | None, ...]) -> dict[str, object] | None:
+def _join_moved(parts: tuple[Placed | None, ...]) -> Placed | None:
     """Return what was moved of one view in all parts of a batch."""
     if parts[0] is None:
         return None

@@ -65,18 +65,18 @@ class _PinnedSlot:
         busy_until: event after the last work that reads this slot; None before the first.
     """
 
-    def __init__(self, copies: CopyEngine, batch: HostBatch) -> None:
+    def __init__(self, copies: CopyEngine) -> None:
         self._copies = copies
         self._pinned: Views = ()
         self.images: Views = ()
-        self.labels = map_targets(copies.pinned, map_targets(torch.from_numpy, batch.labels))
+        self.labels: Any = {}
         self.busy_until: torch.cuda.Event | None = None
 
     def fill(self, batch: HostBatch) -> None:
         """Take `batch` in; what was there is gone already."""
         labels = map_targets(torch.from_numpy, batch.labels)
         if [part.shape for part in tensors_in(self.labels)] != [part.shape for part in tensors_in(labels)]:
-            self.labels = map_targets(self._copies.pinned, labels)  # the batch size has changed
+            self.labels = map_targets(self._copies.pinned, labels)  # the first ones, or the batch size has changed
         for pinned, own in zip(tensors_in(self.labels), tensors_in(labels), strict=True):
             pinned.copy_(own)
         views = _views(batch.images)
@@ -254,7 +254,7 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
     def _send(self, batch: HostBatch, copies: CopyEngine) -> tuple[DeviceBatch, torch.cuda.Event]:
         plans = batch.augments
         if len(self._slots) <= self._ahead:
-            self._slots.append(_PinnedSlot(copies, batch))
+            self._slots.append(_PinnedSlot(copies))
         else:
             self._slots.rotate(-1)
         slot = self._slots[-1]

@@ -38,7 +38,7 @@ def watch_connection(link: Any, poll_s: float, stalled: Callable[[], None]) -> N
     link._recv = receive
 
 
-def watched_get(results: Any, poll_s: float, stalled: Stalled) -> Callable[[], Any]:
+def watched_get(results: Any, poll_s: float, stalled: Stalled) -> Callable[[], object]:
     """Return a function that receives the next message of the queue `results`, for the queue's only reader.
 
     It calls `stalled`, which may raise, every `poll_s` in which nothing of the message comes. The message's bytes are
@@ -52,7 +52,7 @@ def watched_get(results: Any, poll_s: float, stalled: Stalled) -> Callable[[], A
     reader, taken = results._reader, results._sem.release
     watch_connection(reader, poll_s, functools.partial(stalled, None))
 
-    def get() -> Any:
+    def get() -> object:
         message = io.BytesIO(reader.recv_bytes())
         taken()
         _this_thread.waits = poll_s, stalled
@@ -64,7 +64,7 @@ def watched_get(results: Any, poll_s: float, stalled: Stalled) -> Callable[[], A
 class _Descriptor(resource_sharer.DupFd):
     """A descriptor that another process shares, and that is waited for as a message is."""
 
-    _id: tuple[Any, int]  # set by multiprocessing: the address of the other process's thread, and a number
+    _id: tuple[object, int]  # set by multiprocessing: the address of the other process's thread, and a number
 
     def detach(self) -> int:
         """Return a descriptor of this process's own."""
@@ -84,7 +84,7 @@ class _Descriptor(resource_sharer.DupFd):
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         found = super().find_class(module, name)
         return _Descriptor if found is resource_sharer.DupFd else found
 

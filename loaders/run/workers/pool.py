@@ -15,8 +15,15 @@ from penstock.loaders.run.workers.failures import death_error, exception_error, 
 from penstock.loaders.run.workers.leftovers import sweep
 from penstock.loaders.run.workers.needs import ensure_children
 from penstock.loaders.run.workers.watch import start_workers
-from penstock.loaders.run.workers.watchdog import DEFAULT_WATCHDOG_S, Watchdog
-from penstock.loaders.run.workers.worker_progress import MADE, PID, SAMPLE, WorkerProgress, WorkerTraceback
+from penstock.loaders.run.workers.worker_progress import (
+    DEFAULT_WATCHDOG_S,
+    MADE,
+    PID,
+    SAMPLE,
+    Watchdog,
+    WorkerProgress,
+    WorkerTraceback,
+)
 from penstock.loaders.run.workers.worker_setup import OUTLASTED
 from penstock.loaders.system.machine import ensure_descriptors
 from penstock.pipelines.errors import LoaderError

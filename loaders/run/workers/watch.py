@@ -25,7 +25,7 @@ from penstock.loaders.run.workers.failures import SERVER_LOST, describe_exit, is
 from penstock.loaders.run.workers.launch import deferred_signals, hidden_main, hides_main, start_error, worker_context
 from penstock.loaders.run.workers.leftovers import named_semaphores, sweep
 from penstock.loaders.run.workers.messages import watched_get
-from penstock.loaders.run.workers.watchdog import POLL_S
+from penstock.loaders.run.workers.worker_progress import POLL_S
 from penstock.loaders.run.workers.worker_setup import start_worker
 from penstock.loaders.system.machine import oom_kills
 from penstock.loaders.system.signal_safe import make_signal_safe
@@ -117,7 +117,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         if connection.wait([worker.sentinel for worker in self._workers], timeout=0):
             self._raise_if_dead(None)
 
-    def _try_get_data(self, timeout: float = POLL_S) -> tuple[bool, Any]:
+    def _try_get_data(self, timeout: float = POLL_S) -> tuple[bool, object]:
         results: Any = self._worker_result_queue
         incoming = None if self._pin_memory else results._reader
         deadline = time.monotonic() + timeout

@@ -1,15 +1,27 @@
-"""WorkerProgress is a table of what each worker is doing, which all processes see."""
+"""What each worker is doing, in a table that all processes see, and how long it has made no progress."""
 
 from __future__ import annotations
+
+import math
+import time
 
 import numpy as np
 
 from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.messages.checked import checked_number
 from penstock.pipelines.native.rows import Progress
 
 # Columns of the table: the current or latest sample, the time at which it was begun (monotonic, nanoseconds), number of
 # finished work items (made, refused or stale), process id, 1 while the worker makes a batch.
 SAMPLE, SINCE_NS, MADE, PID, BUSY = range(5)
+POLL_S = 0.5  # between two looks at workers that are waited for
+DEFAULT_WATCHDOG_S = 300.0
+
+
+def check_watchdog(limit_s: float) -> None:
+    """Raise ValueError for a limit that is no number of seconds above 0; infinity is one, and means no limit."""
+    if limit_s != math.inf:
+        checked_number("watchdog_s", limit_s, above=0)
 
 
 class WorkerTraceback(Exception):
@@ -58,3 +70,35 @@ class WorkerProgress:
         """Release the shared memory."""
         if self._shared:
             self._shared.close()
+
+
+class Watchdog:
+    """Add up the time in which a worker's progress has not changed, over looks that follow each other.
+
+    Each look adds at most two polls: after Ctrl-Z and `fg` the clock has moved on, but the workers were stopped with
+    the program.
+
+    Attributes:
+        limit_s: seconds without progress after which a worker is given up.
+        silent_s: seconds without progress so far.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.silent_s = 0.0
+        self._progress: bytes | None = None
+        self._looked_s = time.monotonic()
+
+    def restart(self) -> None:
+        """Forget what was seen, because something was heard from the workers."""
+        self.silent_s, self._progress, self._looked_s = 0.0, None, time.monotonic()
+
+    def has_expired(self, progress: bytes) -> bool:
+        """Look at `progress`, any bytes that change with it, and say whether it has stood still for too long."""
+        now = time.monotonic()
+        if progress != self._progress:
+            self._progress, self.silent_s = progress, 0.0
+        else:
+            self.silent_s += min(now - self._looked_s, 2 * POLL_S)
+        self._looked_s = now
+        return self.silent_s >= self.limit_s

@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
-from types import FrameType
 
 import torch
 
@@ -53,13 +52,9 @@ def _outlast_signals() -> None:
     """
     for number in OUTLASTED:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _do_nothing)
+            signal.signal(number, lambda *_: None)
             signal.siginterrupt(number, False)  # a read in a library goes on
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_JOBS)  # fork_server_preload blocks them
-
-
-def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Handle a signal by going on."""
 
 
 def _end_with_parent() -> None:

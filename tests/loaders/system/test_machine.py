@@ -10,7 +10,7 @@ import torch
 
 from penstock.loaders.run.engine.options import WorkerOptions
 from penstock.loaders.system import machine
-from penstock.loaders.system.machine import ControlGroup, control_groups
+from penstock.loaders.system.machine import control_groups
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -31,8 +31,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_all_groups_above_are_found_in_both_versions(root: Path) -> None:
     machine.CGROUP_OF_SELF.write_text("4:cpu,cpuacct:/job/step\n3:memory:/elsewhere\n0::/slice/job\n")
     assert list(control_groups("cpu")) == [
-        *(ControlGroup(root / "cpu" / part, False) for part in ("job/step", "job", ".")),
-        *(ControlGroup(root / part, True) for part in ("slice/job", "slice", ".")),
+        *((root / "cpu" / part, False) for part in ("job/step", "job", ".")),
+        *((root / part, True) for part in ("slice/job", "slice", ".")),
     ]
     write(root / "slice", {"job/cpu.max": "max 100000", "cpu.max": "150000 100000"})
     write(root / "cpu/job", {"cpu.cfs_quota_us": "120000", "cpu.cfs_period_us": "100000"})

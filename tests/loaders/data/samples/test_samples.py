@@ -17,7 +17,7 @@ from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import FOLDER_RULES, ContainerTable, SamplesWriter
 from penstock.loaders.data.samples.version import Container, Version
 from penstock.loaders.system import saved_columns
-from penstock.loaders.system.column_file import DIGEST_BYTES, DamagedIndexError
+from penstock.loaders.system.saved_columns import DIGEST_BYTES, DamagedIndexError
 
 ROOT = b"/data/\xff odd\nroot"
 

@@ -13,12 +13,12 @@ from make_planner import make_planner
 from photo_folder import write_folder
 
 from penstock.loaders import create_loader
-from penstock.loaders.make.sizes.patch_budget import PatchBudget
+from penstock.loaders.make.sizes.size_schedule import PatchBudget
 from penstock.loaders.order.cursor import Cursor
-from penstock.loaders.run.engine import slot_needs
+from penstock.loaders.run.engine import slots
 from penstock.loaders.run.engine.batch_queue import BatchQueue
 from penstock.loaders.run.engine.options import WorkerOptions
-from penstock.loaders.run.engine.slot_needs import share_batches, slot_bytes
+from penstock.loaders.run.engine.slots import share_batches, slot_bytes
 from penstock.loaders.run.engine.thread_engine import ThreadEngine
 from penstock.loaders.run.engine.work_items import Produced, WorkItem
 from penstock.pipelines import imagenet_train
@@ -29,7 +29,7 @@ BATCH = {"batch_size": 8}
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slot_needs, "_LEAST_ROWS", 2)
+    monkeypatch.setattr(slots, "_LEAST_ROWS", 2)
 
 
 def add_noise(image: Any, generator: np.random.Generator) -> Any:
