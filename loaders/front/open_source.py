@@ -26,7 +26,7 @@ from penstock.loaders.data.labels.labelled import are_targets, label_source, nam
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import is_file, without_query
 from penstock.loaders.data.remote.pinned_urls import pin_url
-from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS, check_remote
+from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS, check_reading
 from penstock.loaders.data.remote.url_patterns import expand_url, is_url_pattern
 from penstock.loaders.data.remote.whole_files import copy_urls, copy_whole
 from penstock.loaders.data.sources.contract import Reopening, Source
@@ -79,7 +79,7 @@ def _is_any(*_: object) -> bool:
 
 
 def _open_caches(paths: list[bytes], *, any_owner: bool = False, **remote_options: Any) -> Source:
-    here = copy_urls(paths, check_remote(paths, **remote_options))
+    here = copy_urls(paths, check_reading(paths, **remote_options))
     caches = [open_cache(path, any_owner=any_owner) for path in here]
     if len(caches) > 1 and any(about.shard[1] > 1 for cache in caches for about in cache.about):
         raise ValueError("shards are not one source each: pass the folder of their set")
@@ -100,8 +100,7 @@ def _has_manifest(url: bytes) -> bool:
 
 def _open_cache_url(url: bytes, **remote_options: Any) -> Source:
     """Copy the set of cache shards below a URL, and open the copy."""
-    remote = check_remote([url], **remote_options)
-    assert remote is not None
+    remote = check_reading([url], **remote_options)
     folder = os.path.dirname(copy_whole(url + b"/" + MANIFEST, remote))
     for path in shard_paths(folder):
         copy_whole(url + b"/" + os.path.basename(path), remote, folder)

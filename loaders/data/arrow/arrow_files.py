@@ -18,14 +18,14 @@ from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.data.arrow.arrow_package import Schema, arrow_errors, import_pyarrow
 from penstock.loaders.data.arrow.arrow_values import locate_values
 from penstock.loaders.data.arrow.image_rows import ImageRows, check_order, no_rows_error
-from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
+from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.stored_labels import Labels
 from penstock.loaders.data.remote.open_samples import load_or_make
 from penstock.loaders.data.remote.path_or_url import folder_of
-from penstock.loaders.data.remote.remote_source import check_remote
+from penstock.loaders.data.remote.remote_source import check_reading
 from penstock.loaders.data.remote.whole_files import copy_urls
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import Container
@@ -189,8 +189,7 @@ def open_arrow_files(
     label: Label = AUTO,
     classes: object = None,
     missing_labels: str = RAISE,
-    max_file_bytes: int = MAX_FILE_BYTES,
-    **remote_options: Any,
+    **reading: Any,
 ) -> Source:
     """Open Arrow files as one source, in the order of `paths`; samples are the rows, file by file.
 
@@ -198,14 +197,15 @@ def open_arrow_files(
     Face's struct of bytes and path, or paths of files (relative ones to the folder of the Arrow file). label: the
     column of class numbers or names, of floats, or of lists of numbers or classes, which are served as float32; text as
     open_tables reads it; a list, or a dict by name, of several columns; None for images of one class. classes,
-    missing_labels: as of open_tables. remote_options: REMOTE_OPTIONS, as RemoteOptions holds them. Rows without an
+    missing_labels: as of open_tables. reading: fields of RemoteOptions. Rows without an
     image are left out with a warning. Raises ValueError for columns, LoaderError.
     """
     chosen: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
-    here = copy_urls(paths, check_remote(paths, max_file_bytes, **remote_options))
+    options = check_reading(paths, **reading)
+    here = copy_urls(paths, options)
     files = ArrowFiles(paths=tuple(map(os.path.abspath, here)), **chosen)
-    options = {**chosen, "max_file_bytes": max_file_bytes, **remote_options}
-    return open_described(files, functools.partial(open_arrow_files, paths, **options), max_file_bytes)
+    reopen = functools.partial(open_arrow_files, paths, **chosen, **reading)
+    return open_described(files, reopen, options.max_file_bytes)
 
 
 def open_described(files: ArrowFiles, reopen: Callable[[], Source], max_file_bytes: int) -> Source:

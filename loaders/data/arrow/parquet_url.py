@@ -20,13 +20,8 @@ from penstock.loaders.data.arrow.group_cache import GroupCache
 from penstock.loaders.data.arrow.parquet_source import ParquetSource
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.remote.fetcher import MAX_REQUEST_BYTES, Range, forgetting
-from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, warn_of_no_version
-from penstock.loaders.data.remote.remote_source import (
-    REMOTE_OPTIONS,
-    RemoteOptions,
-    Request,
-    check_remote,
-)
+from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, is_url, warn_of_no_version
+from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS, RemoteOptions, Request, check_reading
 from penstock.loaders.data.remote.whole_files import copy_whole
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.data.sources.contract import Reopening, Source
@@ -185,6 +180,7 @@ def _split(start: int, count: int) -> list[tuple[int, int]]:
 def open_parquet(paths: list[bytes], **options: Any) -> Source:
     """Open Parquet files, or URLs, as one source: `options` of ParquetSource, and of URLs REMOTE_OPTIONS."""
     of_remote = {name: options.pop(name) for name in REMOTE_OPTIONS if name in options}
-    remote = check_remote(paths, **of_remote)
-    images = ParquetSource(paths, **options) if remote is None else UrlParquetSource(paths, remote=remote, **options)
+    remote = check_reading(paths, **of_remote)
+    are_urls = is_url(paths[0])
+    images = UrlParquetSource(paths, remote=remote, **options) if are_urls else ParquetSource(paths, **options)
     return serve_labels(images, images.label_index, has_list=options.get("classes") is not None)

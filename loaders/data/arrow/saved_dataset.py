@@ -9,10 +9,9 @@ from typing import Any
 
 from penstock.loaders.data.arrow.arrow_columns import AUTO, Label
 from penstock.loaders.data.arrow.arrow_files import ArrowFiles, open_described
-from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES
 from penstock.loaders.data.labels.label_rows import RAISE
 from penstock.loaders.data.remote.path_or_url import absolute, is_file, read_whole
-from penstock.loaders.data.remote.remote_source import check_remote
+from penstock.loaders.data.remote.remote_source import check_reading
 from penstock.loaders.data.remote.whole_files import copy_urls
 from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines.errors import LoaderError, printable
@@ -36,8 +35,7 @@ def open_saved_dataset(
     label: Label = AUTO,
     classes: object = None,
     missing_labels: str = RAISE,
-    max_file_bytes: int = MAX_FILE_BYTES,
-    **remote_options: Any,
+    **reading: Any,
 ) -> Source:
     """Open such a folder; samples are numbered as `datasets.load_from_disk` numbers rows.
 
@@ -47,8 +45,7 @@ def open_saved_dataset(
     """
     path = absolute(path)
     chosen: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
-    options = {**chosen, "max_file_bytes": max_file_bytes, **remote_options}
-    reopen = functools.partial(open_saved_dataset, path, split=split, **options)
+    reopen = functools.partial(open_saved_dataset, path, split=split, **chosen, **reading)
     folder = _find_split(path, split)
     state, info = _read_object(os.path.join(folder, STATE)), read_whole(os.path.join(folder, INFO))
     if split is not None and folder == path and state.get("_split") != split:
@@ -57,9 +54,10 @@ def open_saved_dataset(
     paths, indices = _names(state.get("_data_files"), folder), _names(indices, folder)
     if not paths:
         raise LoaderError("E-NODATA", "the saved data set has no files", path=folder)
-    here = copy_urls([*paths, *indices], check_remote(paths, max_file_bytes, **remote_options))
+    options = check_reading(paths, **reading)
+    here = copy_urls([*paths, *indices], options)
     files = ArrowFiles(paths=tuple(here[: len(paths)]), **chosen, info=info, indices=tuple(here[len(paths) :]))
-    return open_described(files, reopen, max_file_bytes)
+    return open_described(files, reopen, options.max_file_bytes)
 
 
 def _find_split(path: bytes, split: str | None) -> bytes:

@@ -36,13 +36,9 @@ def load_or_make(
 
 
 def serve_samples(
-    samples: Samples,
-    remote: RemoteOptions | None,
-    max_file_bytes: int,
-    reopen: Callable[..., IndexedSource] | None = None,
-    **about: Any,
+    samples: Samples, options: RemoteOptions, reopen: Callable[..., IndexedSource] | None = None, **about: Any
 ) -> IndexedSource:
-    """Serve samples in files, or by URL with the options `remote`; `about` as of IndexedSource."""
-    if remote is None:
-        return IndexedSource(samples, max_file_bytes, reopen, **about)
-    return RemoteSource(samples, remote, reopen, **about)
+    """Serve samples in files, or by URL; `about` as of IndexedSource."""
+    if samples.are_objects:
+        return RemoteSource(samples, options, reopen, **about)
+    return IndexedSource(samples, options.max_file_bytes, reopen, **about)

@@ -29,7 +29,7 @@ from penstock.pipelines.native.rows import ENCODED, NO_NAMES, STORED, Names, Row
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteOptions:
-    """Say how remote data is fetched.
+    """Say how data is read, and how remote data is fetched.
 
     Attributes:
         requests: requests under way at a time, per process.
@@ -69,23 +69,19 @@ class Request(NamedTuple):
 REMOTE_OPTIONS = ("requests", "bytes_ahead", "local_cache", "local_bytes")  # that create_loader hands on
 
 
-def check_remote(
-    paths: Collection[bytes], max_file_bytes: int = MAX_FILE_BYTES, **remote_options: Any
-) -> RemoteOptions | None:
-    """Return the options of a source whose containers are URLs; None for one of files.
+def check_reading(paths: Collection[bytes], **reading: Any) -> RemoteOptions:
+    """Return how containers are read, files or URLs; `reading` are fields of RemoteOptions.
 
-    remote_options: REMOTE_OPTIONS; None stands for an option that was not given. Raises ValueError, TypeError.
+    None stands for one of REMOTE_OPTIONS that was not given. Raises ValueError for these next to files, TypeError.
     """
-    given = {name: value for name, value in remote_options.items() if value is not None or name not in REMOTE_OPTIONS}
-    options = RemoteOptions(max_file_bytes=max_file_bytes, **given)
+    given = {name: value for name, value in reading.items() if value is not None or name not in REMOTE_OPTIONS}
+    options = RemoteOptions(**given)
     num_urls = sum(map(is_url, paths))
     if num_urls not in (0, len(paths)):
         raise ValueError(f"either all paths must be URLs or none, got {num_urls:,} of {len(paths):,}")
-    if num_urls:
-        return options
-    if given:
-        raise ValueError(f"only data by URL takes {', '.join(given)}")
-    return None
+    if not num_urls and (unsuited := [name for name in given if name in REMOTE_OPTIONS]):
+        raise ValueError(f"only data by URL takes {', '.join(unsuited)}")
+    return options
 
 
 def _name_copy(samples: Samples) -> bytes:

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from filelock import FileLock
 
-from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, warn_of_no_version
+from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, is_url, warn_of_no_version
 from penstock.loaders.data.remote.remote_source import RemoteOptions
 from penstock.loaders.system.durable_file import make_private_folder, replace_file, write_all
 from penstock.loaders.system.progress_bar import SHOW_AFTER_S, ProgressBar
@@ -20,9 +20,9 @@ _PART_BYTES = 8 << 20
 _one_at_a_time = Lock()  # each object is fetched in as many requests as there may be
 
 
-def copy_urls(paths: list[bytes], options: RemoteOptions | None) -> list[bytes]:
-    """Return the paths of local copies of URLs; without `options` the paths as they are. Raises as copy_whole."""
-    if options is None:
+def copy_urls(paths: list[bytes], options: RemoteOptions) -> list[bytes]:
+    """Return the paths of local copies of URLs; paths of files as they are. Raises as copy_whole."""
+    if not is_url(paths[0]):
         return paths
     _cache_folder(paths[0], options)
     with ThreadPoolExecutor(options.requests) as pool:

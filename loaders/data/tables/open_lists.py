@@ -19,7 +19,7 @@ from penstock.loaders.data.labels.row_errors import RowOrigin
 from penstock.loaders.data.labels.stored_labels import save_with_labels
 from penstock.loaders.data.remote.object_stats import NONE_LISTED, Listed
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, without_query
-from penstock.loaders.data.remote.remote_source import RemoteOptions, check_remote
+from penstock.loaders.data.remote.remote_source import RemoteOptions, check_reading
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.tables.list_index import index_list
@@ -53,7 +53,7 @@ def open_list(
     A tuple of two lists of paths and names is a pair, a list of two a list of rows. Paths are of files, or URLs of one
     protocol. A label is a class number or name, a float, a list of numbers, a set or list of class names, or a dict of
     such labels by name. `root` is the folder or URL to which relative paths belong, unless given the working directory.
-    missing_labels: as of open_tables. `options`: max_file_bytes, and of URLs REMOTE_OPTIONS. Raises LoaderError as
+    missing_labels: as of open_tables. `options`: fields of RemoteOptions. Raises LoaderError as
     open_tables, ValueError.
     """
     form, packer = _form(spec), RowPacker(classes, missing_labels=missing_labels)
@@ -159,9 +159,8 @@ def _open_rows(
     *,
     are_names: bool = False,
     packer: RowPacker | None = None,
-    max_file_bytes: int = MAX_FILE_BYTES,
     listed: Listed = NONE_LISTED,
-    **remote_options: Any,
+    **reading: Any,
 ) -> Source:
     base = None if root is None else as_root(root)
     if packer is None:
@@ -169,19 +168,19 @@ def _open_rows(
     packer.begin(RowOrigin(), base)
     for number, (path, label) in enumerate(rows, start=1):
         packer.add(path, label, number)
-    remote = check_remote(packer.folders, max_file_bytes, **remote_options)
+    options = check_reading(packer.folders, **reading)
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
         samples, labels = save_with_labels(None, *index_list(packer, bar, listed))
-    images = _serve(samples, remote, max_file_bytes, base)
+    images = _serve(samples, options, base)
     warn_of_left_out(images.skipped, {}, "the list")
     return serve_labels(images, labels, has_list=classes is not None or are_names)
 
 
-def _serve(samples: Samples, remote: RemoteOptions | None, max_file_bytes: int, base: bytes | None) -> IndexedSource:
+def _serve(samples: Samples, options: RemoteOptions, base: bytes | None) -> IndexedSource:
     def reopen(rescan: bool) -> IndexedSource:
-        return _serve(_looked_up_again(samples), remote, max_file_bytes, base)
+        return _serve(_looked_up_again(samples), options, base)
 
-    return serve_list(samples, remote, max_file_bytes, reopen, base, is_listed=False)
+    return serve_list(samples, options, reopen, base, is_listed=False)
 
 
 def _looked_up_again(samples: Samples) -> Samples:

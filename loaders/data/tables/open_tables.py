@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from penstock.loaders.data.files.folder_scan import SETTLING_NS
-from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
+from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
 from penstock.loaders.data.files.path_patterns import AnyPath
 from penstock.loaders.data.labels.label_rows import RAISE
@@ -22,7 +22,7 @@ from penstock.loaders.data.labels.stored_labels import Labels
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.open_samples import load_or_make, serve_samples
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, without_key
-from penstock.loaders.data.remote.remote_source import RemoteOptions, check_remote
+from penstock.loaders.data.remote.remote_source import RemoteOptions, check_reading
 from penstock.loaders.data.samples.columns import SavedColumns
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
@@ -48,9 +48,8 @@ def open_tables(
     root: AnyPath | None = None,
     classes: Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]] | None = None,
     missing_labels: str = RAISE,
-    max_file_bytes: int = MAX_FILE_BYTES,
     rescan: bool = False,
-    **remote_options: Any,
+    **reading: Any,
 ) -> Source:
     """Open tables as one source, whose images are the rows in their order.
 
@@ -68,24 +67,23 @@ def open_tables(
         root: folder or URL to which relative paths belong; the default is that of the table.
         classes: names of the classes, or the order of labels that are names; of several labels a dict of them.
         missing_labels: "raise" for rows without a label (empty, null, NaN, class number -1), or "leave_out".
-        max_file_bytes: a larger file is refused before it is read.
         rescan: whether to read tables and files again in any case.
-        remote_options: of images by URL, REMOTE_OPTIONS as RemoteOptions holds them.
+        reading: fields of RemoteOptions.
 
     Raises LoaderError: E-NODATA without rows or files, E-FORMAT for rows that cannot be used, E-DEPENDENCY; ValueError
     for columns that do not exist.
     """
-    chosen, options = (image, label, classes, missing_labels), {"max_file_bytes": max_file_bytes, **remote_options}
+    chosen = (image, label, classes, missing_labels)
     base = None if root is None else as_root(root)
-    images, labels = _open_images(list(map(absolute, paths)), base, chosen, options, checked_bool("rescan", rescan))
+    images, labels = _open_images(list(map(absolute, paths)), base, chosen, reading, checked_bool("rescan", rescan))
     warn_of_left_out(images.skipped, {}, printable(paths[0]))
     return serve_labels(images, labels, has_list=classes is not None)
 
 
 def _open_images(
-    paths: list[bytes], base: bytes | None, chosen: tuple[Any, Any, Any, str], options: dict[str, Any], rescan: bool
+    paths: list[bytes], base: bytes | None, chosen: tuple[Any, Any, Any, str], reading: dict[str, Any], rescan: bool
 ) -> tuple[IndexedSource, SavedColumns | None]:
-    """Open the images of tables, and the labels that are not class numbers; options: of images by URL, and a limit."""
+    """Open the images of tables, and the labels that are not class numbers."""
     made_by, settled = _describe_tables(paths)
     name = _name_index(paths, base, chosen)
     image, label, classes, missing_labels = chosen
@@ -98,18 +96,17 @@ def _open_images(
             return index_list(packer, bar)
 
     samples, labels = load_or_make(name if settled else None, made_by, make, rescan=rescan)
-    remote = check_remote([samples.root], **options)
+    options = check_reading([samples.root], **reading)
 
     def reopen(rescan: bool) -> IndexedSource:
-        return _open_images(paths, base, chosen, options, rescan)[0]
+        return _open_images(paths, base, chosen, reading, rescan)[0]
 
-    return serve_list(samples, remote, options["max_file_bytes"], reopen, base or folder_of(paths[0])), labels
+    return serve_list(samples, options, reopen, base or folder_of(paths[0])), labels
 
 
 def serve_list(
     samples: Samples,
-    remote: RemoteOptions | None,
-    max_file_bytes: int,
+    options: RemoteOptions,
     reopen: Callable[..., IndexedSource],
     base: bytes | None,
     *,
@@ -120,7 +117,7 @@ def serve_list(
     A file may be in several rows. A missing file stays in the list, and reading it raises E-MISSING.
     """
     about: dict[str, Any] = {"base": base and without_key(base), "one_class": "rows without labels count as one class"}
-    source = serve_samples(samples, remote, max_file_bytes, reopen, is_listed=is_listed, **about)
+    source = serve_samples(samples, options, reopen, is_listed=is_listed, **about)
     missing = np.flatnonzero(samples.versions == MISSING.number)
     if len(missing):
         first = printable(source.path(int(missing[0])))

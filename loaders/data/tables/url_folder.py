@@ -6,22 +6,22 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from penstock.loaders.data.files.folder_scan import ClassFolders, Subfolder, is_walked, refuse_empty_classes
-from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
+from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.left_out import HIDDEN, explain_name, is_image_name, warn_of_left_out, warn_of_parts
 from penstock.loaders.data.remote.object_stats import REMOTE_THREADS
 from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject
-from penstock.loaders.data.remote.remote_source import check_remote
+from penstock.loaders.data.remote.remote_source import check_reading
 from penstock.loaders.data.samples.samples_writer import ContainerTable
 from penstock.loaders.data.tables.open_tables import serve_list
 from penstock.pipelines.errors import printable
 
 
-def open_url_folder(url: bytes, *, max_file_bytes: int = MAX_FILE_BYTES, **remote_options: Any) -> IndexedSource:
+def open_url_folder(url: bytes, **reading: Any) -> IndexedSource:
     """Open the class folders, or the images, below a URL; the storage must be able to list them.
 
-    remote_options: REMOTE_OPTIONS, as RemoteOptions holds them. Raises LoaderError E-NODATA, E-EMPTYCLASS.
+    reading: fields of RemoteOptions. Raises LoaderError E-NODATA, E-EMPTYCLASS.
     """
-    remote = check_remote([url], max_file_bytes, **remote_options)
+    options = check_reading([url], **reading)
     root = url.rstrip(b"/")
     samples = UrlFolderScan(root).writer.save()
     warn_of_left_out(samples.header.skipped, samples.header.examples, printable(root))
@@ -29,9 +29,9 @@ def open_url_folder(url: bytes, *, max_file_bytes: int = MAX_FILE_BYTES, **remot
     refuse_empty_classes(samples, fix="remove the class folder that holds no image")
 
     def reopen(rescan: bool) -> IndexedSource:
-        return open_url_folder(url, max_file_bytes=max_file_bytes, **remote_options)
+        return open_url_folder(url, **reading)
 
-    return serve_list(samples, remote, max_file_bytes, reopen, root)
+    return serve_list(samples, options, reopen, root)
 
 
 class UrlFolderScan(ClassFolders):

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from penstock.loaders.data.files.folder_scan import root_error
-from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, explain_name, warn_of_left_out, warn_of_parts
 from penstock.loaders.data.labels.choose_columns import split_floats
 from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
@@ -16,10 +15,8 @@ from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.open_samples import load_or_make, serve_samples
-from penstock.loaders.data.remote.remote_source import (
-    REMOTE_OPTIONS,
-    check_remote,
-)
+from penstock.loaders.data.remote.path_or_url import absolute
+from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS, check_reading
 from penstock.loaders.data.remote.url_patterns import refuse_http
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import LeftOut
@@ -58,8 +55,7 @@ def open_tars(
     classes: Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]] | None = None,
     missing_labels: str = RAISE,
     rescan: bool = False,
-    max_file_bytes: int = MAX_FILE_BYTES,
-    **remote_options: Any,
+    **reading: Any,
 ) -> Source:
     """Open tar files as one source: the samples of the first tar, in the order of its members, then of the next.
 
@@ -83,26 +79,24 @@ def open_tars(
         missing_labels: "raise" for samples without a label (an absent or empty member, null, NaN, class number -1), or
             "leave_out".
         rescan: make the index again.
-        max_file_bytes: a larger image is refused before it is read.
-        remote_options: of tars by URL, REMOTE_OPTIONS as RemoteOptions holds them.
+        reading: fields of RemoteOptions.
 
     Raises LoaderError: E-NODATA without samples or for a tar without files, E-FORMAT for another file, members of one
     key and suffix, and a label that is missing or does not fit, E-TRUNC for a tar that was cut off, E-CORRUPT for a
     damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for a table that lacks a sample; ValueError for options.
     """
     settings = _read_settings(image, label, classes, missing_labels)
-    remote = check_remote(paths, max_file_bytes, **remote_options)
-    paths = [path if remote else os.path.abspath(path) for path in paths]
-    name = settings.digest(paths if remote else map(os.path.realpath, paths)).encode() + b".index"
+    reads = check_reading(paths, **reading)
+    paths = list(map(absolute, paths))
+    name = settings.digest(path if is_url(path) else os.path.realpath(path) for path in paths).encode() + b".index"
     make = partial(index_tars, paths, settings)
     samples, labels = load_or_make(name, settings.digest(), make, rescan=checked_bool("rescan", rescan))
     if settings.table is not None and isinstance(label, (str, os.PathLike)):
         label = os.path.abspath(label)
     options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
-    options |= {"max_file_bytes": max_file_bytes, **remote_options}
     _warn_of_content(samples, paths, may_be_parts=label is None and classes is None)
-    reopen = partial(open_tars, paths, **options)
-    images = serve_samples(samples, remote, max_file_bytes, lambda rescan: images_of(reopen(rescan=rescan)))
+    reopen = partial(open_tars, paths, **options, **reading)
+    images = serve_samples(samples, reads, lambda rescan: images_of(reopen(rescan=rescan)))
     return serve_labels(images, labels, has_list=classes is not None)
 
 
