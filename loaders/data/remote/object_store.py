@@ -317,6 +317,15 @@ def _is_folder(name: str, names: Sequence[str]) -> bool:
     return at < len(names) and names[at].startswith(f"{name}/")
 
 
+def has_fsspec() -> bool:
+    """Return whether fsspec, which opens other protocols, can be imported."""
+    try:
+        import fsspec  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 _TIMES = ("mtime", "LastModified", "last_modified", "modified", "modificationTime", "created")
 
 

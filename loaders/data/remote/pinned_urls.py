@@ -6,6 +6,7 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
+from penstock.loaders.data.remote.object_store import has_fsspec
 from penstock.loaders.data.remote.storage_errors import as_loader_error
 
 _REPOSITORY = re.compile(
@@ -26,9 +27,11 @@ def pin_url(url: bytes) -> bytes:
     revision = None if found is None else found["revision"]
     if found is None or (revision is not None and _COMMIT.fullmatch(revision)):
         return url
+    if not has_fsspec():  # opening the URL will say so
+        return url
     try:
         from huggingface_hub import HfApi
-    except ImportError:  # and so fsspec, perhaps: opening the URL will say what is missing
+    except ImportError:  # opening the URL will say what is missing
         return url
     options: dict[str, Any] = {"revision": unquote(revision)} if revision else {}
     try:

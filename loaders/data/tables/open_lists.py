@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice, repeat
+from itertools import count, islice, repeat
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -57,20 +57,19 @@ def open_list(
     open_tables, ValueError.
     """
     form, packer = _form(spec), RowPacker(classes, missing_labels=missing_labels)
-    if form == "rows":
-        return _open_rows(map(_checked_row, spec, range(1, len(spec) + 1)), root, classes, packer=packer, **options)
-    if form == "paths":
-        return _open_rows(zip(spec, repeat(NO_LABEL)), root, classes, packer=packer, **options)
-    paths, labels = spec
-    if isinstance(labels, str):
-        _checked_row(labels, 2)
-    if labels is None:
-        raise ValueError("labels are None: pass the list of paths alone if the images have none")
-    for column in labels.values() if isinstance(labels, Mapping) else [labels]:
-        if len(paths) != len(column):
-            raise ValueError(f"paths and labels must be of equal length, got {len(paths):,} and {len(column):,}")
-    values = labels.tolist() if hasattr(labels, "tolist") else labels
-    return _open_rows(_pair(packer, paths, labels, values), root, classes, packer=packer, **options)
+    if form == "columns":
+        paths, labels = spec
+        if isinstance(labels, str):
+            _checked_row(labels, 2)
+        if labels is None:
+            raise ValueError("labels are None: pass the list of paths alone if the images have none")
+        for column in labels.values() if isinstance(labels, Mapping) else [labels]:
+            if len(paths) != len(column):
+                raise ValueError(f"paths and labels must be of equal length, got {len(paths):,} and {len(column):,}")
+        rows = _pair(packer, paths, labels, labels.tolist() if hasattr(labels, "tolist") else labels)
+    else:
+        rows = map(_checked_row, spec, count(1)) if form == "rows" else zip(spec, repeat(NO_LABEL))
+    return _open_rows(packer, rows, root, has_list=classes is not None, **options)
 
 
 def is_frame(spec: object) -> bool:
@@ -92,7 +91,9 @@ def open_frame(
     packer = RowPacker(classes, missing_labels=missing_labels)
     image, label = choose_columns(list(frame.columns), image, label, "the data frame", packer.labels)
     labels = repeat(NO_LABEL, len(frame[image])) if label is None else map_targets(frame.__getitem__, label)
-    return _open_rows(_pair(packer, frame[image], labels, labels), root, classes, packer=packer, **options)
+    return _open_rows(
+        packer, _pair(packer, frame[image], labels, labels), root, has_list=classes is not None, **options
+    )
 
 
 def _pair(
@@ -125,7 +126,7 @@ def open_samples(data: Any, *, max_file_bytes: int = MAX_FILE_BYTES) -> Source:
         classes = [", ".join(named.get(number, [f"class {number}"])) for number in range(max(named) + 1)]
     packer = RowPacker(classes)
     packer.labels.column().keeps_numbers = True  # also where folders are called by numbers
-    return _open_rows(data.samples, None, classes, packer=packer, max_file_bytes=max_file_bytes)
+    return _open_rows(packer, data.samples, None, has_list=True, max_file_bytes=max_file_bytes)
 
 
 def open_images(paths: Collection[bytes], *, classes: Classes | None = None, **options: Any) -> Source:
@@ -137,34 +138,30 @@ def open_images(paths: Collection[bytes], *, classes: Classes | None = None, **o
     """
     options["listed"] = paths if isinstance(paths, Mapping) else {}
     folders = {folder_of(absolute(path)) for path in paths}
-    if len(folders) == 1 and classes is None:
-        return _open_rows(zip(paths, repeat(NO_LABEL)), None, classes, **options)
-    names = [os.path.basename(folder) for folder in islice(folders, 2)]
-    if len({os.path.basename(folder) for folder in folders}) == 1 and classes is None:
+    names = {os.path.basename(folder) for folder in folders}
+    if classes is None and len(names) == 1 < len(folders):
         raise ValueError(
-            f"images in {len(folders):,} folders that are all called {printable(names[0])} have no class: pass a list "
-            "of (path, label), or the folder above the class folders; a list of paths alone is one class"
+            f"images in {len(folders):,} folders that are all called {printable(names.pop())} have no class: pass a "
+            "list of (path, label), or the folder above the class folders; a list of paths alone is one class"
         )
     labelled = ((path, os.path.basename(folder_of(absolute(path)))) for path in paths)
-    source = _open_rows(labelled, None, classes, are_names=True, **options)
+    rows = zip(paths, repeat(NO_LABEL)) if classes is None and len(folders) == 1 else labelled
+    source = _open_rows(RowPacker(classes, are_names=True), rows, None, has_list=True, **options)
     if classes is None:
         warn_of_parts(source.classes, "the pattern")
     return source
 
 
 def _open_rows(
+    packer: RowPacker,
     rows: Iterable[tuple[object, object]],
     root: AnyPath | None,
-    classes: Classes | None,
     *,
-    are_names: bool = False,
-    packer: RowPacker | None = None,
+    has_list: bool,
     listed: Listed = NONE_LISTED,
     **reading: Any,
 ) -> Source:
     base = None if root is None else as_root(root)
-    if packer is None:
-        packer = RowPacker(classes, are_names=are_names)
     packer.begin(RowOrigin(), base)
     for number, (path, label) in enumerate(rows, start=1):
         packer.add(path, label, number)
@@ -173,7 +170,7 @@ def _open_rows(
         samples, labels = save_with_labels(None, *index_list(packer, bar, listed))
     images = _serve(samples, options, base)
     warn_of_left_out(images.skipped, {}, "the list")
-    return serve_labels(images, labels, has_list=classes is not None or are_names)
+    return serve_labels(images, labels, has_list=has_list)
 
 
 def _serve(samples: Samples, options: RemoteOptions, base: bytes | None) -> IndexedSource:
