@@ -36,11 +36,11 @@ class ParitySettings:
         evaluate: whether to compare the stream of imagenet_eval instead of that of imagenet_train.
     """
 
-    images: int = 512
-    seed: int = 0
-    size: int = 224
-    batch_size: int = 64
-    evaluate: bool = False
+    images: int
+    seed: int
+    size: int
+    batch_size: int
+    evaluate: bool
 
     def __post_init__(self) -> None:
         _ = self.pipeline  # refuses an impossible size before a cache is built

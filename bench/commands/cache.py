@@ -195,7 +195,7 @@ def _cache_record(path: Path, files: Sequence[bytes], abouts: Sequence[About]) -
 
 
 def _cache_section(path: Path, files: Sequence[bytes], abouts: Sequence[About], whose: str = "") -> Section:
-    """Return the section of what a cache holds; `whose` files they are where they are only a part of a set."""
+    """Return the section of what a cache holds; `whose` names the owner of the files of an incomplete set."""
     from penstock.bench.report.section_types import Section
     from penstock.pipelines.errors import count_text, size_text
 
@@ -233,7 +233,7 @@ def _build_section(built: BuiltCache) -> Section:
     resumed = sum(file.resumed for file in built.files)
     section = Section(title="")
     if built.files:
-        # Of a set, the files that this process saw to: others may build theirs still.
+        # The files of a set that this process built: other processes may still build theirs.
         files, abouts = [file.path for file in built.files], [file.about for file in built.files]
         section = _cache_section(Path(os.fsdecode(built.path)), files, abouts, "this process: ")
     lines = [*section.texts]

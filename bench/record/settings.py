@@ -1,4 +1,4 @@
-"""Settings: fields with a default, a help and a rule, of which commands make options; and those of a benchmark."""
+"""Settings: fields with default, help and rule, which commands turn into options; and those of a benchmark."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ Workers = Annotated[
     typer.Option(min=0, help="Worker threads or processes; one per processor by default, 0 works in the main thread."),
 ]
 Prefetch = Annotated[int | None, typer.Option(min=1, help="Batches ahead for each worker.")]
-Cache = Annotated[
-    Path | None, typer.Option(help="HDF5 cache of DATA, for backends hdf5 and dali; built if it does not exist.")
-]
+CACHE_HELP = "HDF5 cache of DATA, for backends hdf5 and dali; built if it does not exist."
+Cache = Annotated[Path | None, typer.Option(help=CACHE_HELP)]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of order, crops and flips.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto uses cuda if there is a GPU.")]
 Model = Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")]
@@ -63,7 +62,7 @@ MaxBad = Annotated[float | None, typer.Option(min=0, help="Most bad samples to r
 
 
 def option_fields(settings: type[Any]) -> Iterator[tuple[Field[Any], Any, OptionInfo | None]]:
-    """Yield each field of settings, its type, and the option that it is; None for a field that is none."""
+    """Yield each field of settings, its type, and the option that it is; None for a field without one."""
     hints = get_type_hints(settings, include_extras=True)
     for each in fields(settings):
         kind, *notes = get_args(hints[each.name]) if get_origin(hints[each.name]) is Annotated else [hints[each.name]]
@@ -72,7 +71,7 @@ def option_fields(settings: type[Any]) -> Iterator[tuple[Field[Any], Any, Option
 
 
 def check_fields(settings: Any) -> None:
-    """Raise ValueError, naming the field, if a value is none of its Literal's or breaks its rule; None breaks none."""
+    """Raise ValueError, naming the field, if a value is not one of its Literal's or breaks its rule; None may stand."""
     for each, kind, option in option_fields(type(settings)):
         name, value, rule = each.name, getattr(settings, each.name), each.metadata.get("rule")
         choices = get_args(kind) if get_origin(kind) is Literal else ()
@@ -105,7 +104,7 @@ class BenchSettings:
     backend: str = setting(
         ALL_BACKENDS, "all (those that run here, compared), torch, hdf5, dali, or auto: the saved profile."
     )
-    cache: str | None = setting(None, "HDF5 cache of DATA, for backends hdf5 and dali; built if it does not exist.")
+    cache: str | None = setting(None, CACHE_HELP)
     entries: int | None = setting(None, "Serve DATA repeatedly, as so many images.", min=1)
     decoder: Decoder = "auto"
     batch_size: BatchSize = 64

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from penstock.bench.record.bench_record import BenchRecord
 from penstock.bench.report.section_types import Section
@@ -60,7 +59,11 @@ def make_page(
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finish
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: value if hasattr(value, "__html__") else shown(value),  # macros' text is finished
     )
     template = environment.from_string(_TEMPLATE.read_text("utf-8"))
     filled = template.render(
@@ -73,11 +76,6 @@ def write_page(made: str, path: Path) -> None:
     """Write a page to `path`; the folder is made where it is missing. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(made, "utf-8")
-
-
-def _finish(value: Any) -> Any:
-    """Return what the template may print: text as it can be shown; what macros give is finished already."""
-    return value if hasattr(value, "__html__") else shown(value)
 
 
 def record_sections(record: BenchRecord) -> list[Section]:

@@ -85,7 +85,7 @@ def ablate(
     base: ResidentRun,
     measure: Callable[[ResidentRun], ResidentResult],
     *,
-    rounds: int = 3,
+    rounds: int,
     on_run: Callable[[int, int], None] = lambda done, total: None,
 ) -> Ablation:
     """Switch each technique on and off from `base` and measure, round after round, every second one backwards.
