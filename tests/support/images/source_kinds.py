@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from folder_trees import settle
 from memory_source import MemorySource
-from photo_tables import write_saved
+from photo_tables import write_arrow, write_parquet, write_saved
 from PIL import Image
 from range_server import RangeServer, s3_environment, serve_ranges
 from tar_files import write_tar
@@ -166,8 +165,7 @@ def _json_lines(where: Where, rows: Rows) -> Held:
 
 
 def _parquet_of_paths(where: Where, rows: Rows) -> Held:
-    pq.write_table(rows.table(path=_names(where, rows)), where.folder / "t.parquet", row_group_size=3)
-    return where.folder / "t.parquet", {}
+    return write_parquet(where.folder / "t.parquet", rows.table(path=_names(where, rows)), rows=3), {}
 
 
 def _frame(where: Where, rows: Rows) -> Held:
@@ -179,28 +177,23 @@ def _spec(where: Where, stem: str, suffix: str, parts: int) -> str:
     return f"{where.folder}/{stem}-{{0..{parts - 1}}}.{suffix}" if parts > 1 else f"{where.folder}/{stem}-0.{suffix}"
 
 
-def _write_arrow(path: Path, table: pa.Table) -> None:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table, max_chunksize=3)
-
-
 def _feather(where: Where, rows: Rows) -> Held:
     """Arrow files that name images."""
-    _write_arrow(where.folder / "t.feather", rows.table(image=list(map(str, rows.place(where.folder / "data")))))
-    return where.folder / "t.feather", {}
+    table = rows.table(image=list(map(str, rows.place(where.folder / "data"))))
+    return write_arrow(where.folder / "t.feather", table, stream=False, rows=3), {}
 
 
 def _arrow(where: Where, rows: Rows) -> Held:
     for number, part in enumerate(rows.spread()):
-        _write_arrow(where.folder / f"a-{number}.arrow", rows.table(image=rows.images).slice(part[0], len(part)))
+        table = rows.table(image=rows.images).slice(part[0], len(part))
+        write_arrow(where.folder / f"a-{number}.arrow", table, stream=False, rows=3)
     return _spec(where, "a", "arrow", rows.parts), {}
 
 
 def _parquet(where: Where, rows: Rows) -> Held:
     for number, part in enumerate(rows.spread()):
         table = rows.table(image=rows.images).slice(part[0], len(part))
-        path = where.folder / f"p-{number}.parquet"
-        pq.write_table(table, path, row_group_size=5, compression="none", use_dictionary=False)
+        write_parquet(where.folder / f"p-{number}.parquet", table, rows=5, compression="none", use_dictionary=False)
     return _spec(where, "p", "parquet", rows.parts), {}
 
 

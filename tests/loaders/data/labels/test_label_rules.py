@@ -144,21 +144,6 @@ def test_a_row_that_was_filtered_out_needs_no_label(tmp_path: Path) -> None:
         open_source(data.select([2, 1]), label="label")
 
 
-def test_categories_and_dictionaries_keep_their_order(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    order = ["low", "middle", "high"]
-    frame = write("frame", tmp_path, ["high", "low", "high"])
-    frame["label"] = pandas.Categorical(frame["label"], categories=order, ordered=True)
-    frame.to_parquet(tmp_path / "t.parquet")
-    images = pa.array([(tmp_path / f"{n}.png").read_bytes() for n in range(3)])
-    arrow = pa.Table.from_pandas(frame).append_column("image", images).drop_columns(["path"])
-    pq.write_table(arrow, tmp_path / "images.parquet")
-    pyarrow.feather.write_feather(arrow, tmp_path / "t.feather", compression="uncompressed")
-    for data in (frame, *(tmp_path / name for name in ("t.parquet", "images.parquet", "t.feather"))):
-        assert serve(data)[1:] == ([2, 0, 2], tuple(order))
-        assert serve(data, classes=["high", "low"])[1:] == ([0, 1, 0], ("high", "low"))
-
-
 @pytest.mark.parametrize(
     ("container", "text"), across("{'a': 1}", "['a' 'b']", "{'a'}", "tensor(3)", "np.int64(3)", "'7'")
 )
@@ -226,7 +211,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, name: str, twin: st
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.feather", "images.parquet", "frame"])
-def test_categories_and_dictionaries_obey_the_rule(tmp_path: Path, name: str) -> None:
+def test_categories_and_dictionaries_keep_their_order_and_obey_the_rule(tmp_path: Path, name: str) -> None:
     pandas = pytest.importorskip("pandas")
 
     def hold(categories: list[str], labels: list[str]) -> Any:
@@ -242,6 +227,9 @@ def test_categories_and_dictionaries_obey_the_rule(tmp_path: Path, name: str) ->
             pyarrow.feather.write_feather(frame.assign(image=images), tmp_path / name, compression="uncompressed")
         return frame if name == "frame" else tmp_path / name
 
+    order = ["low", "middle", "high"]
+    assert serve(hold(order, ["high", "low", "high"]))[1:] == ([2, 0, 2], tuple(order))
+    assert serve(hold(order, ["high", "low"]), classes=["high", "low"])[1:] == ([0, 1], ("high", "low"))
     with pytest.raises(LoaderError, match=r"label 'b' is a name, but label '10' of .*row [01] is a number"):
         open_source(hold(["b", "10", "2"], ["10", "b", "2"]))
     with pytest.raises(LoaderError, match="label '1,5' is nearly a number"):

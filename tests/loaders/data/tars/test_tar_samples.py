@@ -225,7 +225,7 @@ def test_the_image_of_a_sample(suffixes: str, wanted: str, chosen: str | None) -
 
 # ---- random tars ----
 
-NUM_RANDOM = 400
+NUM_RANDOM = 250
 _PLAIN, _DOTTED = ("{}", "n{:04d}", "\u00e9 {}"), ("img.{}", "2024.{:03d}", "v1.0_{}", "a.b{}.c")
 
 
