@@ -53,14 +53,13 @@ help: ## list the targets
 
 setup: system nginx $(STAMP) $(NATIVE) ## system libraries and .venv with penstock in it (quick when done)
 
-# libturbojpeg drives the PyTurboJPEG decoder and jpegtran re-codes progressive JPEGs. Both are optional, so only a missing
-# `venv` stops here. Ubuntu calls Debian's libturbojpeg0 libturbojpeg.
+# libturbojpeg drives the PyTurboJPEG decoder. It is optional, so only a missing `venv` stops here. Ubuntu calls Debian's
+# libturbojpeg0 libturbojpeg.
 system:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
 	  echo 'setup: "$(PYTHON)" is not Python 3.10 or newer; name one that is: make setup PYTHON=python3.11' >&2; exit 1; }
 	@optional=; needed=; \
 	/sbin/ldconfig -p 2>/dev/null | grep -q 'libturbojpeg\.so\.0' || optional=libturbojpeg0; \
-	command -v jpegtran >/dev/null || optional="$${optional:+$$optional }libjpeg-turbo-progs"; \
 	test -x $(BIN)/python || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  needed=$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
 	test -n "$$optional$$needed" || exit 0; \

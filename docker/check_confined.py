@@ -31,7 +31,7 @@ def findings() -> Iterator[str]:
         if writable != (folder == "/dev/shm"):  # noqa: S108
             yield f"{folder} is {'' if writable else 'not '}writable"
     yield from (f"{tool} is there" for tool in ("gcc", "cc", "g++", "make", "sudo", "pip") if shutil.which(tool))
-    yield from (f"{tool} is missing" for tool in ("penstock", "torchrun", "jpegtran") if not shutil.which(tool))
+    yield from (f"{tool} is missing" for tool in ("penstock", "torchrun") if not shutil.which(tool))
     for folder, _, names in os.walk("/usr"):
         yield from (f"{folder}/{n} is setuid" for n in names if os.lstat(f"{folder}/{n}").st_mode & stat.S_ISUID)
     yield from _package_findings()

@@ -19,7 +19,6 @@ from penstock.loaders.dali.dali_probe import CRASHING_CODEC, DALI_OF_EARLIER_COD
 from penstock.loaders.dali.dali_versions import driver_cuda
 from penstock.pipelines.batch import fused_check
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.jpeg.recode import jpegtran_path, jpegtran_version
 from penstock.pipelines.native import library as native
 from penstock.pipelines.native.build import BuildError, compiler
 from penstock.pipelines.sample.dali_graph import import_dali, install_hint
@@ -99,19 +98,16 @@ def _missing_decoder(name: str, usable: list[str]) -> Finding:
 
 
 def caches(*, needed: bool) -> Finding:
-    """Look for h5py, which reads caches, and for the native library or jpegtran, which make lossless ones."""
+    """Look for h5py, which reads caches, and for the native library, which makes JPEGs whose crops are read alone."""
     try:
         versions = hdf5_versions()
     except LoaderError as error:
         return Finding("caches", "fail" if needed else "warn", error.cause, error.fix)
     text = ", ".join(f"{name} {version}" for name, version in versions.items())
-    if jpegtran_path() is not None:
-        return Finding("caches", "ok", f"{text}, {jpegtran_version()}")
     if native.native_library() is not None:
-        return Finding("caches", "ok", f"{text}; no jpegtran: lossless caches hold progressive JPEGs as they are")
-    fix = f"{native.CURE}, or apt-get install libjpeg-turbo-progs"
-    text += "; without native library and jpegtran no lossless cache can be built, only read"
-    return Finding("caches", "warn", text, fix)
+        return Finding("caches", "ok", text)
+    text += "; without the native library, caches hold JPEGs that are read and decoded whole"
+    return Finding("caches", "warn", text, native.CURE)
 
 
 def gpu_driver(settings: DoctorSettings) -> Finding:

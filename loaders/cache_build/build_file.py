@@ -14,7 +14,7 @@ import numpy as np
 from penstock.loaders.cache_build.build_progress import BuildProgress
 from penstock.loaders.cache_build.chunks import encode_in_order, mask_names
 from penstock.loaders.cache_build.disk_space import ensure_room, write_errors_as_loader_errors
-from penstock.loaders.cache_build.freshness import build_key, build_versions, source_identity, why_improvable, why_stale
+from penstock.loaders.cache_build.freshness import build_key, build_versions, is_improvable, source_identity, why_stale
 from penstock.loaders.cache_build.hdf5_frame import Tables, frame_bytes, is_cache_file, table_digests
 from penstock.loaders.cache_build.lock import BuildLock
 from penstock.loaders.cache_build.psnr import sample_indices, sample_psnr
@@ -28,16 +28,14 @@ from penstock.loaders.system.file_read import read_error
 from penstock.loaders.system.machine import default_workers
 from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.jpeg.recode import jpegtran_path
 from penstock.pipelines.native.library import CURE, native_library
 
 _LOSSLESS_RATIO = 1.03  # stored bytes to source bytes, at most, of a set of photos
 _TABLE_BYTES = RECORD.itemsize + 8 + 64  # an image's share of the tables, its name included
 _FORECAST = 0.8  # a forecast from the images so far is believed when even this share of it does not fit
 _NO_RECODER = (
-    "the native library and jpegtran are missing: JPEGs are stored without restart markers, so that each is read and "
-    f"decoded whole. Build the library ({CURE}) or install jpegtran (apt-get install libjpeg-turbo-progs), then build "
-    "again for a cache that decodes crops alone"
+    "the native library is missing: JPEGs are stored without restart markers, so that each is read and decoded whole. "
+    f"Build the library ({CURE}), then build again for a cache that decodes crops alone"
 )
 _COUNTED = ("file", "strips", "pixels")  # by FILE, STRIPS, PIXELS
 
@@ -144,7 +142,7 @@ def read_usable_file(request: BuildRequest, dest: bytes) -> About | None:
         raise
     reason = why_stale(about, request.source, request.encoding, request.shard)
     if request.replace_stale:
-        return None if reason or why_improvable(about) else about
+        return None if reason or is_improvable(about) else about
     if reason:
         raise LoaderError("E-STALE", reason, path=dest)
     return about
@@ -206,7 +204,7 @@ def _check_labels(source: Source, first: int, end: int) -> None:
 def _fill(request: BuildRequest, dest: bytes, folder: BuildFolder, lock: BuildLock) -> None:
     """Encode and store the samples that are not in the folder yet."""
     first, end = request.range
-    if request.encoding.kind == "jpeg" and native_library() is None and jpegtran_path() is None:
+    if request.encoding.kind == "jpeg" and native_library() is None:
         request.progress.note(_NO_RECODER)
     request.progress.begin(dest, end - first, folder.num_samples)
     _ensure_room(request, dest, folder, estimate=_estimate_bytes(request))

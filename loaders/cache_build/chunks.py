@@ -16,7 +16,6 @@ from penstock.loaders.data.cache.format import RECORD, Encoding
 from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_fields, is_fetching
 from penstock.loaders.data.sources.source_faults import call_source, name_sample
 from penstock.loaders.run.workers.pool import map_in_workers
-from penstock.loaders.system.machine import oom_kills
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import of_kind
 from penstock.pipelines.fields.masks import encode_mask
@@ -64,7 +63,7 @@ class ChunkEncoder:
     def __call__(self, task: Task, working_on: Callable[[int], None]) -> Chunk:
         """Encode a task's samples; calls `working_on(sample)` before each.
 
-        Raises what source and encoder do, or LoaderError E-OOM.
+        Raises what source and encoder do.
         """
         source, encoder = self._source, self._encoder or SampleEncoder(self._encoding)
         self._encoder = encoder
@@ -72,7 +71,7 @@ class ChunkEncoder:
         parts: list[Stored] = []
         kept: Counter[str] = Counter()
         bad: Counter[str] = Counter()
-        source_bytes, kills = 0, oom_kills()
+        source_bytes = 0
         if is_fetching(source):
             source.announce(indices)
         for sample, label in zip(indices.tolist(), source.labels(indices).tolist(), strict=True):
@@ -82,8 +81,6 @@ class ChunkEncoder:
                 stored = encoder.encode(data, label)
                 files = [_encode_mask(source, name, sample) for name in masks]
             except LoaderError as error:
-                if error.code == "E-WORKER" and oom_kills() > kills:
-                    raise LoaderError("E-OOM", f"{error.cause}: out of memory", sample=sample) from error
                 raise error.locate(sample=sample, path=name_sample(source, sample)) from error
             source_bytes += len(data) if isinstance(data, bytes) else data.nbytes
             source_bytes += sum(len(file.data) for file in files)

@@ -1,9 +1,8 @@
 """Encodes one image of a source as the bytes and the record of a cache.
 
 - jpeg, lossless: an ordinary JPEG becomes STRIPS, a copy with restart markers, once its pixels have been compared with
-  the source's. The native library makes the copy; jpegtran does of
-  what it leaves, or where it is missing. What cannot be copied so is stored as it is (FILE), and so is every PNG, WebP,
-  BMP and GIF.
+  the source's. The native library makes the copy. What cannot be copied so is stored as it is (FILE), and so is every
+  PNG, WebP, BMP and GIF.
 - jpeg, lossy: every image is decoded, shrunk and encoded anew, also one that is small enough already.
 - raw: every image is decoded, shrunk if asked, and stored as PIXELS.
 
@@ -36,9 +35,8 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg import strips
-from penstock.pipelines.jpeg.recode import RecodeError, recode
 from penstock.pipelines.native.library import native_library
-from penstock.pipelines.native.recode import NativeRecoder
+from penstock.pipelines.native.recode import NativeRecoder, Recoded
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo, choose_jpeg_decoder
 from penstock.pipelines.sample.orientation import swaps_sides
 from penstock.pipelines.sample.resize import resize_torch
@@ -52,6 +50,13 @@ _MAX_GROWTH = 1.25  # beyond, as with an image a pixel wide, the file is stored 
 _MAX_JPEG_SIDE = 65500  # libjpeg's own limit, JPEG_MAX_DIMENSION
 _MAX_BYTES = 2**32 - 1  # RECORD's `length`
 _UNSOUND = "the copy is not sound"
+
+
+NO_LIBRARY = "the native library is missing"
+
+
+class _CannotRecode(Exception):
+    """Says why a JPEG is stored as it is, in words that are the same for every image, so that they can be counted."""
 
 
 class Stored(NamedTuple):
@@ -114,7 +119,7 @@ class SampleEncoder:
             origin, probe = _as_stored(self._look.probe(data), label)
             return self._encode_decodable(data, probe, origin)
         except LoaderError as error:
-            if error.code in ("E-DEPENDENCY", "E-WORKER"):  # no fault of the image
+            if error.code == "E-DEPENDENCY":  # no fault of the image
                 raise
             origin = _Origin(label, orientation=origin.orientation)
             if error.code == "E-BOMB":
@@ -143,8 +148,8 @@ class SampleEncoder:
             return _as_file(data, origin, kept="libjpeg warned")
         try:
             return self._as_strips(data, header, pixels, origin)
-        except RecodeError as error:
-            return _as_file(data, origin, kept=error.reason)
+        except _CannotRecode as error:
+            return _as_file(data, origin, kept=str(error))
 
     def _encode_anew(self, pixels: Pixels, origin: _Origin) -> Stored:
         """Make a new JPEG of the pixels; one without restart markers where these cannot be had."""
@@ -156,53 +161,51 @@ class SampleEncoder:
         header = jpeg.parse_header(data)
         try:
             return self._as_strips(data, header, self._source.rgb(data, height, width), origin)
-        except RecodeError as error:
-            return _as_file(data, origin, kept=error.reason)
+        except _CannotRecode as error:
+            return _as_file(data, origin, kept=str(error))
 
     def _as_strips(self, data: bytes, header: jpeg.JpegHeader, pixels: Pixels, origin: _Origin) -> Stored:
-        """Make the copy with restart markers, and prove it equal to `pixels`. Raises RecodeError."""
+        """Make the copy with restart markers, and prove it equal to `pixels`. Raises _CannotRecode."""
         segment_mcus = _choose_segment_mcus(data, header)
         geometry = strips.StripGeometry(header.width, header.height, *strips.mcu_size(header), segment_mcus)
-        copy, ends = self._recode(data, header, geometry)
+        copy, ends = self._recode(data, segment_mcus, geometry.rows * geometry.segments)
         found = _read_copy_header(copy, header, segment_mcus)
         scan = np.frombuffer(copy, np.uint8)[found.scan_offset : -len(jpeg.EOI)]
-        ends = np.append(strips.segment_ends(scan), len(scan)) if ends is None else ends
         if len(ends) != geometry.rows * geometry.segments or not _are_ends(scan, ends):
-            raise RecodeError(_UNSOUND, f"{len(ends)} segments for a geometry of {geometry}")
+            raise _CannotRecode(_UNSOUND)
         self._compare(copy, pixels)
         strip_rows = max(1, JPEG_STRIP_PIXELS // geometry.mcu_height)
         row_ends = ends[geometry.segments - 1 :: geometry.segments]
         table = _make_strip_table(scan, np.append(row_ends[strip_rows - 1 : -1 : strip_rows], len(scan)))
         head = table.tobytes() + copy[: found.scan_offset]
         if len(head) + len(scan) > _MAX_GROWTH * len(data):
-            raise RecodeError("larger with restart markers")
+            raise _CannotRecode("larger with restart markers")
         mcu = (geometry.mcu_width, geometry.mcu_height, segment_mcus, strip_rows, found.height_offset)
         stored = b"".join((head, scan.data))
         return Stored(_make_record(STRIPS, len(stored), len(head), crc32(head, 0), origin, mcu), stored)
 
-    def _recode(
-        self, data: bytes, header: jpeg.JpegHeader, geometry: strips.StripGeometry
-    ) -> tuple[bytes, npt.NDArray[np.int64] | None]:
-        """Return the copy and where its segments end, None where that is not known. Raises RecodeError."""
-        if self._native is not None:
-            copied = self._native.recode(data, geometry.segment_mcus, geometry.rows * geometry.segments)
-            if copied is not None:
-                return copied
-        return recode(data, header, geometry.segment_mcus), None
+    def _recode(self, data: bytes, segment_mcus: int, segments: int) -> Recoded:
+        """Return the copy and where its segments end. Raises _CannotRecode."""
+        if self._native is None:
+            raise _CannotRecode(NO_LIBRARY)
+        copied = self._native.recode(data, segment_mcus, segments)
+        if copied is None:
+            raise _CannotRecode("unsupported by the native library")
+        return copied
 
     def _compare(self, copy: bytes, pixels: Pixels) -> None:
-        """Raise RecodeError if the JPEG `copy` does not decode, without a warning, to `pixels`, which libjpeg made."""
+        """Raise _CannotRecode if the JPEG `copy` does not decode, without a warning, to `pixels` of libjpeg."""
         height, width = pixels.shape[:2]
         if self._native is not None and self._native.same_pixels(copy, pixels):
             return
         try:
             decoded = self._copy.rgb(copy, height, width)
         except LoaderError as error:
-            raise RecodeError(_UNSOUND, error.cause) from error
+            raise _CannotRecode(_UNSOUND) from error
         if self._copy.warning:
-            raise RecodeError(_UNSOUND, self._copy.warning)
+            raise _CannotRecode(_UNSOUND)
         if not _are_equal(decoded, pixels):
-            raise RecodeError("pixels differ")
+            raise _CannotRecode("pixels differ")
 
 
 def shrink_size(width: int, height: int, encoding: Encoding) -> tuple[int, int]:
@@ -249,16 +252,16 @@ def _choose_segment_mcus(data: bytes, header: jpeg.JpegHeader) -> int:
 
 
 def _read_copy_header(copy: bytes, source: jpeg.JpegHeader, segment_mcus: int) -> jpeg.JpegHeader:
-    """Read the header of a copy. Raises RecodeError if that is not the kind of JPEG that was asked for."""
+    """Read the header of a copy. Raises _CannotRecode if that is not the kind of JPEG that was asked for."""
     try:
         found = jpeg.parse_header(copy) if copy.startswith(jpeg.SOI) else None
     except LoaderError as error:
-        raise RecodeError(_UNSOUND, error.cause) from error
+        raise _CannotRecode(_UNSOUND) from error
     if found is None or not (found.stoppable and found.ordinary and copy.endswith(jpeg.EOI)):
-        raise RecodeError(_UNSOUND, "its output is no baseline JPEG of one scan")
+        raise _CannotRecode(_UNSOUND)
     same = (found.width, found.height, strips.mcu_size(found)) == (source.width, source.height, strips.mcu_size(source))
     if not same or strips.restart_interval(copy, found) != segment_mcus or len(copy) > _MAX_BYTES:
-        raise RecodeError(_UNSOUND, "its output has another size or restart interval")
+        raise _CannotRecode(_UNSOUND)
     return found
 
 

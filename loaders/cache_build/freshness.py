@@ -12,15 +12,16 @@ from typing import Any
 import simplejpeg
 import torch
 
+from penstock.loaders.cache_build.encode import NO_LIBRARY
 from penstock.loaders.cache_build.hdf5_frame import hdf5_versions
 from penstock.loaders.data.cache.format import SCHEMA, About, Encoding, digest_of
 from penstock.loaders.data.sources.contract import Source, content_of, field_kinds_of
-from penstock.pipelines.jpeg.recode import MISSING, jpegtran_path, jpegtran_version
 from penstock.pipelines.native.library import native_library
 
 # Their new major versions may decode or shrink to other pixels. A lossless cache of JPEGs holds no pixels of theirs.
 _PIXEL_LIBRARIES = ("simplejpeg", "torch")
 _NATIVE = "native library"  # name among the versions
+_NO_PROGRAM = "jpegtran is missing"  # in caches of earlier versions, which left progressive JPEGs to that program
 
 
 @functools.cache
@@ -31,7 +32,6 @@ def build_versions() -> dict[str, str]:
     except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
         own = "unknown"
     versions = {"penstock": own, "simplejpeg": simplejpeg.__version__, "torch": torch.__version__, **hdf5_versions()}
-    versions["jpegtran"] = jpegtran_version() or "missing"
     return {**versions, _NATIVE: "missing" if native_library() is None else own}
 
 
@@ -75,13 +75,9 @@ def why_stale(about: About, source: Source, encoding: Encoding, shard: tuple[int
     return ""
 
 
-def why_improvable(about: About) -> str:
-    """Say why building it again would make it better; "" if it would not."""
-    had_native = about.versions.get(_NATIVE, "missing") != "missing"
-    if about.kept.get(MISSING) and (jpegtran_path() or (not had_native and native_library() is not None)):
-        missing = "jpegtran was" if had_native else "the native library and jpegtran were"
-        return f"{about.kept[MISSING]:,} of its JPEGs have no restart markers, because {missing} missing"
-    return ""
+def is_improvable(about: About) -> bool:
+    """Return whether building it again would make it better: JPEGs have no restart markers that could have them."""
+    return native_library() is not None and any(about.kept.get(reason) for reason in (NO_LIBRARY, _NO_PROGRAM))
 
 
 def _major(version: Any) -> str:

@@ -1,1 +1,1 @@
-"""JPEG headers, strips of JPEG data, and lossless re-coding."""
+"""JPEG headers, and the layout of JPEGs with restart markers."""

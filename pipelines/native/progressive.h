@@ -25,7 +25,9 @@ int pn_has_complete_scans(const pn_jpeg *jpeg, const pn_scan *scan);
 /* Find what the planes of a window need; the memory comes later. */
 void pn_plan_coefficients(const pn_planes *planes, pn_coefficient_planes *found);
 
-/* Return how many bytes reading takes. */
+#define PN_MAX_COEFFICIENT_BYTES ((size_t)150000000) /* an image of 50 megapixels in 4:2:0 has as many */
+
+/* Return how many bytes reading takes. Callers leave out images with more than PN_MAX_COEFFICIENT_BYTES. */
 size_t pn_size_of_coefficients(const pn_coefficient_planes *planes);
 
 /* Read all scans, which must be complete, into memory of that size, aligned to 64. 0 for damaged data. */

@@ -1,9 +1,10 @@
-/* Lossless re-coding of a baseline JPEG. The first pass reads the symbols of all blocks, the second writes them with
- * optimal codes. The value bits behind a symbol's code stay the same, except for DC coefficients, which are differences
- * to the previous block of the segment. */
+/* Lossless re-coding of a JPEG. The first pass lists the symbols of all blocks, the second writes them with optimal
+ * codes. In a baseline JPEG the value bits behind a symbol's code stay the same, except for DC coefficients, which are
+ * differences to the previous block of the segment. The symbols of a progressive one follow from its coefficients. */
 #include "recode.h"
 
 #include "huffman_write.h"
+#include "progressive.h"
 #include "window.h"
 
 #define MAX_BLOCKS 6     /* of an MCU */
@@ -27,7 +28,6 @@ typedef struct {
 static void plan(workspace *space) {
   const pn_jpeg *jpeg = &space->jpeg;
   space->num_blocks = 0;
-  space->avx2 = pn_has_avx2();
   memset(space->bytes, 0, sizeof space->bytes); /* as in pn_decode_window */
   for (int c = 0; c < jpeg->components; c++) {
     const pn_component *component = &jpeg->component[c];
@@ -199,42 +199,157 @@ static uint8_t *write_segments(const workspace *space, const pn_symbol *symbols,
   return to;
 }
 
-/* Return how many symbols the file can hold; 0 for too many. */
-static uint64_t max_symbols(const pn_jpeg *jpeg, size_t scan_size) {
+/* Return how many blocks the MCUs have. */
+static uint64_t count_blocks(const pn_jpeg *jpeg) {
   uint64_t blocks = 0;
   for (int c = 0; c < jpeg->components; c++) blocks += (uint64_t)(jpeg->component[c].h * jpeg->component[c].v);
-  blocks *= (uint64_t)jpeg->mcus_wide * (uint64_t)jpeg->mcus_high;
-  uint64_t by_size = 8 * (uint64_t)scan_size, by_blocks = blocks * PN_BLOCK_SYMBOLS;
-  uint64_t most = (by_size < by_blocks ? by_size : by_blocks) + READ_BEYOND;
-  return blocks > by_size || most > UINT32_MAX / sizeof(pn_symbol) ? 0 : most;
+  return blocks * (uint64_t)jpeg->mcus_wide * (uint64_t)jpeg->mcus_high;
+}
+
+static pn_symbol *find_symbols(workspace *space) {
+  return (pn_symbol *)((uint8_t *)space + pn_align(sizeof(workspace)));
+}
+
+/* Reserve a workspace with room for symbols. */
+static pn_result start(const pn_jpeg *jpeg, uint64_t most_symbols, pn_recoder *recoder) {
+  if (most_symbols > UINT32_MAX / sizeof(pn_symbol)) return PN_UNSUPPORTED;
+  size_t size = pn_align(sizeof(workspace)) + (size_t)most_symbols * sizeof(pn_symbol);
+  workspace *space = (workspace *)pn_reserve(&recoder->scratch, size);
+  if (space == NULL) return PN_NO_MEMORY;
+  space->jpeg = *jpeg;
+  space->avx2 = pn_has_avx2();
+  return PN_OK;
+}
+
+static pn_result list_baseline(const pn_jpeg *jpeg, const pn_scan *scan, int32_t segment_mcus, uint32_t *ends,
+                               pn_recoder *recoder) {
+  uint64_t by_size = 8 * (uint64_t)scan->size, by_blocks = count_blocks(jpeg) * PN_BLOCK_SYMBOLS;
+  pn_result result = start(jpeg, (by_size < by_blocks ? by_size : by_blocks) + READ_BEYOND, recoder);
+  if (result != PN_OK) return result;
+  workspace *space = (workspace *)recoder->scratch.data;
+  plan(space);
+  return read_symbols(space, scan->data, scan->size, segment_mcus, find_symbols(space), ends) ? PN_OK : PN_UNSUPPORTED;
+}
+
+/* Return a symbol whose value takes `extra` bits. */
+static pn_symbol make_symbol(uint32_t symbol, int extra, int32_t value) {
+  uint32_t raw = (uint32_t)(value < 0 ? value + (1 << extra) - 1 : value);
+  return raw << PN_SYMBOL_BITS | symbol | (uint32_t)extra;
+}
+
+/* List the symbols of a block, at most PN_BLOCK_SYMBOLS (T.81 F.1.2). `mask`: see pn_read_band. NULL for a coefficient
+ * that a baseline JPEG cannot hold. */
+static pn_symbol *list_block(const int16_t *block, uint64_t mask, int is_chroma, int32_t *before, pn_symbol *to) {
+  const uint32_t dc = is_chroma ? 1u << 8 : 0, ac = dc | 2u << 8;
+  int32_t difference = block[0] - *before;
+  int last = 0, extra = pn_value_bits(difference);
+  *before = block[0];
+  if (extra > PN_MAX_DC_BITS) return NULL;
+  *to++ = make_symbol(dc, extra, difference);
+  for (mask &= ~(uint64_t)1; mask != 0; mask &= mask - 1) {
+    int k = __builtin_ctzll(mask), run = k - last - 1;
+    int32_t value = block[pn_natural_order[k]];
+    extra = pn_value_bits(value);
+    if (extra < 1 || extra > PN_MAX_AC_BITS) return NULL;
+    for (; run > 15; run -= 16) *to++ = ac | 0xF0;
+    *to++ = make_symbol(ac | (uint32_t)run << 4, extra, value);
+    last = k;
+  }
+  if (last < 63) *to++ = ac; /* the end of the block */
+  return to;
+}
+
+/* List the symbols of an MCU. The blocks that fill it up at the image's edges have no coefficients: they are as dark as
+ * the block before. */
+static pn_symbol *list_mcu(const pn_coefficient_planes *planes, int32_t row, int32_t mcu, int32_t *before,
+                           pn_symbol *to) {
+  static const int16_t nothing[64];
+  for (int c = 0; c < planes->jpeg->components; c++) {
+    const pn_coefficient_plane *plane = &planes->plane[c];
+    int32_t h = planes->jpeg->component[c].h, v = planes->jpeg->component[c].v;
+    for (int32_t y = row * v; y < (row + 1) * v; y++) {
+      for (int32_t x = mcu * h; x < (mcu + 1) * h && to != NULL; x++) {
+        int is_there = x < plane->wide && y < plane->high;
+        int32_t zero = 0;
+        to = is_there ? list_block(pn_find_blocks(plane, y) + 64 * (ptrdiff_t)x, pn_find_masks(plane, y)[x], c > 0,
+                                   &before[c], to)
+                      : list_block(nothing, 0, c > 0, &zero, to);
+      }
+    }
+  }
+  return to;
+}
+
+/* List the symbols of all segments of the copy, as read_symbols does. */
+static int list_symbols(const pn_coefficient_planes *planes, int32_t segment_mcus, pn_symbol *symbols, uint32_t *ends) {
+  pn_symbol *to = symbols;
+  int32_t before[3] = {0, 0, 0}, left = segment_mcus;
+  for (int32_t row = 0; row < planes->jpeg->mcus_high; row++) {
+    for (int32_t mcu = 0; mcu < planes->jpeg->mcus_wide; mcu++) {
+      if (left-- == 0) {
+        *ends++ = (uint32_t)(to - symbols);
+        memset(before, 0, sizeof before);
+        left = segment_mcus - 1;
+      }
+      to = list_mcu(planes, row, mcu, before, to);
+      if (to == NULL) return 0;
+    }
+  }
+  *ends = (uint32_t)(to - symbols);
+  return 1;
+}
+
+/* Return how many symbols blocks can have: one per coefficient, runs of 16 zeros, the DC coefficient and the end. */
+static uint64_t count_symbols_at_most(const pn_coefficient_planes *planes) {
+  uint64_t most = count_blocks(planes->jpeg) * 5;
+  for (int c = 0; c < planes->jpeg->components; c++) {
+    size_t blocks = (size_t)planes->plane[c].wide * (size_t)planes->plane[c].high;
+    for (size_t i = 0; i < blocks; i++) most += (uint64_t)__builtin_popcountll(planes->plane[c].masks[i]);
+  }
+  return most;
+}
+
+static pn_result list_progressive(const pn_jpeg *jpeg, const pn_scan *scan, int32_t segment_mcus, uint32_t *ends,
+                                  pn_recoder *recoder) {
+  pn_planes whole;
+  pn_coefficient_planes planes;
+  pn_plan_planes(jpeg, (pn_window){0, 0, jpeg->width, jpeg->height}, &whole);
+  pn_plan_coefficients(&whole, &planes);
+  size_t size = pn_size_of_coefficients(&planes);
+  if (size > PN_MAX_COEFFICIENT_BYTES || !pn_has_complete_scans(jpeg, scan)) return PN_UNSUPPORTED;
+  uint8_t *memory = pn_reserve(&recoder->pixels, size);
+  if (memory == NULL) return PN_NO_MEMORY;
+  if (!pn_read_coefficients(&planes, scan, memory)) return PN_UNSUPPORTED;
+  pn_result result = start(jpeg, count_symbols_at_most(&planes), recoder);
+  if (result != PN_OK) return result;
+  pn_symbol *symbols = find_symbols((workspace *)recoder->scratch.data);
+  result = list_symbols(&planes, segment_mcus, symbols, ends) ? PN_OK : PN_UNSUPPORTED;
+  pn_trim(&recoder->pixels);
+  return result;
 }
 
 int pn_recode(const uint8_t *data, size_t size, int32_t segment_mcus, uint32_t *ends, int64_t segments,
               pn_recoder *recoder, pn_recoded *made) {
   pn_jpeg jpeg;
-  if (pn_parse_jpeg(data, size, &jpeg) != PN_OK || jpeg.progressive) return PN_UNSUPPORTED;
+  if (pn_parse_jpeg(data, size, &jpeg) != PN_OK) return PN_UNSUPPORTED;
   if (segment_mcus < 1 || segment_mcus > 0xFFFF) return PN_UNSUPPORTED;
   int64_t mcus = (int64_t)jpeg.mcus_wide * jpeg.mcus_high;
   if (segments != (mcus + segment_mcus - 1) / segment_mcus) return PN_UNSUPPORTED;
-  size_t scan_size = size - jpeg.scan_offset, fixed = pn_align(sizeof(workspace));
-  uint64_t most = max_symbols(&jpeg, scan_size);
-  if (most == 0) return PN_UNSUPPORTED;
-  uint8_t *memory = pn_reserve(&recoder->scratch, fixed + (size_t)most * sizeof(pn_symbol));
-  if (memory == NULL) return PN_NO_MEMORY;
-  workspace *space = (workspace *)memory;
-  pn_symbol *symbols = (pn_symbol *)(memory + fixed);
-  space->jpeg = jpeg;
-  plan(space);
-  if (!read_symbols(space, data + jpeg.scan_offset, scan_size, segment_mcus, symbols, ends)) return PN_UNSUPPORTED;
+  const pn_scan scan = {.data = data + jpeg.scan_offset, .size = size - jpeg.scan_offset, .whole_file = 1};
+  if (count_blocks(&jpeg) > 8 * (uint64_t)scan.size) return PN_UNSUPPORTED; /* a block takes at least one bit */
+  pn_result result = (jpeg.progressive ? list_progressive : list_baseline)(&jpeg, &scan, segment_mcus, ends, recoder);
+  if (result != PN_OK) return result;
+  workspace *space = (workspace *)recoder->scratch.data;
+  const pn_symbol *symbols = find_symbols(space);
   count_symbols(space, symbols, symbols + ends[segments - 1]);
   uint64_t plain = find_codes(space) + (uint64_t)segments + PN_WRITE_SLACK; /* each segment's last byte is filled */
   uint64_t whole = pn_align(MAX_HEADER + 2 * plain + 2 * (uint64_t)segments + PN_WRITE_SLACK);
   if (whole > UINT32_MAX) return PN_UNSUPPORTED;
   uint8_t *copy = pn_reserve(&recoder->copy, (size_t)(whole + plain));
   if (copy == NULL) return PN_NO_MEMORY;
-  uint8_t *scan = put_header(space, segment_mcus, copy);
-  made->scan_offset = (uint64_t)(scan - copy);
-  made->size = (uint64_t)(write_segments(space, symbols, ends, segments, copy + whole, scan) - copy);
+  uint8_t *coded = put_header(space, segment_mcus, copy);
+  made->scan_offset = (uint64_t)(coded - copy);
+  made->size = (uint64_t)(write_segments(space, symbols, ends, segments, copy + whole, coded) - copy);
   return PN_OK;
 }
 

@@ -1,4 +1,4 @@
-/* Lossless re-coding of a baseline JPEG: the same coefficients with restart markers and optimal Huffman codes. */
+/* Lossless re-coding of a JPEG: the same coefficients with restart markers and optimal Huffman codes. */
 #pragma once
 
 #include "native.h"
@@ -20,7 +20,8 @@ typedef struct {
  * offset, with its marker (the last has none); `segments`, their number, must match the image's size.
  *
  * PN_UNSUPPORTED if pn_parse_jpeg or pn_decode_window would refuse the file, or the copy does not fit in 4 GiB. Memory
- * is bounded by the file: 32 bytes per byte or 256 per block, whichever is less. */
+ * is bounded by the file: 32 bytes per byte or 256 per block, whichever is less; of a progressive one, the coefficients
+ * (PN_MAX_COEFFICIENT_BYTES at most), 20 bytes per block and 4 per coefficient that is not 0. */
 PN_EXPORT int pn_recode(const uint8_t *data, size_t size, int32_t segment_mcus, uint32_t *ends, int64_t segments,
                         pn_recoder *recoder, pn_recoded *made);
 

@@ -53,7 +53,7 @@ class NativeRecoder:
     def recode(self, data: bytes, segment_mcus: int, segments: int) -> Recoded | None:
         """Make the copy with a restart marker after every `segment_mcus` MCUs, `segments` segments in all.
 
-        None for unsupported images: a progressive JPEG, or one that libjpeg would warn about. Raises MemoryError.
+        None for unsupported images, such as one that libjpeg would warn about. Raises MemoryError.
         """
         ends, made = np.empty(segments, np.uint32), _Recoded()
         place, memory, found = ends.ctypes.data, ctypes.byref(self._memory), ctypes.byref(made)

@@ -4,8 +4,6 @@
 #include "planes.h"
 #include "progressive.h"
 
-#define MAX_COEFFICIENT_BYTES ((size_t)150000000) /* of a window; an image of 50 megapixels in 4:2:0 has as many */
-
 typedef struct {
   pn_huffman tables[8]; /* DC, then AC */
   uint8_t bytes[PN_SCAN_BUFFER];
@@ -154,7 +152,7 @@ static pn_result start_progressive(task *work, pn_memory *scratch) {
   pn_coefficient_planes coefficients;
   pn_plan_coefficients(&work->planes, &coefficients);
   size_t size = pn_size_of_coefficients(&coefficients);
-  if (size > MAX_COEFFICIENT_BYTES || !pn_has_complete_scans(work->planes.jpeg, work->scan)) return PN_UNSUPPORTED;
+  if (size > PN_MAX_COEFFICIENT_BYTES || !pn_has_complete_scans(work->planes.jpeg, work->scan)) return PN_UNSUPPORTED;
   uint8_t *memory = pn_reserve(scratch, size + pn_size_of_planes(&work->planes));
   if (memory == NULL) return PN_NO_MEMORY;
   pn_place_planes(&work->planes, memory + size);

@@ -78,8 +78,7 @@ class _Runner(Dataset[_Answer], Generic[Item, Result]):
         if not row[PID]:
             row[PID] = os.getpid()
             for number in OUTLASTED:
-                # Programs that the work starts inherit this, as SIG_IGN for Ctrl-C: an image would be stored as one
-                # that jpegtran cannot re-code.
+                # Programs that the work starts inherit this, as SIG_IGN for Ctrl-C.
                 signal.signal(number, signal.SIG_IGN)
 
         def working_on(sample: int) -> None:

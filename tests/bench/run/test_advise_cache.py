@@ -79,13 +79,13 @@ def test_what_cannot_be_built_here_is_left_out_with_its_reason(photos: Path, mon
 
     def refusing(sample: Source, path: Path, encoding: Encoding, *, workers: int) -> None:
         if encoding.lossless:
-            raise LoaderError("E-DEPENDENCY", "jpegtran is not here")
+            raise LoaderError("E-DEPENDENCY", "h5py is not here")
         plain(sample, path, encoding, workers=workers)
 
     monkeypatch.setattr(cache_advice, "build_cache", refusing)
     advice = advise_cache(open_source(photos), FAST, lambda *_: None, (ENCODINGS[0], ENCODINGS[-1]))
     assert [offer.name for offer in advice.offers] == [FILES, "--encoding raw --resize 256"]
-    assert tradeoff_section(advice).notes == ("jpeg, lossless was left out: jpegtran is not here",)
+    assert tradeoff_section(advice).notes == ("jpeg, lossless was left out: h5py is not here",)
 
 
 def test_a_cache_is_no_data_to_advise_on(photos: Path, tmp_path: Path) -> None:

@@ -39,7 +39,6 @@ from penstock.loaders.data.cache.format import FILE, RECORD, STRIPS, Encoding
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.jpeg import recode as jpeg_recode
 from penstock.pipelines.native import library as native_library
 
 NUM_PHOTOS = 8
@@ -142,7 +141,7 @@ def test_it_holds_the_source(photos: Path, tmp_path: Path) -> None:
     assert about.counts == {"strips": NUM_PHOTOS, "file": 0, "pixels": 0, "bad": 0}
     assert about.source_bytes == source.num_bytes
     assert about.psnr_db is None
-    assert {"penstock", "torch", "simplejpeg", "h5py", "hdf5", "jpegtran"} <= set(about.versions)
+    assert {"penstock", "torch", "simplejpeg", "h5py", "hdf5"} <= set(about.versions)
     assert sorted(os.listdir(path.parent)) == ["odd.png", "x.h5"]
 
 
@@ -175,29 +174,22 @@ def test_a_lossy_cache_reports_its_psnr(photos: Path, tmp_path: Path) -> None:
     assert open_cache(tmp_path / "a.h5").about[0].psnr_db == worse
 
 
-def test_without_jpegtran_and_native_library(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_native_library(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
 
     class Notes(BuildProgress):
         def note(self, text: str) -> None:
             notes.append(text)
 
-    def missing() -> None:
-        return None
-
     with monkeypatch.context() as patch:
-        for module in (cache_build, cache_key, jpeg_recode):
-            patch.setattr(module, "jpegtran_path", missing)
         for module in (cache_build, cache_key, cache_encode):
-            patch.setattr(module, "native_library", missing)
-        patch.setattr(cache_key, "jpegtran_version", lambda: "")
+            patch.setattr(module, "native_library", lambda: None)
         cache_key.build_versions.cache_clear()
         about = build(photos, tmp_path / "x.h5", progress=Notes()).files[0].about
-        assert about.kept == {jpeg_recode.MISSING: NUM_PHOTOS}
+        assert about.kept == {cache_encode.NO_LIBRARY: NUM_PHOTOS}
         assert build(photos, tmp_path / "x.h5", replace_stale=True, progress=Notes()).files[0].built == 0
     cache_key.build_versions.cache_clear()
     assert len(notes) == 1
-    assert "libjpeg-turbo-progs" in notes[0]
     assert native_library.CURE in notes[0]
     # A loader takes it as it is; who builds again gets the better one.
     assert build(photos, tmp_path / "x.h5").files[0].built == 0
@@ -205,26 +197,17 @@ def test_without_jpegtran_and_native_library(photos: Path, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("had", "jpegtran", "native", "why"),
+    ("kept", "native", "improvable"),
     [
-        ("missing", None, None, ""),
-        (None, None, None, ""),
-        ("1.0", None, object(), ""),  # progressive ones, which the library does not re-code
-        ("1.0", "/usr/bin/jpegtran", object(), "3 of its JPEGs have no restart markers, because jpegtran was missing"),
-        ("missing", None, object(), "because the native library and jpegtran were missing"),
-        (None, None, object(), "because the native library and jpegtran were missing"),  # of an earlier version
-        ("missing", "/usr/bin/jpegtran", None, "because the native library and jpegtran were missing"),
+        (cache_encode.NO_LIBRARY, object(), True),
+        ("jpegtran is missing", object(), True),  # of an earlier version, which left progressive files to that program
+        (cache_encode.NO_LIBRARY, None, False),
+        ("unsupported by the native library", object(), False),
     ],
 )
-def test_why_a_cache_is_improvable(
-    had: str | None, jpegtran: str | None, native: object, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache_key, "jpegtran_path", lambda: jpegtran)
+def test_what_is_built_better_now(kept: str, native: object, improvable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_key, "native_library", lambda: native)
-    about = SimpleNamespace(kept={jpeg_recode.MISSING: 3}, versions={} if had is None else {"native library": had})
-    found = cache_key.why_improvable(about)  # type: ignore[arg-type]
-    assert found.endswith(why)
-    assert bool(found) == bool(why)
+    assert cache_key.is_improvable(SimpleNamespace(kept={kept: 3})) == improvable  # type: ignore[arg-type]
 
 
 def test_an_unfinished_build_goes_on_with_or_without_the_native_library(

@@ -20,7 +20,6 @@ from processes import child_pids, eventually
 
 from penstock.loaders.cache_build import chunks as build_chunks
 from penstock.loaders.cache_build.chunks import Chunk, encode_in_order
-from penstock.loaders.cache_build.encode import SampleEncoder
 from penstock.loaders.data.cache.format import PIXELS, Encoding
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.run.workers import failures as worker_failures
@@ -101,18 +100,6 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_failures, "oom_kills", lambda: 1)
     error = failure(FaultySource(50, {23: partial(signal.raise_signal, signal.SIGKILL)}))
     assert (error.code, error.exit_code) == ("E-OOM", 5)
-
-
-def test_a_jpegtran_killed_for_memory_is_e_oom(monkeypatch: pytest.MonkeyPatch) -> None:
-    kills = iter([0, 1])
-    monkeypatch.setattr(build_chunks, "oom_kills", lambda: next(kills))
-
-    def fail(*_: object) -> None:
-        raise LoaderError("E-WORKER", "jpegtran was stopped by SIGKILL")
-
-    monkeypatch.setattr(SampleEncoder, "encode", fail)
-    with pytest.raises(LoaderError, match="E-OOM"):
-        collect(arrays(4), 0)
 
 
 def test_a_worker_stopped_in_the_middle_of_a_message_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,9 @@ import pytest
 import simplejpeg
 from crafted_jpegs import crafted, longest_mcus, overflowing
 from native_windows import file_window
+from progressive_jpegs import restarted
 
 from penstock.pipelines.image_types import Window
-from penstock.pipelines.jpeg.header import parse_header
-from penstock.pipelines.jpeg.recode import recode as jpegtran
 from penstock.pipelines.native.recode import NativeRecoder
 
 FOURS = {0: 4}  # a step of 4 for DC: 2048 and -2048 are the first values beyond 512 levels
@@ -78,7 +77,7 @@ def test_limits(library: ctypes.CDLL, name: str) -> None:
         assert np.array_equal(found, simplejpeg.decode_jpeg(data, "RGB", strict=True)[y : y + h, x : x + w])
     assert (copy is not None) == recoded
     if copy is not None:  # jpegtran makes the same file of files that have the same coefficients and tables
-        assert jpegtran(copy.data, parse_header(copy.data), mcus) == jpegtran(data, parse_header(data), mcus)
+        assert restarted(copy.data, mcus) == restarted(data, mcus)
 
 
 def test_a_segment_does_not_begin_with_more_than_11_bits(native: ctypes.CDLL) -> None:

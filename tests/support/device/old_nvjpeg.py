@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from penstock.pipelines.jpeg.header import parse_header
-from penstock.pipelines.jpeg.recode import jpegtran_path
 from penstock.pipelines.jpeg.strips import mcu_size
 from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph
 
@@ -43,7 +42,7 @@ def give_regions_wrong_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     Its right and lower edges are wrong, and the left and upper ones on a boundary of MCUs. Regions under 16 pixels stay
     right, because a mean over so few pixels shows the edge.
     """
-    if jpegtran_path() is None:
+    if shutil.which("jpegtran") is None:
         pytest.skip("jpegtran is not installed")
     feed = DaliGraph._feed
 

@@ -182,6 +182,7 @@ static int recode(bytes input, pn_recoder *recoder) {
   }
   pn_release(&other.copy);
   pn_release(&other.scratch);
+  pn_release(&other.pixels);
   free(other_ends);
   free(ends);
   return result == PN_OK;
@@ -431,7 +432,7 @@ int main(int count, char **words) {
     sound += attempt(input, &scratch);
     recoded += recode(input, &recoder);
     rows += batch(draw(2) ? input : seeds[draw((uint32_t)num_seeds)], &recoder);
-    if (i % 64 == 0) pn_release(&recoder.scratch), pn_release(&recoder.copy);
+    if (i % 64 == 0) pn_release(&recoder.scratch), pn_release(&recoder.copy), pn_release(&recoder.pixels);
     if (i % 64 == 0) pn_release(&scratch); /* so that memory is of just the size that an image asks for */
     free(input.data);
   }
@@ -447,6 +448,7 @@ int main(int count, char **words) {
   pn_release(&scratch);
   pn_release(&recoder.scratch);
   pn_release(&recoder.copy);
+  pn_release(&recoder.pixels);
   for (size_t i = 0; i < num_seeds; i++) free(seeds[i].data);
   printf("%ld of %ld mutated and %ld of %ld truncated files were decoded\n", sound, mutated, sound_truncated,
          truncated);
