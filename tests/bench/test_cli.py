@@ -7,20 +7,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from command_line import COMMAND, Running, penstock_here
-from forked_commands import Command, Commands
+from forked_commands import Commands
 from photo_folder import write_folder
-from processes import CONTRACT_S, eventually, in_time
+from processes import eventually, in_time
 
 from penstock.bench.commands import iterate as command_iterate
 from penstock.bench.train.stop_signals import SignalExit, exit_on_signals
 from penstock.loaders import __version__
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.native.library import native_library
 
 NUM_PHOTOS = 61
 
@@ -95,47 +93,6 @@ def test_a_validation_folder_is_named_in_one_line_of_ascii(photos: Path, tmp_pat
 # ---- signals ----
 
 
-IMPORT_S = 15.0  # of torch, in a process of its own
-MOMENTS: dict[str, Callable[[Command], object]] = {
-    "server starts": lambda command: "server" in command.roles().values(),  # it imports torch; no worker yet
-    "workers start": Command.workers,
-    "mid-batch": lambda command: command.output,
-    "threads": lambda command: command.output,
-}
-
-
-@pytest.mark.parametrize(
-    ("number", "group", "moment"),
-    [
-        (signal.SIGINT, True, "workers start"),
-        (signal.SIGINT, True, "mid-batch"),
-        (signal.SIGTERM, False, "server starts"),
-        (signal.SIGKILL, False, "server starts"),
-        (signal.SIGKILL, False, "mid-batch"),
-        *((number, False, "threads") for number in (signal.SIGINT, signal.SIGHUP, signal.SIGKILL)),
-    ],
-    ids=lambda value: ("group" if value else "process") if isinstance(value, bool) else getattr(value, "name", value),
-)
-def test_a_signal_leaves_one_line_and_nothing_else(
-    photos: Path, commands: Commands, number: signal.Signals, group: bool, moment: str
-) -> None:
-    threads = moment == "threads"
-    if threads and native_library() is None:
-        pytest.skip("the native library was not built here")
-    with commands.running(*endless(photos, "native" if threads else "simplejpeg")) as running:
-        assert eventually(lambda: bool(MOMENTS[moment](running)), 30), running.errors
-        started = time.monotonic()
-        code, errors = running.end(number, group=group)
-        # a fork server that nobody could tell sees that it is alone when it, or a worker, has imported torch
-        within_s = IMPORT_S if number == signal.SIGKILL and "start" in moment else CONTRACT_S
-        assert in_time(started, within_s)
-        assert running.leaves_nothing(within_s), running.left_behind()
-    if number == signal.SIGKILL:
-        assert code == -signal.SIGKILL
-    else:
-        assert (code, errors) == (128 + number, f"penstock: stopped by {number.name}\n")
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_while_python_exits_says_nothing(commands: Commands, tmp_path: Path, number: signal.Signals) -> None:
     program = tmp_path / "program.py"
@@ -160,18 +117,6 @@ def test_a_signal_ends_a_command_whose_output_nobody_takes(photos: Path) -> None
         assert running.leaves_nothing(), running.left_behind()
         assert running.process.stderr is not None
         assert running.process.stderr.read() == "penstock: stopped by SIGTERM\n"
-
-
-def test_a_signal_may_reach_the_workers_first(photos: Path, commands: Commands) -> None:
-    """As from a batch system, which ends a job's processes one by one: no worker is blamed."""
-    with commands.running(*endless(photos)) as running:
-        assert eventually(lambda: bool(running.output), 30), running.errors
-        for pid, role in running.roles().items():
-            if role in ("server", "worker"):
-                os.kill(pid, signal.SIGTERM)
-        time.sleep(0.1)
-        assert running.end(signal.SIGTERM, group=False) == (143, "penstock: stopped by SIGTERM\n")
-        assert running.leaves_nothing(), running.left_behind()
 
 
 def waits_for_a_pipe(pid: int) -> bool:

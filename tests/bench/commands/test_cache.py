@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from command_line import penstock, penstock_here
 from forked_commands import Commands
-from photo_folder import photo, write_folder
+from photo_folder import write_folder
 from processes import eventually
 
 COUNT = 40  # of the folder's fixture
@@ -24,18 +24,6 @@ def cache(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = penstock_here("cache", "build", photos, path, "--workers", 2)
     assert run.returncode == 0, run.stderr
     return path
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough large photos to be in the middle of for a while."""
-    root = tmp_path_factory.mktemp("many")
-    for number in range(300):
-        (root / f"{number:04d}.jpg").write_bytes(photo(number % 20, large=True) if number < 20 else b"")
-    for number in range(20, 300):
-        (root / f"{number:04d}.jpg").unlink()
-        os.link(root / f"{number % 20:04d}.jpg", root / f"{number:04d}.jpg")
-    return root
 
 
 def test_build_then_nothing_to_do(photos: Path, tmp_path: Path) -> None:
@@ -128,32 +116,6 @@ def test_exit_codes(photos: Path, tmp_path: Path, arguments: tuple[str, ...], co
     assert len(run.stderr.splitlines()) == 1
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert not list(photos.rglob("*.h5*"))
-
-
-@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
-def test_a_signal_leaves_what_the_next_build_goes_on_with(
-    many: Path, tmp_path: Path, commands: Commands, number: signal.Signals, group: bool
-) -> None:
-    path = tmp_path / "out" / "x.h5"
-    path.parent.mkdir()
-    with commands.running("cache", "build", many, path, "--workers", 2) as running:
-        assert eventually(lambda: any(_journal_bytes(path.parent) > 4000 for _ in "x"), within_s=60)
-        code, errors = running.end(number, group=group)
-        assert running.leaves_nothing()
-    assert code == 128 + number
-    assert errors.splitlines()[-1] == f"penstock: stopped by {number.name}"
-    (left,) = os.listdir(path.parent)
-    assert left.startswith("x.h5.tmp.")
-    run = penstock_here("cache", "build", many, path, "--workers", 2)
-    assert run.returncode == 0, run.stderr
-    assert "continuing" in run.stderr
-    assert "were there from a build that was stopped" in run.stdout
-    assert "stored 300 as JPEGs in strips" in run.stdout
-    assert os.listdir(path.parent) == ["x.h5"]
-
-
-def _journal_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.tmp.*/journal"))
 
 
 def test_ranks_with_the_variables_of_torchrun_build_a_set(photos: Path, tmp_path: Path, commands: Commands) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from command_line import penstock_here
-from forked_commands import Commands
-from photo_folder import photo, write_folder
-from processes import eventually
+from photo_folder import write_folder
 
 from penstock.bench.probe.data.wrapped_sources import sample_of
 from penstock.bench.record.cache_advice import FILES, LOSSLESS, AdviceSettings
@@ -118,16 +115,3 @@ def test_the_command_prints_a_table_and_writes_record_and_page(photos: Path, tmp
         assert re.search(rf"{offer['name']}, [^:]*: {offer['bytes_an_image'] / 1e3:,.0f} kB", sizes)
         assert f" {shown} {shown} to {shown} {rate / of_files:.2f} × " in line  # of the one round
         assert line.endswith("lossless" if offer["lossless"] else f"{offer['psnr_db']:.1f} dB")
-
-
-def test_a_signal_removes_what_was_built(tmp_path: Path, commands: Commands) -> None:
-    root = tmp_path / "many"
-    root.mkdir()
-    for number in range(60):
-        (root / f"{number:04d}.jpg").write_bytes(photo(number % 20, large=True))
-    with commands.running("cache", "advise", root, "--workers", 2) as running:
-        assert eventually(lambda: list(running.temporary.glob("penstock-advise-*/0.h5")) != [], within_s=60)
-        code, errors = running.end(signal.SIGTERM, group=False)
-        assert running.leaves_nothing(), running.left_behind()
-    assert code == 128 + signal.SIGTERM
-    assert errors.splitlines()[-1] == "penstock: stopped by SIGTERM"

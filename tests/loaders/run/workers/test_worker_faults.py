@@ -20,7 +20,6 @@ import faulty_source
 import pytest
 import torch
 from faulty_source import FaultySource
-from forked_commands import Commands
 from numbered_dataset import Numbered
 from processes import child_pids, eventually, in_time, worker_pids
 
@@ -121,27 +120,6 @@ def test_what_is_not_a_worker_is_terminated_as_usual(photos: Path) -> None:
         process.terminate()
         process.join(600)
         assert process.exitcode == -signal.SIGTERM
-
-
-@pytest.mark.parametrize("group", [True, False], ids=["group", "process"])
-def test_a_program_that_dies_of_sigterm_leaves_nothing(
-    photos: Path, tmp_path: Path, commands: Commands, group: bool
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "from penstock.loaders import create_loader\n"
-        f"loader = create_loader({str(photos)!r}, batch_size=4, workers=1, workers_are='processes')\n"
-        "while True:\n"
-        "    for batch in loader:\n"
-        "        print('a batch', flush=True)\n"
-    )
-    with commands.running(script=script) as running:
-        assert eventually(lambda: bool(running.output), 60), running.errors
-        assert {"server", "worker"} <= set(running.roles().values())
-        code, errors = running.end(signal.SIGTERM, group=group)
-        assert running.leaves_nothing(), running.left_behind()
-    assert code == -signal.SIGTERM
-    assert "Traceback" not in errors  # Python's resource tracker reports that it has cleaned up
 
 
 # ---- stopped, blocked ----
