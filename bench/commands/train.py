@@ -13,16 +13,14 @@ from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.probe.data.training_folder import training_folder
 from penstock.bench.record.settings import BatchSize, Device, MaxBad, Size
-from penstock.bench.train.step.technique_settings import TECHNIQUE_GROUPS, AugmentSettings, RunSettings
+from penstock.bench.train.step.technique_settings import TECHNIQUE_GROUPS, AugmentSettings, CheckpointPlan, RunSettings
 
 if TYPE_CHECKING:
     from penstock.bench.train.batch_finder import BatchTrial
-    from penstock.bench.train.checkpoint_keeper import CheckpointPlan
     from penstock.bench.train.job import TrainingJob
     from penstock.bench.train.loop import EpochReport
 
 _TUNING = "Finders (the run ends after them)"
-_KEEPING = "Checkpoints"
 _OWN_BYTES = 200 << 20  # weights, gradients and momentum of ResNet-18: 140 MiB; what training imports of torch: 60
 
 
@@ -32,6 +30,7 @@ _OWN_BYTES = 200 << 20  # weights, gradients and momentum of ResNet-18: 140 MiB;
     augmentations=AugmentSettings,
     loading=common.LoadingOptions,
     policy=common.PolicyOptions,
+    checkpoints=CheckpointPlan,
     techniques=TECHNIQUE_GROUPS,
 )
 def train(  # noqa: PLR0913  a command's options are its parameters
@@ -57,20 +56,8 @@ def train(  # noqa: PLR0913  a command's options are its parameters
         typer.Option(
             help="File in which the run saves itself: after each epoch, at Ctrl-C and at SIGTERM.",
             callback=common.savable,
-            rich_help_panel=_KEEPING,
+            rich_help_panel="Checkpoints",
         ),
-    ] = None,
-    checkpoint_every: Annotated[
-        int | None, typer.Option(min=1, help="Save after every so many updates.", rich_help_panel=_KEEPING)
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from --checkpoint if it is there.", rich_help_panel=_KEEPING)
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict/--no-strict", help="Refuse to resume on other images.", rich_help_panel=_KEEPING)
-    ] = True,
-    stop_after: Annotated[
-        int | None, typer.Option(min=1, help="Save and stop after so many updates.", rich_help_panel=_KEEPING)
     ] = None,
     find_lr: Annotated[
         Path | None,
@@ -91,6 +78,7 @@ def train(  # noqa: PLR0913  a command's options are its parameters
     augmentations: dict[str, Any],
     loading: dict[str, Any],
     policy: dict[str, Any],
+    checkpoints: dict[str, Any],
     techniques: dict[str, Any],
     data_options: dict[str, Any],
 ) -> None:
@@ -107,7 +95,7 @@ def train(  # noqa: PLR0913  a command's options are its parameters
 
     if validation is None and training_folder(data) != data:
         validation = os.path.join(data, "val")
-    plan = _plan(checkpoint, every=checkpoint_every, resume=resume, stop_after=stop_after, strict=strict)
+    plan = _plan(checkpoint, checkpoints)
     with join_process_group(common.resolve_device(device), rank_timeout) as target:
         if loading["workers"] is None and target == "cpu":
             loading["workers"] = 1  # the threads of a model need the processors: it is far slower than one worker
@@ -150,12 +138,10 @@ def train(  # noqa: PLR0913  a command's options are its parameters
             _train(job, plan, json_file)
 
 
-def _plan(file: Path | None, **asked: Any) -> CheckpointPlan | None:
-    from penstock.bench.train.checkpoint_keeper import CheckpointPlan
-
+def _plan(file: Path | None, asked: dict[str, Any]) -> CheckpointPlan | None:
     if file is not None:
         return CheckpointPlan(file=file, **asked)
-    if asked["every"] is not None or asked["resume"] or asked["stop_after"] is not None:
+    if asked["checkpoint_every"] is not None or asked["resume"] or asked["stop_after"] is not None:
         raise ValueError("--checkpoint-every, --resume and --stop-after need --checkpoint FILE")
     return None
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -15,29 +14,11 @@ import torch.distributed as dist
 from penstock.bench.train.checkpoint import RunProgress, load_checkpoint, save_checkpoint
 from penstock.bench.train.evaluate import sum_over_ranks
 from penstock.bench.train.rank_group import gather_from_ranks
+from penstock.bench.train.step.technique_settings import CheckpointPlan
 from penstock.bench.train.step.train_step import TrainStep
 from penstock.bench.train.stop_signals import STOP_SIGNALS, SignalExit, ignore_more_signals
 from penstock.loaders.front.loader import Loader
 from penstock.pipelines.errors import LoaderError
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointPlan:
-    """Say where and when a run saves itself.
-
-    Attributes:
-        file: where it saves itself.
-        every: number of updates between saves; None to save only after an epoch, a signal and before a planned stop.
-        resume: whether to go on from the file if it is there.
-        stop_after: save and stop after so many updates of this process; None to go on to the end.
-        strict: refuse to go on with another pipeline, dtype, policy for bad samples or validation set.
-    """
-
-    file: Path
-    every: int | None = None
-    resume: bool = False
-    stop_after: int | None = None
-    strict: bool = True
 
 
 class StoppedEarly(Exception):
@@ -129,7 +110,7 @@ class CheckpointKeeper:
         number = self._any_signal()
         stopping = made == self._plan.stop_after
         finished = progress.updates == self._updates_per_epoch
-        if number or stopping or finished or (self._plan.every and made % self._plan.every == 0):
+        if number or stopping or finished or (self._plan.checkpoint_every and made % self._plan.checkpoint_every == 0):
             self._save(progress)
         if number:
             raise SignalExit(number, note=self._where(progress))

@@ -13,12 +13,12 @@ import torch
 
 from penstock.bench.record.loader_rate import endless
 from penstock.bench.train.batch_finder import BatchSearch, BatchTrial, find_batch_size, probe_of
-from penstock.bench.train.checkpoint_keeper import CheckpointPlan
 from penstock.bench.train.loop import EpochReport, OnStep, TrainReport, train
 from penstock.bench.train.lr_finder import LrSweep, find_lr
 from penstock.bench.train.resident_run import ResidentRun
 from penstock.bench.train.step.models import build_model, check_model
 from penstock.bench.train.step.settings import TrainSettings
+from penstock.bench.train.step.technique_settings import CheckpointPlan
 from penstock.bench.train.step.torch_switches import torch_switches
 from penstock.bench.train.step.train_step import TrainStep, on_device
 from penstock.loaders.data.sources.contract import Source, refuse_targets

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from penstock.bench.record.clock import Clock, Rate, StepTimer, Stopwatch
 from penstock.bench.record.loader_rate import Batches
 from penstock.bench.train.checkpoint import RunProgress
-from penstock.bench.train.checkpoint_keeper import CheckpointKeeper, CheckpointPlan, StoppedEarly
+from penstock.bench.train.checkpoint_keeper import CheckpointKeeper, StoppedEarly
 from penstock.bench.train.evaluate import Evaluation, evaluate, sum_over_ranks
 from penstock.bench.train.profiling import PROFILED_STEPS, profiled_steps
 from penstock.bench.train.rank_group import gather_from_ranks
 from penstock.bench.train.step.settings import TrainSettings
+from penstock.bench.train.step.technique_settings import CheckpointPlan
 from penstock.bench.train.step.torch_switches import torch_switches
 from penstock.bench.train.step.train_step import TrainStep, num_labelled, on_device
 from penstock.loaders.front.loader import Loader

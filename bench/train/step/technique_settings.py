@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from penstock.bench.record.settings import (
@@ -25,6 +26,20 @@ class RunSettings:
     label_smoothing: float = setting(0.0, "Label smoothing, from 0 to below 1.", FRACTION)
     device: Device = "cpu"
     seed: Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointPlan:
+    """Choose when a run saves itself to `file`: without `checkpoint_every` after an epoch and at a signal.
+
+    Not strict, a run goes on with another pipeline, dtype, policy for bad samples or validation set.
+    """
+
+    file: Path
+    checkpoint_every: int | None = setting(None, "Save after every so many updates.", min=1)
+    resume: bool = setting(False, "Go on from --checkpoint if it is there.")
+    strict: bool = setting(True, "Refuse to resume on other images.")
+    stop_after: int | None = setting(None, "Save and stop after so many updates.", min=1)
 
 
 @dataclass(frozen=True, kw_only=True)

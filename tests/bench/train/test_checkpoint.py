@@ -13,9 +13,9 @@ from photo_folder import write_folder
 from torch import nn
 
 from penstock.bench.train.checkpoint import RunProgress, load_checkpoint, save_checkpoint
-from penstock.bench.train.checkpoint_keeper import CheckpointPlan
 from penstock.bench.train.loop import train
 from penstock.bench.train.step.settings import TrainSettings
+from penstock.bench.train.step.technique_settings import CheckpointPlan
 from penstock.bench.train.step.train_step import TrainStep
 from penstock.bench.train.stop_signals import SignalExit
 from penstock.loaders import create_loader
@@ -73,7 +73,7 @@ def assert_same_state(own, other):
 @pytest.fixture(scope="module")
 def whole(photos, tmp_path_factory):
     """An uninterrupted run, which saves itself now and then."""
-    return run(photos, file=tmp_path_factory.mktemp("whole") / "run.pt", every=4)
+    return run(photos, file=tmp_path_factory.mktemp("whole") / "run.pt", checkpoint_every=4)
 
 
 @pytest.mark.parametrize("stop_after", [2, 5, 8, 14])
@@ -150,7 +150,7 @@ def test_a_run_killed_between_saves_goes_on_from_the_last(photos, whole, tmp_pat
                 yield batch
 
     with new_loader(photos) as loader, pytest.raises(Killed):
-        train(new_model(), Dying(loader), SETTINGS, checkpoint=CheckpointPlan(file=file, every=3))
+        train(new_model(), Dying(loader), SETTINGS, checkpoint=CheckpointPlan(file=file, checkpoint_every=3))
     report, weights = run(photos, file=file, resume=True)
     assert losses(report) == losses(whole[0])[1:]
     assert_same_state(weights, whole[1])
@@ -396,7 +396,7 @@ import dataclasses, json, os, shutil, signal, sys
 from pathlib import Path
 import torch, torch.distributed as dist
 from torch import nn
-from penstock.bench.train.checkpoint_keeper import CheckpointPlan
+from penstock.bench.train.step.technique_settings import CheckpointPlan
 from penstock.bench.train.stop_signals import SignalExit
 from penstock.bench.train.loop import train
 from penstock.bench.train.step.settings import TrainSettings

@@ -17,7 +17,7 @@ import json, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
 from torch import nn
-from penstock.bench.train.checkpoint_keeper import CheckpointPlan
+from penstock.bench.train.step.technique_settings import CheckpointPlan
 from penstock.bench.train.stop_signals import SignalExit, exit_on_signals
 from penstock.bench.train.loop import train
 from penstock.bench.train.step.settings import TrainSettings
