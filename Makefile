@@ -116,7 +116,7 @@ lint: setup ## ruff: rules and format; clang-format
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 
 typecheck: setup link ## mypy, strict
-	MYPYPATH=$(LINKED) $(BIN)/python -m mypy -p penstock.pipelines -p penstock.loaders -p penstock.bench
+	MYPYPATH=$(LINKED) $(BIN)/python -m mypy --num-workers 2 -p penstock.pipelines -p penstock.loaders -p penstock.bench
 
 # What Python has compiled is kept for the processes that tests start, whatever the environment says.
 test: export PYTHONDONTWRITEBYTECODE :=

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes.util
 import os
 import re
+import shutil
 from glob import glob
 from pathlib import Path
 
@@ -64,6 +65,7 @@ def run(session: nox.Session, *, oldest: bool = False, turbojpeg: str = "turbojp
             pip = ("python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
             session.run_install(*limit, *pip, *lines, external=True)
         except CommandFailed:
+            shutil.rmtree(session.virtualenv.location)  # the next run would take half of a package for all of it
             if not is_lenient:
                 raise
             session.skip("its packages cannot be installed")
