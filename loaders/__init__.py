@@ -20,8 +20,7 @@ from penstock.loaders.front.loader import Loader
 from penstock.loaders.front.open_source import open_source
 from penstock.loaders.make.sizes.size_schedule import ByUpdate, PatchBudget
 from penstock.loaders.order.ledger import EpochLedger
-from penstock.loaders.run.metrics.prometheus import serve_prometheus
-from penstock.loaders.run.metrics.stats import LoaderStats, loader_metrics
+from penstock.loaders.run.metrics.stats import LoaderStats, loader_metrics, serve_prometheus
 from penstock.pipelines.errors import LoaderError
 
 __all__ = [

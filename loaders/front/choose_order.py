@@ -13,8 +13,7 @@ import numpy.typing as npt
 from penstock.loaders.data.sources.contract import BlockwiseSource, Source, refuse_targets
 from penstock.loaders.order.block_order import BlockShuffled, BlockSizes
 from penstock.loaders.order.bucket_order import Bucketed
-from penstock.loaders.order.mixed_order import Mixed
-from penstock.loaders.order.order import InOrder, Order, Shuffled, make_weighted
+from penstock.loaders.order.order import InOrder, Mixed, Order, Shuffled, make_weighted
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import checked_bool, checked_int, shown
 from penstock.pipelines.messages.user_warnings import warn_user

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,6 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Levels, Window
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo
 from penstock.pipelines.sample.orientation import stored_window, upright
-
-Result = TypeVar("Result")
 
 
 class Loaded(NamedTuple):
@@ -55,7 +52,11 @@ class SampleReader:
 
     def load(self, sample: int) -> Loaded:
         """Read `sample`, and find its size. Raises LoaderError."""
-        data = self._time_call(call_source, self._source.read, sample)
+        started = time.perf_counter()
+        try:
+            data = call_source(self._source.read, sample)
+        finally:
+            self.read_s += time.perf_counter() - started
         exif = 0 if self._find_orientation is None else self._find_orientation(sample)
         if isinstance(data, bytes):
             probe = self._decoder.probe(data, exif)
@@ -96,14 +97,6 @@ class SampleReader:
         if not self._sound[item.sample]:
             self._sound[item.sample] = self._decoder.sound(item.data, item.probe)
         return bool(self._sound[item.sample])
-
-    def _time_call(self, method: Callable[..., Result], *arguments: object) -> Result:
-        """Call a method of the source, and add the seconds that it takes to `read_s`."""
-        started = time.perf_counter()
-        try:
-            return method(*arguments)
-        finally:
-            self.read_s += time.perf_counter() - started
 
 
 def _type_error(data: object) -> LoaderError:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +16,7 @@ from penstock.loaders.order.permutation import Index, Permutation
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.plan.philox import STREAM_DRAW, random_words
 
+_FIRST_SOURCE = 1  # of a mixture, number of the first source's permutation; 0 is that of the epoch
 SAMPLER = "feistel-1"  # goes into saved states: a new permutation needs a new name
 
 
@@ -42,6 +46,31 @@ class Order(Protocol):
     def __call__(self, epoch: int, positions: Index) -> Index:
         """Return the sample indices at `positions`, both int64 [k]."""
         ...
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Serve the samples in the order of the source."""
+
+    n: int
+    name: str = SAMPLER
+    repeats: bool = False
+
+    def __call__(self, epoch: int, positions: Index) -> Index:
+        return positions
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Shuffle all samples, anew in each epoch."""
+
+    n: int
+    seed: int
+    name: str = SAMPLER
+    repeats: bool = False
+
+    def __call__(self, epoch: int, positions: Index) -> Index:
+        return Permutation.of_epoch(self.n, self.seed, epoch)(positions)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,26 +113,64 @@ def make_weighted(weights: npt.NDArray[np.float64], num_draws: int, seed: int) -
     return Weighted(n=num_draws, seed=seed, cumulated=cumulated, digest=digest)
 
 
-@dataclass(frozen=True)
-class InOrder:
-    """Serve the samples in the order of the source."""
+@dataclass(frozen=True, kw_only=True)
+class Mixed:
+    """Serve, in each epoch, a fixed number of samples of each source, in a shuffled order.
 
-    n: int
-    name: str = SAMPLER
-    repeats: bool = False
+    A source's samples are shuffled once per pass over it. An epoch goes on in the pass where the last one stopped, so
+    no sample comes twice before all others of its source came once.
 
-    def __call__(self, epoch: int, positions: Index) -> Index:
-        return positions
-
-
-@dataclass(frozen=True)
-class Shuffled:
-    """Shuffle all samples, anew in each epoch."""
+    Attributes:
+        n: samples in an epoch.
+        seed: seed of the shuffle.
+        sizes: samples of each source; their indices follow each other.
+        shares: of each epoch the share of each source, not all zero; the last goes for all later epochs.
+    """
 
     n: int
     seed: int
-    name: str = SAMPLER
-    repeats: bool = False
+    sizes: tuple[int, ...]
+    shares: tuple[tuple[float, ...], ...]
+    repeats: bool = True
+
+    @property
+    def name(self) -> str:
+        settings = json.dumps([self.n, self.sizes, self.shares]).encode("ascii")
+        return f"mixed-1 {hashlib.blake2b(settings, digest_size=8).hexdigest()}"
+
+    def counts(self, epoch: int) -> Index:
+        """Return the samples of each source in `epoch`, int64 [sources]."""
+        return _share_out(self.n, self.shares[min(epoch, len(self.shares) - 1)])
+
+    def _used(self, epoch: int) -> Index:
+        """Return the samples of each source in all epochs before `epoch`."""
+        named = min(epoch, len(self.shares))
+        used = sum((self.counts(earlier) for earlier in range(named)), np.zeros(len(self.sizes), np.int64))
+        return used + (epoch - named) * self.counts(epoch)
 
     def __call__(self, epoch: int, positions: Index) -> Index:
-        return Permutation.of_epoch(self.n, self.seed, epoch)(positions)
+        places = Permutation.of_epoch(self.n, self.seed, epoch)(positions)
+        ends = np.cumsum(self.counts(epoch))
+        sources = np.searchsorted(ends, places, "right")
+        starts = list(accumulate(self.sizes, initial=0))
+        indices = np.empty(len(places), np.int64)
+        used = self._used(epoch)
+        for source in np.unique(sources).tolist():
+            here = np.flatnonzero(sources == source)
+            drawn = places[here] - (ends[source - 1] if source else 0) + used[source]
+            passes, within = np.divmod(drawn, self.sizes[source])
+            for number in np.unique(passes).tolist():
+                some = passes == number
+                shuffled = Permutation.of_epoch(self.sizes[source], self.seed, number, _FIRST_SOURCE + source)
+                indices[here[some]] = starts[source] + shuffled(within[some])
+        return indices
+
+
+@lru_cache(maxsize=64)
+def _share_out(n: int, shares: tuple[float, ...]) -> Index:
+    """Split `n` in proportion to `shares`: the largest remainders get what rounding down leaves."""
+    exact = np.array(shares, np.float64) * (n / sum(shares))
+    counts = np.floor(exact).astype(np.int64)
+    order = np.argsort(counts - exact, kind="stable")
+    counts[order[: n - int(counts.sum())]] += 1
+    return counts

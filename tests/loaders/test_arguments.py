@@ -20,7 +20,7 @@ from penstock.loaders.dali.dali_engine import DaliOptions
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.front.backends import OF_EVERY_BACKEND
 from penstock.loaders.front.loader import Loader
-from penstock.loaders.run.metrics.prometheus import serve_prometheus
+from penstock.loaders.run.metrics.stats import serve_prometheus
 from penstock.pipelines import Augmentations, ImagePipeline, imagenet_eval, imagenet_train
 
 NAN, INF = float("nan"), float("inf")

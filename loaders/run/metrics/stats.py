@@ -1,13 +1,17 @@
-"""LoaderStats says where the time of a loader went: waiting, producing, reading."""
+"""LoaderStats says where the time of a loader went: waiting, producing, reading; Prometheus can be served it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
+
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.checked import checked_int
 
 SHORTEST_WAIT_S = 1e-6  # waits are counted in classes, each 1.15 times as long as the one before
+_COUNTERS = ("batches", "images", "replaced", "repaired", "wait_s", "produce_s", "read_s", "requests", "fetched_bytes")
 _COUNTED = ("batches", "images", "replaced", "repaired", "images_per_s", "queue_depth")
 _MEASURED = ("elapsed_s", "wait_s", "produce_s", "read_s", "requests", "fetched_bytes")
 WAIT_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -118,3 +122,52 @@ def loader_metrics(loader: HasStats, prefix: str = "penstock/") -> dict[str, flo
     values = {name: getattr(stats, name) for name in (*_COUNTED, *_MEASURED)}
     values |= {f"wait_{name}_s": stats.wait_quantile(share) for name, share in WAIT_QUANTILES.items()}
     return {f"{prefix}{name}": float(value) for name, value in values.items()}
+
+
+def serve_prometheus(loader: HasStats, port: int, *, rank: int = 0, address: str = "127.0.0.1") -> Callable[[], None]:
+    """Serve the loader's metrics at http://address:port/metrics, labelled with `rank`; return a function that stops.
+
+    A thread of the server computes them on request, so a training step pays nothing. Each rank of a machine needs its
+    own port; port 0 is refused. Raises LoaderError E-DEPENDENCY without prometheus_client, OSError if the port is in
+    use, ValueError.
+    """
+    port, rank = checked_int("port", port, 1, 65535), checked_int("rank", rank, 0)
+    try:
+        import prometheus_client
+        from prometheus_client import core
+        from prometheus_client.registry import Collector
+    except ImportError as error:
+        raise LoaderError(
+            "E-DEPENDENCY", f"prometheus_client cannot be imported ({error})", fix="pip install prometheus_client"
+        ) from error
+
+    class LoaderCollector(Collector):
+        """Make metric families of a loader's statistics."""
+
+        def collect(self) -> Iterator[Any]:
+            return _make_families(core, loader_metrics(loader, prefix=""), str(rank))
+
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(LoaderCollector())
+    server, thread = prometheus_client.start_http_server(port, addr=address, registry=registry)
+
+    def stop() -> None:
+        server.shutdown()  # takes at most half a second: each request is answered in its own thread
+        server.server_close()
+        thread.join()
+
+    return stop
+
+
+def _make_families(core: Any, values: dict[str, float], rank: str) -> Iterator[Any]:
+    waits = core.GaugeMetricFamily("penstock_wait_quantile_seconds", "Wait for a batch", labels=["rank", "quantile"])
+    for name, share in WAIT_QUANTILES.items():
+        waits.add_metric([rank, str(share)], values.pop(f"wait_{name}_s"))
+    yield waits
+    for name, value in values.items():
+        unit = name.replace("_per_s", "_per_second")
+        unit = f"{unit[:-2]}_seconds" if unit.endswith("_s") else unit
+        kind = core.CounterMetricFamily if name in _COUNTERS else core.GaugeMetricFamily
+        family = kind(f"penstock_{unit}", name, labels=["rank"])
+        family.add_metric([rank], value)
+        yield family

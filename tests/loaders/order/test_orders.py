@@ -12,8 +12,7 @@ import pytest
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.front.choose_order import Blocks, choose_order
 from penstock.loaders.order.block_order import BlockShuffled, BlockSizes
-from penstock.loaders.order.mixed_order import Mixed
-from penstock.loaders.order.order import Order, make_weighted
+from penstock.loaders.order.order import Mixed, Order, make_weighted
 from penstock.loaders.order.permutation import Index
 from penstock.loaders.order.schedule import Schedule
 

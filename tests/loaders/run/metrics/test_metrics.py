@@ -12,8 +12,7 @@ import pytest
 from photo_folder import write_folder
 
 from penstock.loaders import DataLoader, LoaderError, LoaderStats, create_loader
-from penstock.loaders.run.metrics.prometheus import serve_prometheus
-from penstock.loaders.run.metrics.stats import WAIT_CLASSES, loader_metrics, wait_class
+from penstock.loaders.run.metrics.stats import WAIT_CLASSES, loader_metrics, serve_prometheus, wait_class
 from penstock.pipelines import imagenet_train
 
 
