@@ -69,23 +69,28 @@ def read_document(path: FilePath) -> CocoDocument:
     categories that the file does not have; LoaderError E-MISSING, E-ACCESS, E-READ.
     """
     checked_path("coco", path)
+    try:
+        return _read_document(path)
+    except ValueError as error:
+        raise file_error(path, str(error)) from None
+
+
+def _read_document(path: FilePath) -> CocoDocument:
     images, categories, annotations = _read_lists(path)
-    image_ids = _read_ids(path, "image", images)
-    names = [_name_of(path, number, each) for number, each in enumerate(images)]
-    _refuse_repeated(path, image_ids, lambda a, b: f"images {shown(names[a])} and {shown(names[b])} have the id")
-    _refuse_repeated(path, names, lambda a, b: f"images {image_ids[a]} and {image_ids[b]} have the file_name")
-    category_ids = _read_ids(path, "category", categories)
+    image_ids = _read_ids("image", images)
+    names = [_name_of(number, each) for number, each in enumerate(images)]
+    _refuse_repeated(image_ids, lambda a, b: f"images {shown(names[a])} and {shown(names[b])} have the id")
+    _refuse_repeated(names, lambda a, b: f"images {image_ids[a]} and {image_ids[b]} have the file_name")
+    category_ids = _read_ids("category", categories)
     called = [str(each.get("name", own)) for each, own in zip(categories, category_ids, strict=True)]
-    _refuse_repeated(
-        path, category_ids, lambda a, b: f"categories {shown(called[a])} and {shown(called[b])} have the id"
-    )
+    _refuse_repeated(category_ids, lambda a, b: f"categories {shown(called[a])} and {shown(called[b])} have the id")
     order = sorted(
         range(len(categories)), key=lambda number: (isinstance(category_ids[number], str), category_ids[number])
     )
-    image_of = _look_up(path, annotations, "image_id", image_ids)
+    image_of = _look_up(annotations, "image_id", image_ids)
     number_of = np.argsort(np.array(order, np.int64))
-    class_of = number_of[_look_up(path, annotations, "category_id", category_ids)]
-    sizes = np.array([_size_of(path, each) for each in images], np.int32).reshape(-1, 2)
+    class_of = number_of[_look_up(annotations, "category_id", category_ids)]
+    sizes = np.array([_size_of(each) for each in images], np.int32).reshape(-1, 2)
     return CocoDocument(
         path,
         names,
@@ -95,7 +100,7 @@ def read_document(path: FilePath) -> CocoDocument:
         annotations,
         image_of,
         class_of,
-        _read_crowds(path, annotations),
+        _read_crowds(annotations),
     )
 
 
@@ -112,24 +117,22 @@ def _read_lists(path: FilePath) -> list[list[Json]]:
         found = read_error(error, os.fsencode(path))
         raise LoaderError(found.code, found.cause, fix="pass a JSON file of COCO instances", path=found.path) from error
     except (ValueError, RecursionError) as error:
-        raise file_error(path, f"not a JSON file of COCO instances ({error})") from None
+        raise ValueError(f"not a JSON file of COCO instances ({error})") from None
     lists = []
     for name in ("images", "categories", "annotations"):
         listed = document.get(name) if isinstance(document, dict) else None
         if not isinstance(listed, list) or not set(map(type, listed)) <= {dict}:
-            raise file_error(path, f"not a JSON file of COCO instances (it has no list of objects called {name})")
+            raise ValueError(f"not a JSON file of COCO instances (it has no list of objects called {name})")
         lists.append(listed)
     return lists
 
 
-def _read_ids(path: FilePath, what: str, listed: Sequence[Json]) -> list[int | str]:
+def _read_ids(what: str, listed: Sequence[Json]) -> list[int | str]:
     found = []
     for number, each in enumerate(listed):
         own = _as_id(each.get("id"))
         if own is None:
-            raise file_error(
-                path, f"{what} number {number} must have an id, an integer or text, got {shown(each.get('id'))}"
-            )
+            raise ValueError(f"{what} number {number} must have an id, an integer or text, got {shown(each.get('id'))}")
         found.append(own)
     return found
 
@@ -143,37 +146,33 @@ def _as_id(value: object) -> int | str | None:
     return value if isinstance(value, str) else None
 
 
-def _name_of(path: FilePath, number: int, image: Json) -> str:
+def _name_of(number: int, image: Json) -> str:
     """Return the file name of an image; LVIS has the address instead."""
     name, url = image.get("file_name"), image.get("coco_url")
     if isinstance(name, str) and name:
         return name
     if name is None and isinstance(url, str) and (found := unquote(urlsplit(url).path).lstrip("/")):
         return found
-    raise file_error(
-        path, f"image {shown(image.get('id', number))} must have a file_name or a coco_url, got {shown(name)}"
-    )
+    raise ValueError(f"image {shown(image.get('id', number))} must have a file_name or a coco_url, got {shown(name)}")
 
 
-def _size_of(path: FilePath, image: Json) -> tuple[int, int]:
+def _size_of(image: Json) -> tuple[int, int]:
     sides = image.get("width"), image.get("height")
     if sides == (None, None):
         return 0, 0
     if not all(isinstance(side, (int, float)) and side % 1 == 0 and 0 < side <= _MOST_SIDE for side in sides):
         wanted = "width and height in pixels, or neither"
-        raise file_error(
-            path, f"image {shown(image['id'])} must have {wanted}, got {shown(sides[0])} and {shown(sides[1])}"
-        )
+        raise ValueError(f"image {shown(image['id'])} must have {wanted}, got {shown(sides[0])} and {shown(sides[1])}")
     return int(image["width"]), int(image["height"])
 
 
-def _read_crowds(path: FilePath, annotations: Sequence[Json]) -> npt.NDArray[np.bool_]:
+def _read_crowds(annotations: Sequence[Json]) -> npt.NDArray[np.bool_]:
     """Return which annotations are of crowds. Raises ValueError for a mark that is not 0 or 1: text would be true."""
     marks = [each.get("iscrowd") for each in annotations]
     for number, mark in enumerate(marks if any(mark not in _MARKS for mark in marks) else ()):
         if mark not in _MARKS:
             which = f"annotation {annotations[number].get('id')} of image {annotations[number]['image_id']}"
-            raise file_error(path, f"{which} must have iscrowd of 0 or 1, got {shown(mark)}")
+            raise ValueError(f"{which} must have iscrowd of 0 or 1, got {shown(mark)}")
     return np.array(marks, bool)
 
 
@@ -188,18 +187,18 @@ def find_objects(document: CocoDocument) -> npt.NDArray[np.intp]:
     return found
 
 
-def _refuse_repeated(path: FilePath, values: Sequence[int | str], describe: Callable[[int, int], str]) -> None:
+def _refuse_repeated(values: Sequence[int | str], describe: Callable[[int, int], str]) -> None:
     """Raise ValueError that describes the first two of equal values."""
     if len(set(values)) == len(values):
         return
     first: dict[int | str, int] = {}
     for number, value in enumerate(values):
         if value in first:
-            raise file_error(path, f"{describe(first[value], number)} {shown(value)}: give each its own")
+            raise ValueError(f"{describe(first[value], number)} {shown(value)}: give each its own")
         first[value] = number
 
 
-def _look_up(path: FilePath, annotations: Sequence[Json], key: str, ids: Sequence[int | str]) -> npt.NDArray[np.int64]:
+def _look_up(annotations: Sequence[Json], key: str, ids: Sequence[int | str]) -> npt.NDArray[np.int64]:
     """Return which of `ids` each annotation names by `key`. Raises ValueError for others, with their number."""
     number_of: dict[object, int] = {each: number for number, each in enumerate(ids)}
     try:
@@ -216,7 +215,7 @@ def _look_up(path: FilePath, annotations: Sequence[Json], key: str, ids: Sequenc
     more = f" (and {len(wrong) - 1:,} more annotations)" if len(wrong) > 1 else ""
     listed = "images" if key == "image_id" else "categories"
     why = f"annotation {first.get('id')}{of_image}: {what}{more}: add it to {listed}, or remove the annotation"
-    raise file_error(path, why)
+    raise ValueError(why)
 
 
 def find_images(source: Source, document: CocoDocument) -> npt.NDArray[np.int64]:
