@@ -166,8 +166,11 @@ class SampleEncoder:
 
     def _as_strips(self, data: bytes, header: jpeg.JpegHeader, pixels: Pixels, origin: _Origin) -> Stored:
         """Make the copy with restart markers, and prove it equal to `pixels`. Raises _CannotRecode."""
-        segment_mcus = _choose_segment_mcus(data, header)
-        geometry = strips.StripGeometry(header.width, header.height, *strips.mcu_size(header), segment_mcus)
+        mcu_width, mcu_height = strips.mcu_size(header)
+        column_bytes = (len(data) - header.scan_offset) / (header.width * header.height) * mcu_height
+        min_pixels = max(MIN_SEGMENT_PIXELS, int(MIN_SEGMENT_BYTES / column_bytes))
+        segment_mcus = strips.segment_length(header, min_pixels)
+        geometry = strips.StripGeometry(header.width, header.height, mcu_width, mcu_height, segment_mcus)
         copy, ends = self._recode(data, segment_mcus, geometry.rows * geometry.segments)
         found = _read_copy_header(copy, header, segment_mcus)
         scan = np.frombuffer(copy, np.uint8)[found.scan_offset : -len(jpeg.EOI)]
@@ -243,12 +246,6 @@ def _name_unsupported(header: jpeg.JpegHeader) -> str:
     if header.sof > 0xC2:
         return "arithmetic coding"
     return "CMYK" if header.components == 4 else "odd sampling"
-
-
-def _choose_segment_mcus(data: bytes, header: jpeg.JpegHeader) -> int:
-    """MCUs from one restart marker to the next."""
-    column_bytes = (len(data) - header.scan_offset) / (header.width * header.height) * strips.mcu_size(header)[1]
-    return strips.segment_length(header, max(MIN_SEGMENT_PIXELS, int(MIN_SEGMENT_BYTES / column_bytes)))
 
 
 def _read_copy_header(copy: bytes, source: jpeg.JpegHeader, segment_mcus: int) -> jpeg.JpegHeader:

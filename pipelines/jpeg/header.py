@@ -312,16 +312,12 @@ def strip_metadata(data: bytes, header: JpegHeader, *, colour: bool = True) -> b
     `colour` all of them are: then libjpeg can only warn about image data.
     """
     whole = {_APP0: 4 + 14, _APP14: 4 + 12} if colour else {}
-    keep = [
-        data[start:end]
-        for marker, start, end in header.segments
-        if not _is_metadata(marker) or end - start >= whole.get(marker, 1 << 20)
-    ]
+    keep = []
+    for marker, start, end in header.segments:
+        is_metadata = _APP0 <= marker <= 0xEF or marker == 0xFE
+        if not is_metadata or end - start >= whole.get(marker, 1 << 20):
+            keep.append(data[start:end])
     return b"".join((SOI, *keep, data[header.scan_offset :]))
-
-
-def _is_metadata(marker: int) -> bool:
-    return _APP0 <= marker <= 0xEF or marker == 0xFE
 
 
 def find_exif(data: bytes, header: JpegHeader) -> bytes | None:
