@@ -22,7 +22,7 @@ from torch import nn
 from penstock.bench.commands.bench import _save_choice
 from penstock.bench.probe.ceilings.decode import DecodeCeilings, all_decoders
 from penstock.bench.probe.ceilings.replay import NUM_BATCHES
-from penstock.bench.probe.search import trials
+from penstock.bench.probe.search import settings_sweep, trials
 from penstock.bench.probe.search.candidate import BenchData
 from penstock.bench.probe.search.settings_search import given_settings
 from penstock.bench.record.bench_record import (
@@ -170,7 +170,10 @@ def test_command_prints_writes_and_saves(photos: Path, tmp_path: Path) -> None:
             assert loader.describe()["workers"] == workers
 
 
-def test_dali_is_tuned_and_measured_next_to_the_baseline(photos: Path, tmp_path: Path) -> None:
+def test_dali_is_tuned_and_measured_next_to_the_baseline(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings_sweep, "FINAL_TRIALS", 1)
     printed, document = bench_dali(photos, tmp_path, "--baseline", "--save", tmp_path / "p.json")
     tried = [each["options"] for each in document["candidates"]]
     assert {"workers": 1, "readers": 1, "prefetch": 2} in tried

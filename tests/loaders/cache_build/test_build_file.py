@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import os
 import shutil
 import sys
@@ -16,7 +17,6 @@ import h5py
 import numpy as np
 import pytest
 from folder_trees import settle
-from killed_builder import kill_builds
 from memory_source import MemorySource
 from photo_folder import photo, write_folder
 from PIL import Image
@@ -277,42 +277,34 @@ def test_a_damaged_cache_is_rebuilt_with_replace_stale(
 # What happens on the way
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("encoding", [Encoding(), Encoding(quality=50)], ids=["the same", "another"])
-def test_a_set_of_shards_is_none_before_its_last_file(photos: Path, tmp_path: Path, encoding: Encoding) -> None:
-    """Killed before each shard gets its name, and before the manifest does; a set that is there is replaced."""
+def test_a_set_of_shards_is_none_before_its_last_file(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: Encoding
+) -> None:
+    """Stopped before each shard gets its name, and before the manifest does; a set that is there is replaced."""
     build(photos, tmp_path / "whole", shards=3)
     whole = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
     build(photos, tmp_path / "before", encoding, shards=3)
     if encoding == Encoding():
         for path in (tmp_path / "before").iterdir():
             path.unlink()  # an empty folder: a set is built for the first time
-    calls = kill_builds(photos, tmp_path, tmp_path / "before")
-    assert calls == ["replace"] * 4
+    replace = os.replace
     for number in range(4):
-        folder = tmp_path / str(number) / "x.h5"
+        folder, calls = shutil.copytree(tmp_path / "before", tmp_path / str(number)), itertools.count()
+
+        def stop(*paths: Any, calls: Iterator[int] = calls, number: int = number) -> None:
+            if next(calls) == number:
+                raise Stop
+            replace(*paths)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", stop)
+            with pytest.raises(Stop):
+                build(photos, folder, shards=3, replace_stale=True)
         with pytest.raises(LoaderError, match=r"E-CACHE.*(not complete|holds no cache)"):
             open_cache(folder)
         assert sum(file.resumed > 0 for file in build(photos, folder, shards=3, replace_stale=True).files) <= 1
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_killed_at_each_system_call(few: tuple[Path, bytes], tmp_path: Path) -> None:
-    photos, reference = few
-    calls = kill_builds(photos, tmp_path)
-    assert {"pwrite", "truncate", "fsync", "fdatasync", "replace", "mkdir"} <= set(calls)
-    resumed = []
-    for number, _ in enumerate(calls):
-        path = tmp_path / str(number) / "x.h5"
-        if path.exists():
-            assert path.read_bytes() == reference
-        file = build(photos, path).files[0]
-        resumed.append(file.resumed)
-        assert path.read_bytes() == reference
-        assert os.listdir(path.parent) == ["x.h5"]
-    assert set(resumed) >= {0, 2, 4}  # chunks of two, and none is lost once it is noted
-    assert calls.index("replace") == max(i for i, count in enumerate(resumed) if count)
 
 
 @pytest.mark.usefixtures("small_steps")

@@ -30,7 +30,7 @@ from penstock.loaders.data.files.image_folder import ImageFolder
 NUM_PHOTOS, TRIALS = 8, 16
 # (workers, room for this share of the file, whether the disk looks empty to the build): the last has room for all
 # that HDF5 may need around it.
-LIMITS = ((0, 0.05, False), (2, 0.5, True), (0, 0.99, True), (0, 7, True))
+LIMITS = ((0, 0.05, False), (2, 0.9, True), (0, 7, True))
 
 
 @pytest.fixture(scope="module")
