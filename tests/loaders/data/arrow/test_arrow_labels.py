@@ -32,13 +32,10 @@ def collect(*columns: Any, declared: list[str] | None = None, **options: Any) ->
     return [-1 if is_left_out else next(served) for is_left_out in left_out], list(classes)
 
 
-def test_numbers_are_kept() -> None:
-    assert collect([2, 0], [None, -1, 2], **LEFT_OUT) == ([2, 0, -1, -1, 2], [b"0", b"1", b"2"])
-    assert collect(["2", "0"], ["", " 1", 2 * "0"], **LEFT_OUT) == ([2, 0, -1, 1, 0], [b"0", b"1", b"2"])
+def test_numbers_of_declared_classes_are_kept() -> None:
     assert collect(pa.array([3, 1], pa.uint8()), declared=["a", "b", "c", "d"]) == ([3, 1], [b"a", b"b", b"c", b"d"])
     assert collect(["3", "1"], declared=["3", "1"]) == ([0, 1], [b"3", b"1"])
     assert collect([1, 0], declared=["1", "0"]) == ([1, 0], [b"1", b"0"])
-    assert collect([True, False]) == collect(["True", "False"]) == ([1, 0], [b"False", b"True"])
 
 
 def test_names_are_sorted_over_all_files() -> None:
@@ -66,11 +63,9 @@ def test_declared_classes_are_found_by_name_in_those_that_are_listed() -> None:
 
 
 OTHERS: dict[str, tuple[Any, list[str] | None, list[Any], tuple[bytes, ...]]] = {
-    "floats": (pa.array([0.5, None, 2]), None, [0.5, 2], ()),
     "decimals": (pa.array([1, None, 2], pa.decimal128(5, 2)), None, [1, 2], ()),
     "vectors": (pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2)), None, [[1, 2], [3, 4]], ()),
     "lists": (pa.array([[0.5, 2], None, [3, 4]], pa.large_list(pa.float32())), None, [[0.5, 2], [3, 4]], ()),
-    "sets of names": (pa.array([["b"], None, ["a", "b"]]), None, [[0, 1], [1, 1]], (b"a", b"b")),
     "sets of classes": (pa.array([[2], None, [0, 1]]), ["a", "b", "c"], [[0, 0, 1], [1, 1, 0]], (b"a", b"b", b"c")),
 }
 
@@ -89,12 +84,10 @@ def test_other_labels(kind: str) -> None:
 @pytest.mark.parametrize(
     ("column", "declared", "words"),
     [
-        ([0.5, float("nan")], None, "row 1: no label"),
         ([[1, 2], [0, 0], [1]], None, "row 2: a vector of 1 numbers, the first one has 2"),
         ([["a"], ["b", None]], None, "row 1: a list of labels holds a null"),
         ([["a"], ["c"]], ["a", "b"], "row 1: label 'c' is not one of classes"),
         ([[0], [2]], ["a", "b"], "row 1: label 2 has no name"),
-        ([0, 99_000_000], None, "row 1: label 99000000 is too large for a class number"),
     ],
 )
 def test_labels_that_cannot_be_name_their_row(column: Any, declared: list[str] | None, words: str) -> None:

@@ -197,17 +197,16 @@ def test_a_server_that_heals_is_asked_again(example: ModuleType, folder: Path, s
 def test_an_image_that_the_server_does_not_have_is_replaced_or_raised(
     example: ModuleType, server: Server, options: dict[str, Any]
 ) -> None:
-    server.errors = {"class0/0000.jpg": [404], "class1/0001.jpg": [403], "class2/0002.jpg": [503]}
+    server.errors = {"class0/0000.jpg": [404], "class1/0001.jpg": [403]}
+    expected = {"0/0000.jpg": ("E-MISSING", True), "1/0001.jpg": ("E-ACCESS", True)}
+    if options is HERE:  # in workers the delays are those of users
+        server.errors["class2/0002.jpg"], expected["2/0002.jpg"] = [503], ("E-READ", True)
     source = example.Http(server.images())
     names = [name_sample(source, index).decode().partition("/class")[2] for index in range(COUNT)]
     with open_loader(source, on_bad_sample="replace", pipeline=None, **options) as loader:
         list(loader)
         found = {names[bad.sample]: (bad.code, bad.substitute >= 0) for bad in loader.ledger().bad}
-        assert found == {
-            "0/0000.jpg": ("E-MISSING", True),
-            "1/0001.jpg": ("E-ACCESS", True),
-            "2/0002.jpg": ("E-READ", True),
-        }
+        assert found == expected
         if options is HERE:  # workers go on with the next epoch
             assert (server.asked["class0/0000.jpg"], server.asked["class2/0002.jpg"]) == (1, 4)
         assert "deadbeef" not in str(loader.ledger().as_dict()) + str(loader.state_dict())

@@ -72,21 +72,6 @@ def test_samples_are_those_of_webdataset(tmp_path: Path) -> None:
 
 
 IMAGES, LABELS = [f"{k}.png" for k in range(6)], [f"{k}.cls" for k in range(6)]
-ORDERS = {
-    "neighbours": [name for pair in zip(IMAGES, LABELS, strict=True) for name in pair],
-    "images, then labels": IMAGES + LABELS,
-    "labels, then images": LABELS + IMAGES,
-    "backwards": IMAGES + LABELS[::-1],
-    "other members between": [*IMAGES, "notes.txt", "x/info.json", *LABELS],
-}
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("folder", ["", "part/", "./"])
-def test_labels_are_found_wherever_they_stand(tmp_path: Path, order: str, folder: str) -> None:
-    path = write_tar(tmp_path / "x.tar", labelled(folder + name for name in ORDERS[order]))
-    assert served(path) == {folder + name: ((folder + name).encode(), name[0]) for name in IMAGES}
-    assert served(path, label="cls") == served(path)
 
 
 def test_a_part_of_a_tar_may_be_written_with_a_dot_and_a_slash(tmp_path: Path) -> None:
