@@ -272,7 +272,8 @@ def test_what_changed_since_it_was_opened_is_refused(data: Data) -> None:
     for index, code in ((0, "E-CHANGED"), (PER_PART, "E-CHANGED"), (2 * PER_PART, "E-MISSING")):
         for reader in readers(source, data.kind):
             error = error_of(lambda index=index, reader=reader: reader.read(index))  # type: ignore[misc]
-            assert (error.code, error.sample) == (code, index)
+            assert error.code == code
+            assert error.sample == index or "sample" in data.kind.cannot
             assert os.fsencode(data.where.folder.name) in os.fsencode(error.path or b"")
 
 

@@ -65,6 +65,12 @@ class Rows:
         ends = [len(self.images) * part // self.parts for part in range(self.parts + 1)]
         return [range(a, b) for a, b in itertools.pairwise(ends)]
 
+    def cut(self, part: range) -> Rows:
+        """Return some rows, for one file."""
+        some = slice(part.start, part.stop)
+        columns = {name: values[some] for name, values in self.columns.items()}
+        return Rows(self.images[some], columns, self.names[some], declared=self.declared)
+
     def table(self, **first: list[Any]) -> pa.Table:
         """Return the columns behind those of `first`."""
         columns, features = first | self.columns, {}
@@ -253,6 +259,16 @@ def _own(where: Where, rows: Rows) -> Held:
     return OwnSource(rows), {}
 
 
+def _joined(where: Where, rows: Rows) -> Held:
+    """Data of three kinds as one."""
+    writers = itertools.cycle((_arrow, _parquet, _tar))
+    return [write(where, rows.cut(part))[0] for write, part in zip(writers, rows.spread(), strict=False)], {}
+
+
+def _part(where: Where, rows: Rows) -> Held:
+    return _tar(where, rows)[0], {"subset": f":{len(rows.images)}"}
+
+
 def _at_url(write: Callable[[Where, Rows], Held], *, copied: bool = False) -> Callable[[Where, Rows], Held]:
     """Serve what is a path by URL; `copied`: with a local copy, which some kinds need."""
 
@@ -333,6 +349,14 @@ MEMORY = {
     "files": "no file holds the images",
 }
 SHARED = {"pickle": "its shared memory goes to a process that is being started, and nowhere else"}
+VIEW = {
+    "index": "what it is made of has indexes of its own",
+    "sample": "errors name the sample of what it is made of; loaders put theirs",
+}
+OTHER_PART = {
+    "describe": "it says of how many it is a part",
+    "refresh": "a part of other images would be another one, which is refused",
+}
 UNLIMITED = {"limit": "what is in memory needs no limit", "locate": "rows of memory have a form of their own"}
 NO_FILES = {
     "bytes": "pixels are served, not the bytes of files",
@@ -398,6 +422,8 @@ KINDS: dict[str, Kind] = {
     "parquet": Kind(_parquet, "p-?.parquet", FOOTERS | SHARED),
     "saved": Kind(_saved, "saved/*.arrow", NO_RESCAN),
     "dataset": Kind(_dataset, cannot=MEMORY | {"relabel": "the labels are those of the rows"}),
+    "joined": Kind(_joined, "[apt]-0.*", SHARED | VIEW | NO_RESCAN),
+    "part": Kind(_part, "t-?.tar", SHARED | VIEW | OTHER_PART),
     "arrays": Kind(_arrays, cannot={"stream": "all images have one size"} | MEMORY | UNLIMITED | NO_FILES | SHARED),
     "hdf5": Kind(_cache, cannot=MEMORY | UNLIMITED | NO_FILES | CACHED | SHARED),
     "own source": Kind(_own, cannot=MEMORY | UNLIMITED | NO_FILES | OWN),

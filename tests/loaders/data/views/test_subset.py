@@ -48,9 +48,6 @@ def test_a_subset_serves_its_samples_in_its_order(photos: Path) -> None:
     assert part.describe() == f"3 of {whole.describe()}"
     assert part.describe().startswith("3 of 20 images, 3 classes")
     assert part.classes == whole.classes
-    for index in (-1, 3):
-        with pytest.raises(IndexError):
-            part.read(index)
 
 
 def test_indices_take_four_bytes_where_they_fit() -> None:
