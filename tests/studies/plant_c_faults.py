@@ -169,6 +169,7 @@ FAULTS = (
     ("recode.c", "by_size = 8 * (uint64_t)scan->size", "by_size = 4 * (uint64_t)scan->size"),
     ("recode.c", "for (; run > 15; run -= 16)", "for (; run > 16; run -= 16)"),
     ("recode.c", "if (last < 63) *to++ = ac;", "*to++ = ac;"),
+    ("recode.c", "if (extra > PN_MAX_DC_BITS) return NULL;", ""),
     ("recode.c", "x < plane->wide && y < plane->high;", "x < plane->wide + 0 * y;"),
     ("recode.c", "count_blocks(planes->jpeg) * 5", "count_blocks(planes->jpeg)"),
     ("recode.c", "memset(before, 0, sizeof before);", ""),

@@ -9,7 +9,7 @@ import pytest
 import simplejpeg
 from crafted_jpegs import crafted, longest_mcus, overflowing
 from native_windows import file_window
-from progressive_jpegs import restarted
+from progressive_jpegs import Scan, crafted_scans, restarted
 
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.native.recode import NativeRecoder
@@ -81,9 +81,11 @@ def test_limits(library: ctypes.CDLL, name: str) -> None:
 
 
 def test_a_segment_does_not_begin_with_more_than_11_bits(native: ctypes.CDLL) -> None:
-    recoder, data = NativeRecoder(native), crafted([{0: 2047}, {0: 2048}, {0: 1}])
-    assert recoder.recode(data, 3, 1) is not None
-    assert recoder.recode(data, 1, 3) is None
+    recoder = NativeRecoder(native)
+    scans = [Scan(0, 0, 0, 0, [(11, "1" * 11), (1, "1"), (11, "0" * 11)]), Scan(1, 63, 0, 0, [(0, "")] * 3)]
+    for each in (crafted([{0: 2047}, {0: 2048}, {0: 1}]), crafted_scans(scans, blocks=3)):
+        assert recoder.recode(each, 3, 1) is not None
+        assert recoder.recode(each, 1, 3) is None
 
 
 def test_the_last_byte_of_a_segment_is_filled_with_ones(native: ctypes.CDLL) -> None:
