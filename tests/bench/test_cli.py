@@ -34,46 +34,11 @@ def endless(photos: Path, decoder: str = "simplejpeg") -> tuple[object, ...]:
     return "iterate", photos, *small, "--workers", 2, "--decoder", decoder
 
 
-# ---- usage ----
+USAGE = ["bench --batch-size 0", "train --accumulate 0", "cache advise --sample 0"]
+USAGE += ["iterate --batch-size 0", "iterate --workers x"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("train --backend nonsense", "backend must be one of"),
-        ("train --decoder nonsense", "decoder must be one of"),
-        ("train --on-bad-sample nonsense", "on_bad_sample must be one of"),
-        ("train --auto-augment nonsense", "auto_augment must be"),
-        ("train --min-scale 2", "scale (low) must be above 0 and at most 1"),
-        ("train --model nonsense", "nonsense"),
-        ("train --amp nonsense", "amp must be"),
-        ("train --lr 0", "lr must be above 0"),
-        ("bench --backend nonsense", "backend must be one of"),
-        ("bench --decoder nonsense", "decoder must be one of"),
-        ("bench --dtype nonsense", "dtype must be"),
-        ("bench --max-cpu 0", "max_cpu must be above 0"),
-        ("bench --model nonsense", "nonsense"),
-        ("bench --amp nonsense", "amp must be"),
-        ("iterate --backend nonsense", "backend must be one of"),
-        ("iterate --decoder nonsense", "decoder must be one of"),
-        ("iterate --on-bad-sample nonsense", "on_bad_sample must be one of"),
-        ("iterate --watchdog -1", "watchdog_s"),
-        ("ablate --model nonsense", "nonsense"),
-        ("doctor --backend nonsense", "nonsense"),
-        ("doctor --on-bad-sample nonsense", "on_bad_sample must be"),
-    ],
-)
-def test_usage_errors_come_before_the_data_is_looked_at(tmp_path: Path, arguments: str, words: str) -> None:
-    """A first scan may take minutes; here there is nothing to scan, which would be the error otherwise."""
-    command, *options = arguments.split()
-    run = penstock_here(command, tmp_path / "none", *options)
-    assert words in run.stderr
-    assert "E-NODATA" not in run.stderr
-    assert len(run.stderr.splitlines()) == 1
-    assert run.returncode in ({7, 2} if "--model" in options else {2})  # 7: without timm, which knows the other names
-
-
-@pytest.mark.parametrize("arguments", ["bench --batch-size 0", "train --accumulate 0", "cache advise --sample 0"])
+@pytest.mark.parametrize("arguments", USAGE)
 def test_a_number_below_its_least_is_refused_by_name(tmp_path: Path, arguments: str) -> None:
     *command, option, value = arguments.split()
     run = penstock_here(*command, tmp_path, option, value)
@@ -230,26 +195,6 @@ def run_main(*arguments: object) -> tuple[int, str, str]:
 
 
 QUIET = ("--size", 32, "--batch-size", 12, "--workers", 0, "--dump", os.devnull)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--no-such-option",), "No such option"),
-        (("--batch-size", "0"), "batch-size"),
-        (("--workers", "x"), "workers"),
-        (("--batch-size", "100"), "a global batch of 100 never fills from 61 samples"),
-        (("--size", "20000"), "16384"),
-        (("--rank", "2", "--world-size", "2"), "rank must lie in"),
-        (("--dump", "/nonexistent/dump"), "No such file or directory: '/nonexistent/dump'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
-)
-def test_wrong_usage_is_exit_2_and_says_why(photos: Path, arguments: tuple[str, ...], words: str) -> None:
-    code, _, errors = run_main("iterate", photos, *QUIET, *arguments)
-    assert code == 2
-    assert words in errors
-    assert "Traceback" not in errors
 
 
 def after(earlier: BaseException, error: Exception) -> Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from mistaken_data import write_mistakes
 from mounts import needs_mounts
 
 USAGE, DATA, CACHE, RESOURCE = 2, 3, 4, 7
+MODEL = USAGE if find_spec("timm") else RESOURCE  # timm knows the other names
 SMALL = "--size 16 --batch-size 2 --workers 0"
 MISTAKES = {
     f"iterate potos {SMALL}": (DATA, "perhaps 'photos'"),
@@ -49,6 +51,29 @@ MISTAKES = {
     "cache verify potos.h5": (DATA, "penstock cache build SOURCE CACHE"),
     "train potos --device cpu": (DATA, "perhaps 'photos'"),
     "train photos --device gpu": (USAGE, "perhaps 'cuda'"),
+    f"iterate photos {SMALL} --batch-size 100": (USAGE, "a global batch of 100 never fills from 12 samples"),
+    f"iterate photos {SMALL} --size 20000": (USAGE, "16384"),
+    f"iterate photos {SMALL} --rank 2 --world-size 2": (USAGE, "rank must lie in"),
+    f"iterate photos {SMALL} --dump /nonexistent/dump": (USAGE, "No such file or directory: '/nonexistent/dump'"),
+    # Usage comes before the data are looked at, of which a first scan may take minutes: these are not there.
+    "train potos --backend nonsense": (USAGE, "backend must be one of"),
+    "train potos --decoder nonsense": (USAGE, "decoder must be one of"),
+    "train potos --on-bad-sample nonsense": (USAGE, "on_bad_sample must be one of"),
+    "train potos --auto-augment nonsense": (USAGE, "auto_augment must be"),
+    "train potos --min-scale 2": (USAGE, "scale (low) must be above 0 and at most 1"),
+    "train potos --model nonsense": (MODEL, "nonsense"),
+    "train potos --amp nonsense": (USAGE, "amp must be"),
+    "bench potos --backend nonsense": (USAGE, "backend must be one of"),
+    "bench potos --decoder nonsense": (USAGE, "decoder must be one of"),
+    "bench potos --dtype nonsense": (USAGE, "dtype must be"),
+    "bench potos --model nonsense": (MODEL, "nonsense"),
+    "bench potos --amp nonsense": (USAGE, "amp must be"),
+    "iterate potos --backend nonsense": (USAGE, "backend must be one of"),
+    "iterate potos --decoder nonsense": (USAGE, "decoder must be one of"),
+    "iterate potos --on-bad-sample nonsense": (USAGE, "on_bad_sample must be one of"),
+    "iterate potos --watchdog -1": (USAGE, "watchdog_s"),
+    "ablate potos --model nonsense": (MODEL, "nonsense"),
+    "doctor potos --backend nonsense": (USAGE, "nonsense"),
 }
 
 
@@ -82,6 +107,7 @@ def test_a_mistake_on_the_command_line_ends_in_one_line(
 def test_an_option_of_another_tool_is_answered_with_ours(command: str, option: str) -> None:
     done = penstock_here(*command.split())
     assert done.returncode == USAGE
+    assert "No such option" in done.stderr
     assert f"(Possible options: {option})" in done.stderr
 
 

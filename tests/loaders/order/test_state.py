@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -111,23 +110,6 @@ def test_strict_or_not_other_data_are_refused(photos: Path, damaged: Path) -> No
     for data, settings in ((damaged, {}), (photos, {"seed": 8})):
         with open_loader(data, **settings) as loader, pytest.raises(LoaderError, match="E-STATE"):
             loader.load_state_dict(state, strict=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("0024.jpg", "24 samples then, 25 now"),
-        (
-            "0000.jpg",
-            r"as many samples, but other images, sizes or labels \(digest \w{12}\.\.\. then, \w{12}\.\.\. now\)",
-        ),
-    ],
-)
-def test_what_has_become_of_the_data_is_told(photos: Path, tmp_path: Path, name: str, words: str) -> None:
-    changed = shutil.copytree(photos, tmp_path / "changed")
-    (changed / "class0" / name).write_bytes(photo(24))
-    with open_loader(changed) as loader, pytest.raises(LoaderError, match=f"E-STATE.*{words}"):
-        loader.load_state_dict(state_after(photos, 2))
 
 
 def test_a_state_of_an_earlier_version_opens(photos: Path) -> None:
