@@ -87,7 +87,7 @@ class LabelCollector:
         self._declared = new if known is None or len(new) > len(known) else known
         self._disagree |= known is not None and known[: len(new)] != new[: len(known)]
 
-    def add(self, label: object, fail: Fail, row: int) -> None:
+    def add(self, label: Any, fail: Fail, row: int) -> None:
         """Add the label of a row. Raises the error of `fail`."""
         self._num_rows += 1
         kind = type(label)
@@ -96,7 +96,7 @@ class LabelCollector:
             if code is not None:
                 self._code_of.append(code)
                 return
-        if self._kind == FLOAT and (isinstance(label, float) or (isinstance(label, str) and is_number(label))):
+        if self._kind == FLOAT and (kind is float or (kind is str and is_number(label))):
             number = float(label)
             if abs(number) <= _LARGEST:
                 self._numbers.append(number)
