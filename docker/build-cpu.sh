@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# The CPU image without a Docker engine: debootstrap makes its base, pip collects wheels, buildah builds
+# Builds the CPU image without a Docker engine: debootstrap makes its base, pip downloads wheels, buildah builds
 #
 # usage: docker/build-cpu.sh          as root, on Debian or Ubuntu. Image localhost/penstock:cpu in build/image/storage.
-# What needs the network: apt, debootstrap and `pip download`, with the settings of this machine; packages inside the image come from
-# the folder of wheels alone. Base and wheels are kept in build/image and made again when what they depend on changes.
+# apt, debootstrap and `pip download` need the network and use the settings of this machine; packages inside the image
+# come only from the folder of wheels. Base and wheels are kept in build/image and rebuilt when their inputs change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source docker/buildah.sh
 
-export SUITE=bookworm # as BASE in the Dockerfile, with its Python
+export SUITE=bookworm # same as BASE in the Dockerfile, with its Python
 WHEELHOUSE=$IMAGE_DIR/wheelhouse
 BASE_TAR=$IMAGE_DIR/base-$SUITE.tar
 LOG=$IMAGE_DIR/build.log
 
 die() { echo "image: $*" >&2; exit 1; }
 
-# Runs a step with its output in the log; says how long it took, and shows the log's end if it failed.
+# Runs a step with its output in the log; prints how long it took, and the end of the log if it failed.
 step() {
   local what=$1 started=$SECONDS
   shift
@@ -26,7 +26,7 @@ step() {
 
 argument() { sed -n "s/^ARG $1=//p" docker/Dockerfile; }
 
-# In memory, because dpkg waits for the disk after every file; what is mounted goes with the shell that `unshare` starts.
+# In memory, because dpkg waits for the disk after every file. The mounts end with the shell that `unshare` starts.
 make_base() {
   mkdir -p "$IMAGE_DIR/base"
   export -f fill_base
@@ -38,12 +38,12 @@ fill_base() {
   local root=$1 tar=$2
   mount -t tmpfs -o mode=755 tmpfs "$root"
   debootstrap --variant=minbase "$SUITE" "$root"
-  # Debian's security updates come from wherever this machine takes its own.
+  # Debian's security updates come from the same source as this machine's.
   if grep -qs "Suites:.*$SUITE" /etc/apt/sources.list.d/debian.sources; then
     cp /etc/apt/sources.list.d/debian.sources "$root/etc/apt/sources.list.d/"
     rm "$root/etc/apt/sources.list"
   fi
-  # As in Debian's own slim image: no documents, no synced writes, no packages kept.
+  # As in Debian's own slim image: without documentation, synced writes and downloaded packages.
   { printf 'path-exclude /usr/share/%s/*\n' doc man info locale; echo force-unsafe-io; } >"$root/etc/dpkg/dpkg.cfg.d/image"
   printf '%s "";\n' Dir::Cache::pkgcache Dir::Cache::srcpkgcache >"$root/etc/apt/apt.conf.d/image"
   echo 'APT::Keep-Downloaded-Packages "false";' >>"$root/etc/apt/apt.conf.d/image"
@@ -51,7 +51,7 @@ fill_base() {
   tar -C "$root" -cf "$tar" .
 }
 
-# The folder's key is a digest of all that names a version.
+# The folder's key is a digest of all files that contain versions.
 wheelhouse_key() { cat constraints.txt pyproject.toml docker/requirements.py docker/Dockerfile | sha256sum; }
 
 collect_wheels() {
@@ -82,11 +82,11 @@ build_image() {
     --build-arg BASE=localhost/penstock-base --build-arg PIP_NO_INDEX=1 --build-arg "REVISION=$revision" .
 }
 
-test "$(id -u)" = 0 || die 'debootstrap and buildah are run as root here'
+test "$(id -u)" = 0 || die 'debootstrap and buildah must run as root here'
 mkdir -p "$IMAGE_DIR"
 : >"$LOG"
 for PYTHON in .venv/bin/python python3.11 python3 ''; do
-  test -n "$PYTHON" || die "no Python 3.11 here, for which the image's wheels are collected"
+  test -n "$PYTHON" || die "no Python 3.11 found, for which the image's wheels are downloaded"
   "$PYTHON" -c 'import sys, pip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && break
 done
 install_tools
@@ -96,4 +96,4 @@ remove_storage
 step 'base imported' import_base
 step 'image built' build_image
 size=$(run_buildah images --format '{{.Size}}' "$IMAGE")
-echo "image: $IMAGE, $size, in $STORAGE ($SECONDS s altogether)"
+echo "image: $IMAGE, $size, in $STORAGE ($SECONDS s in total)"

@@ -1,15 +1,16 @@
-# Where the image lies and how buildah is called: sourced by build-cpu.sh and test-image.sh
+# The image's location and how to call buildah: sourced by build-cpu.sh and test-image.sh
 
 IMAGE_DIR=$PWD/build/image
 STORAGE=$IMAGE_DIR/storage
 IMAGE=localhost/penstock:cpu
 
-# Storage of our own, so that nothing of the machine's is touched.
+# Separate storage, so that the machine's own storage is not touched.
 run_buildah() {
   buildah --root "$STORAGE" --runroot "$IMAGE_DIR/runroot" --storage-driver "$(storage_driver)" "$@"
 }
 
-# overlay shares the files of layers and stages; vfs copies them all, and works where overlay does not, as inside a container.
+# overlay shares the files of layers and stages; vfs copies them all, but also works where overlay does not, such as
+# inside a container.
 storage_driver() {
   if test ! -s "$STORAGE.driver"; then
     local try=$STORAGE/try

@@ -1,7 +1,7 @@
-"""The bundle by which runc runs an image confined, as `docker run --read-only --network none --cap-drop ALL` does.
+"""The bundle with which runc runs an image confined, like `docker run --read-only --network none --cap-drop ALL`.
 
-Nothing of the host is seen but the volumes given. /tmp and /dev/shm (64 MB) are memory. No new privileges. The system
-calls are those of containers-common's profile, where that is installed.
+Only the given volumes of the host are visible. /tmp and /dev/shm (64 MB) are memory. No new privileges. The allowed
+system calls are those of containers-common's profile, if that is installed.
 """
 
 import argparse
@@ -15,7 +15,7 @@ _ARCHES = {"x86_64": ("amd64", "SCMP_ARCH_X86_64"), "aarch64": ("arm64", "SCMP_A
 
 
 def confined(image: dict[str, Any], rootfs: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the runtime's configuration of `image` (Entrypoint, Env, WorkingDir, User) with its files in `rootfs`."""
+    """Return the runtime's configuration for `image` (Entrypoint, Env, WorkingDir, User) with its files in `rootfs`."""
     entrypoint = [arguments.entrypoint] if arguments.entrypoint else image["Entrypoint"]
     uid, gid = (int(number) for number in (arguments.user or image["User"]).split(":"))
     linux: dict[str, Any] = {
@@ -61,7 +61,7 @@ def _volume(text: str) -> dict[str, Any]:
 
 
 def seccomp(profile: dict[str, Any]) -> dict[str, Any]:
-    """Turn a profile of containers-common into the runtime's form, for a process without any capability."""
+    """Return a profile of containers-common in the runtime's form, for a process without capabilities."""
     arch, native = _ARCHES[platform.machine()]
     (family,) = (row for row in profile["archMap"] if row["architecture"] == native)
     rules = []
@@ -80,9 +80,9 @@ def seccomp(profile: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--image", type=Path, required=True, help="file with what `buildah inspect --type image` says")
+    parser.add_argument("--image", type=Path, required=True, help="output of `buildah inspect --type image`")
     parser.add_argument("--rootfs", type=Path, required=True, help="folder with the image's files")
-    parser.add_argument("--bundle", type=Path, required=True, help="folder that is to hold the bundle")
+    parser.add_argument("--bundle", type=Path, required=True, help="folder for the bundle")
     parser.add_argument("--user", help="UID:GID instead of the image's")
     parser.add_argument("--entrypoint", help="program instead of the image's")
     parser.add_argument("--env", action="append", default=[], help="NAME=VALUE")

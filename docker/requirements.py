@@ -1,17 +1,17 @@
-"""Prints what an image installs, one per line: dependencies, and the extras of a target: cpu, cuda12 or cuda13."""
+"""Prints the packages of an image, one per line: dependencies and the extras of a target: cpu, cuda12 or cuda13."""
 
 import sys
 from pathlib import Path
 
 import tomllib  # Debian 12's Python is 3.11
 
-# Pillow is not among them: the image has Pillow-SIMD in its place.
+# Without Pillow: the image has Pillow-SIMD instead.
 _ALL = ("hdf5", "turbojpeg")
 EXTRAS = {"cpu": _ALL, "cuda12": (*_ALL, "dali-cuda120"), "cuda13": (*_ALL, "dali-cuda130")}
 
 
 def image_requirements(project: dict, target: str) -> list[str]:
-    """`project`: the table of that name in pyproject.toml."""
+    """Return the requirements of `target`; `project` is the table of that name in pyproject.toml."""
     extras = project["optional-dependencies"]
     return [*project["dependencies"], *(line for extra in EXTRAS[target] for line in extras[extra])]
 

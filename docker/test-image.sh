@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Runs the CPU image confined, as its own user and as another: one PASS line a check, the first failure ends it
+# Runs the CPU image confined, as its own user and as another: one PASS line per check, stops at the first failure
 #
 # usage: docker/test-image.sh         as root, after docker/build-cpu.sh. Logs in build/image/test.
-# runc is what Docker itself runs containers with. Here: read-only root, no network but a loopback, no capability, no new privileges,
-# a numeric user, 64 MB of /dev/shm, Docker's list of system calls, processes of its own. docker/oci_bundle.py has it in full.
+# Docker itself uses runc to run containers. Here: a read-only root, only the loopback network, no capabilities or new
+# privileges, a numeric user, 64 MB of /dev/shm, Docker's list of system calls, a separate process namespace. For
+# details, see docker/oci_bundle.py.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source docker/buildah.sh
@@ -29,7 +30,8 @@ cleanup() {
   run_buildah rm --all >/dev/null
 }
 
-# contained NAME [option of oci_bundle.py ...] -- ARGUMENT ...: runs the image, its output in NAME.log; its exit code.
+# contained NAME [option of oci_bundle.py ...] -- ARGUMENT ...: runs the image with its output in NAME.log; returns
+# its exit code.
 contained() {
   local name=$1
   shift
@@ -46,7 +48,7 @@ check() {
   pass "$1" "$((SECONDS - started)) s"
 }
 
-# Of a training run that would take hours: SIGTERM to process 1 once it has begun, as `docker stop` sends it.
+# Starts a training run that would take hours, and sends SIGTERM to process 1 once it has begun, like `docker stop`.
 terminated_training() {
   local name=$1 run code=0 waited=0
   shift
@@ -54,13 +56,13 @@ terminated_training() {
     train /data/train --epochs 100000 --size 32 --batch-size 16 --checkpoint /out/run.pt &
   run=$!
   until grep -q '^epoch' "$TEST_DIR/$name.log" 2>/dev/null; do
-    kill -0 "$run" 2>/dev/null && test $((waited += 1)) -lt "$LIMIT_S" || fail "$name" 'training did not begin'
+    kill -0 "$run" 2>/dev/null && test $((waited += 1)) -lt "$LIMIT_S" || fail "$name" 'training did not start'
     sleep 1
   done
   runc --root "$TEST_DIR/runc" kill "penstock-$$" TERM
   wait "$run" || code=$?
   test "$code" = 143 || fail "$name" "exit code $code, not 143"
-  grep -q "saved to '/out/run.pt'" "$TEST_DIR/$name.log" || fail "$name" 'it does not say that it has saved itself'
+  grep -q "saved to '/out/run.pt'" "$TEST_DIR/$name.log" || fail "$name" 'it does not report that it was saved'
   test -s "$OUT/run.pt" || fail "$name" 'no checkpoint'
   pass "$name" 'checkpoint saved, exit code 143'
 }
@@ -73,7 +75,7 @@ prepare() {
   printf '127.0.0.1 localhost\n::1 localhost\n' >"$TEST_DIR/hosts"
 }
 
-test "$(id -u)" = 0 || { echo 'image-test: runc is run as root here' >&2; exit 1; }
+test "$(id -u)" = 0 || { echo 'image-test: runc must run as root here' >&2; exit 1; }
 test -d "$STORAGE" || { echo 'image-test: no image; docker/build-cpu.sh builds it' >&2; exit 1; }
 trap cleanup EXIT
 prepare
@@ -84,7 +86,7 @@ for user in "${USERS[@]}"; do
   mkdir "$OUT"
   chown "$user" "$OUT"
   as=(--user "$user")
-  # The first time as the image says, not as we say.
+  # The first time, the image's own user.
   test "$user" != "${USERS[0]}" || as=()
 
   check "$uid-confined" "${as[@]}" --entrypoint python --env "EXPECTED_UID=$uid" \
@@ -99,8 +101,8 @@ for user in "${USERS[@]}"; do
   check "$uid-torchrun" "${as[@]}" --entrypoint torchrun --volume "$DEMO:/data:ro" --volume "$OUT:/out:rw" -- \
     --standalone --local-addr localhost --nproc-per-node 2 -m penstock.bench.cli train /data/train --epochs 1 --size 32 --batch-size 8 --workers 1 \
     --json /out/ranks.json
-  # 64 images in batches of 8 on two ranks: 4 steps, where one rank would need 8.
-  grep -q '"steps": 4,' "$OUT/ranks.json" || fail "$uid-torchrun" 'not the steps of two ranks'
+  # 64 images in batches of 8 on two ranks: 4 steps; one rank would need 8.
+  grep -q '"steps": 4,' "$OUT/ranks.json" || fail "$uid-torchrun" 'not the number of steps of two ranks'
   terminated_training "$uid-sigterm" "${as[@]}"
 done
 echo "image-test: $passed checks passed in $SECONDS s"

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Tries the jobs beside it on a SLURM of its own: two nodes on this machine, gone afterwards, in about three minutes
+# Tests the jobs in this folder on a temporary SLURM with two nodes on this machine, in about three minutes
 #
 #   docker/slurm/try-slurm.sh          # needs Debian's slurm-wlm and munge; as root it installs them
 #   PENSTOCK=/opt/venv/bin/penstock docker/slurm/try-slurm.sh
 #
-# Everything (configuration, key, sockets, logs, data) lies in a temporary folder; no cluster and no service is touched.
-# Prints a line PASS or FAIL for each of: a run on two nodes, stopped by a signal, preempted, a node lost, errors, a cache
-# built by a job array. The losses are compared to the last bit.
+# Everything (configuration, key, sockets, logs, data) is in a temporary folder; clusters and services are not
+# touched. Prints a line PASS or FAIL for each of: a run on two nodes, a stop by a signal, a preemption, a lost node,
+# errors, a cache built by a job array. The losses are compared bit for bit.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export PENSTOCK=${PENSTOCK:-$PWD/.venv/bin/penstock}
 read -ra penstock <<<"$PENSTOCK"
-# Two ranks and a learner each on a machine that may have two processors.
+# Two ranks, each with its own training process, on a machine that may have two processors.
 export OMP_NUM_THREADS=1
 unset "${!SLURM_@}" "${!SBATCH_@}" RANK WORLD_SIZE MASTER_ADDR MASTER_PORT JOBS CHECKPOINT MAX_RESTARTS SRUN_OPTIONS
 
@@ -29,7 +29,7 @@ cleanup() {
         scancel --user="$(id -un)" 2>/dev/null || :;
         for _ in {1..50}; do [[ -n $(squeue --noheader 2>/dev/null) ]] || break; sleep 0.2; done
     fi
-    # The last ones first: munged answers to all others.
+    # In reverse order: all others need munged.
     for ((i = ${#daemons[@]} - 1; i >= 0; i--)); do
         kill "${daemons[i]}" 2>/dev/null || :;
         wait "${daemons[i]}" 2>/dev/null || :;
@@ -62,13 +62,13 @@ install_slurm() {
         { cat "$here/apt.log" >&2; die "apt-get failed"; }
 }
 
-# start NAME COMMAND: a daemon that Ctrl-C does not reach, since jobs are to be ended before it.
+# start NAME COMMAND: starts a daemon that Ctrl-C does not reach, because jobs must end first.
 start() {
     setsid "${@:2}" </dev/null >"$here/log/$1.out" 2>&1 &
     daemons+=($!)
 }
 
-until_true() { # SECONDS COMMAND...: whether the command succeeds within that time
+until_true() { # SECONDS COMMAND...: succeeds if the command succeeds within that time
     local deadline=$((SECONDS + $1))
     shift
     until "$@"; do
@@ -90,7 +90,7 @@ SlurmctldPort=$port
 SlurmUser=$user
 SlurmdUser=$user
 AuthType=auth/munge
-# A job that was put back waits as long as its old credential is valid.
+# A requeued job waits as long as its old credential is valid.
 AuthInfo=socket=$here/munge.socket,cred_expire=5
 StateSaveLocation=$here/state
 SlurmdSpoolDir=$here/spool.%n
@@ -113,7 +113,7 @@ NodeName=node[1-2] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((port + 1))-$((
 PartitionName=main Nodes=node[1-2] Default=YES PriorityTier=1 GraceTime=60 MaxTime=10
 PartitionName=urgent Nodes=node[1-2] PriorityTier=10 PreemptMode=OFF MaxTime=10
 END
-    # Stands in for a GPU, so that the job's options need not be other ones here.
+    # Replaces a GPU, so that the job's options need not be changed here.
     echo 'NodeName=node[1-2] Name=gpu File=/dev/null' >"$here/gres.conf"
     start munged munged --foreground --key-file="$here/munge.key" --socket="$here/munge.socket" \
         --pid-file="$here/munged.pid" --seed-file="$here/munged.seed" --log-file="$here/log/munged"
@@ -143,7 +143,7 @@ train() {
         --lr 0.02 --checkpoint-every 4 "${@:2}"
 }
 
-losses() { # NAME: of the last epoch, to the last bit
+losses() { # NAME: losses of the last epoch, with all bits
     python3 -c 'import json, sys
 epoch = json.load(open(sys.argv[1]))["epochs"][-1]
 print(epoch["epoch"] + 1, repr(epoch["loss"]), repr(epoch["validation"]["loss"]))' "$here/$1.json"
@@ -161,13 +161,13 @@ verdict() { # WHAT COMMAND...: one line, and the log if it failed
     fi
 }
 
-goes_on() { # NAME JOB: the job comes back once, goes on from what was saved, and ends as if nothing had happened
+goes_on() { # NAME JOB: the job is requeued once, continues from the saved state, and ends with the same losses
     completed "$2" && is "$2" Restarts 1 && says "$1" 'going on from' || return
     echo "     $(losses "$1")  (undisturbed: $(losses whole))"
     [[ $(losses "$1") == "$(losses whole)" ]]
 }
 
-crash_node2() { # at once and without a word: its daemon, what runs its tasks, and the tasks
+crash_node2() { # kills its daemon, the parents of its tasks, and the tasks, without warning
     local pid tasks=() keepers=()
     for pid in /proc/[0-9]*; do
         if mine "$pid" "SLURM_CONF=$SLURM_CONF" && mine "$pid" SLURMD_NODENAME=node2; then
@@ -193,28 +193,28 @@ echo "     epoch, loss, loss of validation: $(losses whole)"
 
 job=$(train stopped --)
 saved stopped && scancel --signal=TERM "$job"
-verdict "stopped by SIGTERM: saved, put back, went on" "$job" goes_on stopped "$job"
+verdict "stopped by SIGTERM: saved, requeued, continued" "$job" goes_on stopped "$job"
 
 job=$(train preempted --)
 saved preempted && sbatch --partition=urgent --nodes=2 --gpus-per-node=1 --output=/dev/null --wrap='sleep 1' >/dev/null
-verdict "preempted by a job of higher priority: went on" "$job" goes_on preempted "$job"
+verdict "preempted by a job of higher priority: continued" "$job" goes_on preempted "$job"
 
 job=$(train lost --)
 saved lost && crash_node2
 until_true 60 is "$job" Restarts 1 && start node2 slurmd -D -N node2 && scontrol update nodename=node2 state=resume
-verdict "a node lost: went on from the last save" "$job" goes_on lost "$job"
+verdict "a node lost: continued from the last save" "$job" goes_on lost "$job"
 
 job=$(train refused -- --checkpoint "$here/whole.pt" --lr 0.5)
-verdict "an error (a checkpoint of another run): not put back" "$job" stays_ended "$job" 2:0
+verdict "an error (a checkpoint of another run): not requeued" "$job" stays_ended "$job" 2:0
 
 job=$(MAX_RESTARTS=0 train capped --)
 saved capped && scancel --signal=TERM "$job"
-verdict "stopped more often than MAX_RESTARTS: not put back" "$job" stays_ended "$job" 143:0
+verdict "stopped more often than MAX_RESTARTS: not requeued" "$job" stays_ended "$job" 143:0
 
 job=$(train cancelled --)
 until_true 120 says cancelled 'from the start' && scancel "$job"
 cancelled() { until_true 120 is "$job" JobState CANCELLED && ! until_true 8 is "$job" JobState PENDING; }
-verdict "cancelled by its user: not put back" "$job" cancelled
+verdict "cancelled by its user: not requeued" "$job" cancelled
 
 job=$(sbatch --parsable --array=0-2 --cpus-per-task=1 --time=5 --output="$here/cache-%a.log" \
     docker/slurm/cache.sbatch "$here/photos/train" "$here/cache" --shards 6)
@@ -224,6 +224,6 @@ built() {
     until_true 300 array_is_done && is "${job}_1" Restarts 1 && is "${job}_0" Restarts 0 &&
         "${penstock[@]}" cache verify "$here/cache" --source "$here/photos/train" >/dev/null
 }
-verdict "a cache of six shards, by an array of three tasks, one stopped and put back" "$job" built
+verdict "a cache of six shards, by an array of three tasks, one stopped and requeued" "$job" built
 
 ((failures == 0)) || die "$failures of the above failed"

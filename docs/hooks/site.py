@@ -19,14 +19,14 @@ from penstock.bench import cli
 from penstock.pipelines.errors import ERROR_CODES
 
 ROOT = Path(__file__).resolve().parents[2]
-# Pages whose text lies elsewhere in the repository.
+# Pages with text from elsewhere in the repository.
 MOUNTED = {
     "bench/results/README.md": "performance/results.md",
     "docker/README.md": "clusters.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
-# Folders whose README is a pointer; the site has the whole.
+# A folder's README is only a pointer; the site has the full page.
 SHOWN_AS = {
     "README.md": "index.md",
     "loaders/README.md": "design/index.md",
