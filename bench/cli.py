@@ -1,4 +1,4 @@
-"""Runs the command `penstock`: registers its subcommands, and turns errors into one line and an exit code."""
+"""The command `penstock`: registers its subcommands and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import typer
 
 from penstock.bench.train.stop_signals import SignalExit, exit_on_signals, ignore_more_signals, signal_before
 
-_NO_THREAD = "can't start new thread"  # Python's words when a thread's stack finds no memory, or threads are too many
+_NO_THREAD = "can't start new thread"  # Python's message without memory for a thread's stack, or at the thread limit
 
 app = typer.Typer(
     name="penstock",
-    help="Feed GPUs with images: measure what your data can be loaded at, what limits it, and which import to change.",
+    help="Feed GPUs with images: measure how fast your data loads, what limits it, and which import to change.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -40,7 +40,7 @@ def _version() -> str:
     try:
         return version("penstock-loader")
     except PackageNotFoundError:
-        return "of a source tree that is not installed"
+        return "(source tree, not installed)"
 
 
 @app.callback()
@@ -83,7 +83,7 @@ def main() -> None:
     except SignalExit as error:
         _exit_stopped(error)
     except BrokenPipeError:
-        # Whoever reads our output has left; Python would complain once more while closing the stream at exit.
+        # The reader of our output has closed the pipe; Python would report it again when it closes the stream at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + 13)
     except Exception as error:
@@ -93,11 +93,11 @@ def main() -> None:
         _explain(error)
         raise
     finally:
-        ignore_more_signals()  # the command is over; what Python does at its exit would print a traceback
+        ignore_more_signals()  # the command is over; a signal during Python's exit would print a traceback
 
 
 def _explain(error: Exception) -> None:
-    """Exit with one line about an error that a user can cause; return for any other."""
+    """Exit with one line if a user can cause this error; return otherwise."""
     from penstock.pipelines.errors import CANNOT_ALLOCATE, EXIT_USAGE, LoaderError  # the package imports torch
 
     if isinstance(error, LoaderError):

@@ -1,4 +1,4 @@
-"""Looks at machine, installation and data before a run: each finding is ok, a warning or a failure, with its cure."""
+"""Checks machine, installation and data before a run: each finding is ok, a warning or a failure, with its fix."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from penstock.loaders.run.workers.needs import ensure
 
 
 def ensure_loader_fits(settings: DoctorSettings, own_bytes: int) -> None:
-    """Raise LoaderError E-FD, E-SHM, E-MEM or E-NOSPC unless such a loader fits next to `own_bytes` of the program's.
+    """Raise LoaderError E-FD, E-SHM, E-MEM or E-NOSPC unless such a loader fits next to the program's `own_bytes`.
 
-    For commands, before they take memory: afterwards the kernel would not ask, but kill. Leaves it to create_loader to
-    refuse settings that cannot work.
+    Commands call it before they allocate memory: later the kernel would kill the process. Settings that cannot work are
+    left to create_loader.
     """
     try:
         needs = settings.needs()
@@ -30,9 +30,9 @@ def ensure_loader_fits(settings: DoctorSettings, own_bytes: int) -> None:
 
 
 def examine(settings: DoctorSettings, data: str | None) -> Iterator[Finding]:
-    """Yield every finding as soon as it is there. Raises ValueError for settings that cannot work.
+    """Yield each finding as soon as it is known. Raises ValueError for settings that cannot work.
 
-    `data` is a folder of images or a cache, and a sample of it is read; None for machine and installation alone.
+    data: a folder of images or a cache, of which a sample is read; None checks only machine and installation.
     """
     needs = settings.needs()
     yield run_check("device", lambda: f"{usable_device(settings.device)}")

@@ -23,7 +23,7 @@ NETWORK = (
 
 
 def file_system_of(path: str | os.PathLike[str]) -> str:
-    """Return the type of the file system that holds `path`, such as "ext4", "nfs4" or "fuse.sshfs", or "unknown"."""
+    """Return the type of the file system of `path`, such as "ext4", "nfs4" or "fuse.sshfs", or "unknown"."""
     real = os.path.realpath(path)
     try:
         mounts = psutil.disk_partitions(all=True)
@@ -32,13 +32,13 @@ def file_system_of(path: str | os.PathLike[str]) -> str:
     found, longest = "unknown", -1
     for mount in mounts:
         inside = real == mount.mountpoint or real.startswith(mount.mountpoint.rstrip("/") + "/")
-        if inside and len(mount.mountpoint) >= longest:  # of two mounts at one place the later one is seen
+        if inside and len(mount.mountpoint) >= longest:  # the later of two mounts at one place is visible
             found, longest = mount.fstype, len(mount.mountpoint)
     return found
 
 
 def is_remote(kind: str) -> bool:
-    """Return whether files of such a file system come over a network, or may (FUSE)."""
+    """Return whether files of such a file system come, or may come (FUSE), over a network."""
     return kind in NETWORK or kind.startswith("fuse")
 
 
@@ -50,7 +50,7 @@ def folder_findings() -> Iterator[Finding]:
 
 
 def temporary_folder() -> Finding:
-    """Look at the temporary folder: sockets of the fork server lie there, and the caches of parity and selftest."""
+    """Check the temporary folder for the sockets of the fork server and the caches of parity and selftest."""
     found = run_check("temporary folder", ensure_temporary_folder)
     if found.state == "fail":
         return found
@@ -64,7 +64,7 @@ def temporary_folder() -> Finding:
 
 
 def profile_folder() -> Finding:
-    """Look at the folder where `penstock bench --save` keeps its choice."""
+    """Check the folder where `penstock bench --save` stores its choice."""
     path = profile_path("default")
     folder = path.parent
     if path.parts[0] == "~":
@@ -78,16 +78,16 @@ def profile_folder() -> Finding:
 
 
 def index_folder() -> Finding:
-    """Look at the folder where the index of a scanned data folder is kept for the next start."""
+    """Check the folder that keeps the index of a scanned data folder for the next start."""
     folder = cache_folder()
     if folder is None or not can_write(Path(os.fsdecode(folder))):
         fix = "a data folder is scanned again at each start: export XDG_CACHE_HOME=/a/folder/of/yours"
-        return Finding("index folder", "warn", "no folder that is yours and can be written", fix)
+        return Finding("index folder", "warn", "no folder that you own and can write", fix)
     return Finding("index folder", "ok", os.fsdecode(folder))
 
 
 def can_write(folder: Path) -> bool:
-    """Return whether files can be made in `folder`: root may write anywhere but on what is mounted read-only."""
+    """Return whether files can be created in `folder`; os.access alone ignores read-only mounts for root."""
     try:
         read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
     except OSError:

@@ -1,4 +1,4 @@
-"""Looks at what the machine gives to a loader: processors, memory, /dev/shm, open files, processes."""
+"""Checks the resources of the machine for a loader: processors, memory, /dev/shm, open files, processes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from penstock.loaders.system.machine import (
 from penstock.pipelines.errors import LoaderError, size_text
 
 _NODES = Path("/sys/devices/system/node")
-_TIGHT = 0.5  # share of the free memory; a loader that needs more is a warning
+_TIGHT = 0.5  # share of the free memory above which a loader's need is a warning
 _LITTLE_PROCESS, _LITTLE_GPU_PROCESS = 2 << 30, 64 << 30  # address space, bytes: CUDA maps every GPU's memory
 
 
 def machine_findings(settings: DoctorSettings, needs: Needs) -> Iterator[Finding]:
-    """Yield one finding for each resource that the kernel rations."""
+    """Yield one finding for each resource that the kernel limits."""
     yield processors(settings)
     yield numa_nodes(settings)
     yield memory(needs)
@@ -41,7 +41,7 @@ def machine_findings(settings: DoctorSettings, needs: Needs) -> Iterator[Finding
 
 
 def processors(settings: DoctorSettings) -> Finding:
-    """Compare the processors that affinity and control groups leave with the number of workers."""
+    """Compare the processors available under affinity and control groups with the number of workers."""
     affinity, quota = len(os.sched_getaffinity(0)), cgroup_cpu_quota()
     cpus, there = available_cpus(), psutil.cpu_count() or affinity
     text = f"{cpus} of {there} (affinity {affinity}, " + ("no quota)" if quota is None else f"quota {quota:g})")
@@ -53,7 +53,7 @@ def processors(settings: DoctorSettings) -> Finding:
 
 
 def numa_nodes(settings: DoctorSettings) -> Finding:
-    """Count the memory nodes, and those on which this process may run."""
+    """Count the memory nodes and those on which this process may run."""
     folders = sorted(_NODES.glob("node[0-9]*"))
     nodes, allowed = len(folders), os.sched_getaffinity(0)
     mine = [folder.name[4:] for folder in folders if any((folder / f"cpu{cpu}").exists() for cpu in allowed)]
@@ -65,23 +65,23 @@ def numa_nodes(settings: DoctorSettings) -> Finding:
 
 
 def memory(needs: Needs) -> Finding:
-    """Compare the memory that control groups and machine leave with what batches and workers need."""
+    """Compare the memory available under control groups with the needs of batches and workers."""
 
     def check() -> str:
         ensure_batches(needs)
         limit = memory_limit()
-        said = "no limit but the machine's" if limit is None else f"limit {size_text(limit)}"
-        return f"{size_text(memory_headroom())} free ({said}), needs {size_text(needs.total_bytes)} at least"
+        limited = "no limit below the machine's" if limit is None else f"limit {size_text(limit)}"
+        return f"{size_text(memory_headroom())} free ({limited}), needs at least {size_text(needs.total_bytes)}"
 
     found = run_check("memory", check)
     if found.state == "ok" and needs.total_bytes > _TIGHT * memory_headroom():
-        fix = "the model and the images come on top: lower --workers, --prefetch or --batch-size, or raise the limit"
+        fix = "model and images need more: lower --workers, --prefetch or --batch-size, or raise the limit"
         return found._replace(state="warn", fix=fix)
     return found
 
 
 def process_limits(settings: DoctorSettings) -> Finding:
-    """Look at the limits of one process's memory, which some batch systems set."""
+    """Check the memory limits of one process, which some batch systems set."""
     least = _LITTLE_PROCESS if settings.device == "cpu" else _LITTLE_GPU_PROCESS
     kinds = (("address space", resource.RLIMIT_AS, least), ("data", resource.RLIMIT_DATA, _LITTLE_PROCESS))
     limits = [(name, resource.getrlimit(kind)[0], enough) for name, kind, enough in kinds]
@@ -93,9 +93,9 @@ def process_limits(settings: DoctorSettings) -> Finding:
 
 
 def dev_shm(settings: DoctorSettings, needs: Needs) -> Finding:
-    """Compare /dev/shm with what the backends' semaphores and a DataLoader's batches need.
+    """Compare /dev/shm with the needs of the backends' semaphores and of a DataLoader's batches.
 
-    The backends' own batches lie elsewhere; those of the drop-in DataLoader, and of torch's own, lie there.
+    The backends' own batches are elsewhere; those of the drop-in and of torch's DataLoader are there.
     """
     found = run_check(DEV_SHM, lambda: f"{size_text(ensure_dev_shm(needs.semaphore_bytes, SEMAPHORES))} free")
     if found.state == "fail":
@@ -107,7 +107,7 @@ def dev_shm(settings: DoctorSettings, needs: Needs) -> Finding:
         ensure_dev_shm(num_bytes if workers else 0, f"{under_way} float32 batches of a DataLoader")
     except LoaderError as error:
         return Finding(DEV_SHM, "warn", f"enough for create_loader; {error.cause}", error.fix)
-    return found._replace(found=f"{found.found}, a DataLoader of float32 batches takes {size_text(num_bytes)}")
+    return found._replace(found=f"{found.found}, a DataLoader with float32 batches needs {size_text(num_bytes)}")
 
 
 def _descriptors(needs: Needs) -> str:

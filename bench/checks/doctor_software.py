@@ -1,4 +1,4 @@
-"""Looks at what is installed: decoders, their speed, what caches need, and whether DALI and torch fit the driver."""
+"""Checks the installation: decoders and their speed, packages for caches, and DALI and torch against the driver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PHOTO = (400, 470)  # height, width: the mean of ImageNet's
 
 
 def software_findings(settings: DoctorSettings) -> Iterator[Finding]:
-    """Yield findings on versions, and on what is missing for these settings."""
+    """Yield findings on versions and on packages missing for these settings."""
     yield Finding("python", "ok", f"{platform.python_version()}, torch {torch.__version__}")
     yield native_library()
     yield from decoders(settings)
@@ -42,7 +42,7 @@ def software_findings(settings: DoctorSettings) -> Iterator[Finding]:
 
 
 def native_library() -> Finding:
-    """Look for the native library, without which images are decoded by the slower path."""
+    """Check for the native library; without it images are decoded by the slower path."""
     loaded = native.native_library()
     if loaded is not None:
         return Finding("native library", "ok", f"loaded, {native.instructions(loaded)}")
@@ -53,8 +53,8 @@ def native_library() -> Finding:
 
 
 def fused_kernels() -> Finding:
-    """Look for what the batch stage's kernels need; whether they are right is tried at their first use on a GPU."""
-    name, slower = "fused kernels", "augmentations take more launches"
+    """Check for the needs of the batch stage's kernels; their results are checked at first use on a GPU."""
+    name, slower = "fused kernels", "augmentations need more kernel launches"
     if fused_check.is_switched_off():
         return Finding(name, "warn", f"switched off by {fused_check.SWITCH}=0: {slower}", f"unset {fused_check.SWITCH}")
     version = package_version("triton")
@@ -68,7 +68,7 @@ def fused_kernels() -> Finding:
 
 
 def decoders(settings: DoctorSettings) -> Iterator[Finding]:
-    """Yield each JPEG decoder's version and speed on a photo-like image, and whether unusual images can be decoded."""
+    """Yield version and speed of each JPEG decoder on a photo-like image, and whether unusual images can be decoded."""
     usable, photo = usable_decoders(), plain_photo(*_PHOTO)
     for name in JPEG_DECODERS:
         if name not in usable:
@@ -77,7 +77,9 @@ def decoders(settings: DoctorSettings) -> Iterator[Finding]:
         decoder = ImageDecoder(settings.pipeline, name)
         rate = measure_rate(partial(_decode, decoder, photo), seconds=_DECODE_S)
         sides = f"{_PHOTO[1]}x{_PHOTO[0]}"
-        yield Finding(f"decoder {name}", "ok", f"{decoder.version()}: {rate.median:,.0f} images/s of {sides} a thread")
+        yield Finding(
+            f"decoder {name}", "ok", f"{decoder.version()}: {rate.median:,.0f} images/s of {sides}, one thread"
+        )
     if not usable:
         yield Finding("decoders", "fail", "no JPEG decoder works", "pip install simplejpeg")
 
@@ -92,13 +94,13 @@ def _missing_decoder(name: str, usable: list[str]) -> Finding:
         choose_jpeg_decoder(name)
     except LoaderError as error:
         if name == "pillow":
-            return Finding(f"decoder {name}", "warn", f"{error.cause}; PNG, CMYK and the like need it", error.fix)
+            return Finding(f"decoder {name}", "warn", f"{error.cause}; PNG, CMYK and others need it", error.fix)
         return Finding(f"decoder {name}", "ok" if usable else "warn", f"not usable ({error.cause})", error.fix)
     return Finding(f"decoder {name}", "ok", "usable")
 
 
 def caches(*, needed: bool) -> Finding:
-    """Look for h5py, which reads caches, and for the native library, which makes JPEGs whose crops are read alone."""
+    """Check for h5py, which reads caches, and for the native library, which cuts JPEGs into strips."""
     try:
         versions = hdf5_versions()
     except LoaderError as error:
@@ -106,7 +108,7 @@ def caches(*, needed: bool) -> Finding:
     text = ", ".join(f"{name} {version}" for name, version in versions.items())
     if native.native_library() is not None:
         return Finding("caches", "ok", text)
-    text += "; without the native library, caches hold JPEGs that are read and decoded whole"
+    text += "; without the native library, JPEGs in caches are read and decoded whole"
     return Finding("caches", "warn", text, native.CURE)
 
 
@@ -117,10 +119,10 @@ def gpu_driver(settings: DoctorSettings) -> Finding:
         state: State = "warn" if built is not None and settings.device == "cpu" else "ok"
         text = "no GPU driver (libcuda.so.1)" + (f", torch is built for CUDA {built}" if built else "")
         fix = "for a GPU: install its driver, or start the container with --gpus all" if state == "warn" else None
-        return Finding("GPU", state, text if built else f"{text}: all runs on the CPU", fix)
+        return Finding("GPU", state, text if built else f"{text}: everything runs on the CPU", fix)
     text = f"driver for CUDA {driver[0]}.{driver[1]}, torch for {built or 'the CPU'}"
     if built is None:
-        return Finding("GPU", "warn", text, "this torch uses no GPU: install a CUDA build of it")
+        return Finding("GPU", "warn", text, "this torch does not use GPUs: install a CUDA build")
     if not torch.cuda.is_available():
         return Finding("GPU", "warn", f"{text}: torch sees no device", "see nvidia-smi; the driver may be too old")
     names = {torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}
@@ -128,7 +130,7 @@ def gpu_driver(settings: DoctorSettings) -> Finding:
 
 
 def dali(settings: DoctorSettings, *, needed: bool) -> Finding:
-    """Look for DALI, whose wheel is built for one major version of CUDA that the driver must know."""
+    """Check for DALI: its wheel is built for one major version of CUDA, which the driver must support."""
     wheels = [wheel for wheel in ("nvidia-dali-cuda130", "nvidia-dali-cuda120") if package_version(wheel)]
     if not wheels:
         state: State = "fail" if needed else "ok"
@@ -146,7 +148,7 @@ def dali(settings: DoctorSettings, *, needed: bool) -> Finding:
         return Finding("DALI", "ok", f"{text}; without a GPU driver it decodes on the CPU")
     if driver[0] < major:
         state = "fail" if needed and settings.device != "cpu" else "warn"
-        fix = f"pip install nvidia-dali-cuda{max(12, driver[0])}0 in its place, or a driver for CUDA {major}"
+        fix = f"pip install nvidia-dali-cuda{max(12, driver[0])}0 instead, or a driver for CUDA {major}"
         return Finding("DALI", state, f"{text} is for CUDA {major}, the driver for {driver[0]}.{driver[1]}", fix)
     codec = package_version(f"nvidia-nvimgcodec-cu{major}") or ""
     if settings.device != "cpu" and codec.startswith(CRASHING_CODEC):

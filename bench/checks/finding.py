@@ -1,4 +1,4 @@
-"""Defines what the doctor is asked about (DoctorSettings), and one thing that it finds (Finding)."""
+"""Defines the settings that the doctor checks (DoctorSettings) and one result (Finding)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ State = Literal["ok", "warn", "fail"]
 
 
 class Finding(NamedTuple):
-    """Say what was found, and what fixes it if it is not ok."""
+    """The result of one check, with a fix if it is not ok."""
 
     name: str
     state: State
@@ -38,11 +38,11 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorSettings:
-    """Describe the loader that the doctor is asked about; the fields are arguments of create_loader.
+    """Describe the loader to check; the fields are arguments of create_loader.
 
     Attributes:
         workers, prefetch: None for the backend's defaults.
-        cache: a cache to look at as well, if it is there.
+        cache: a cache to check too, if it exists.
         data_options: options of open_source for the data.
     """
 
@@ -61,7 +61,7 @@ class DoctorSettings:
 
     @classmethod
     def of(cls, settings: BenchSettings) -> DoctorSettings:
-        """Return the settings of the loader that a benchmark measures; of all backends the one that is always there."""
+        """Return the settings of a benchmark's loader; for all backends, those of torch, which always exists."""
         return cls(
             backend="torch" if settings.backend == ALL_BACKENDS else settings.backend,
             workers=settings.workers,
@@ -73,14 +73,14 @@ class DoctorSettings:
 
     @property
     def pipeline(self) -> ImagePipeline:
-        """The pipeline whose images are served."""
+        """The pipeline of the loader."""
         from penstock.pipelines.spec import imagenet_train
 
         return imagenet_train(self.size)
 
     @property
     def resolved(self) -> tuple[str, dict[str, Any]]:
-        """The backend and its options, where "auto" is what the saved profile says, or torch."""
+        """The backend and its options, with "auto" resolved by the saved profile."""
         from penstock.loaders.front.profile import load_profile
 
         backend, options = self.backend, {"workers": self.workers, "prefetch": self.prefetch}
@@ -88,11 +88,11 @@ class DoctorSettings:
             saved = load_profile()
             backend = saved.backend if saved else "hdf5" if self.cache else "torch"
             if saved:
-                options = {name: getattr(saved, name) if said is None else said for name, said in options.items()}
+                options = {name: getattr(saved, name) if given is None else given for name, given in options.items()}
         return backend, {name: value for name, value in options.items() if value is not None}
 
     def needs(self) -> Needs:
-        """Return what such a loader takes of the machine. Raises ValueError for settings that cannot work."""
+        """Return the resources that such a loader needs. Raises ValueError for settings that cannot work."""
         from penstock.loaders.front.create import loader_needs
 
         backend, options = self.resolved
@@ -101,7 +101,7 @@ class DoctorSettings:
 
 
 def run_check(name: str, check: Callable[[], str]) -> Finding:
-    """Return ok with what `check` says, or a failure with the words of the LoaderError that it raises."""
+    """Return ok with the result of `check`, or a failure with the cause of the LoaderError that it raises."""
     from penstock.pipelines.errors import LoaderError
 
     try:

@@ -1,4 +1,4 @@
-"""Compares the streams that the engines of this machine serve, in lockstep, batch by batch."""
+"""Compares the streams of the engines on this machine in lockstep, batch by batch."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.decode import JPEG_DECODERS, NATIVE
 from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
 
-MOST_CACHED = 5_000  # images: for more of them no temporary cache is built
+MOST_CACHED = 5_000  # maximum number of images for a temporary cache
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParitySettings:
-    """Say which part of the stream is compared.
+    """Define the part of the stream to compare.
 
     Attributes:
-        images: most images that are compared.
+        images: maximum number of images to compare.
         evaluate: whether to compare the stream of imagenet_eval instead of that of imagenet_train.
     """
 
@@ -43,7 +43,7 @@ class ParitySettings:
     evaluate: bool
 
     def __post_init__(self) -> None:
-        _ = self.pipeline  # refuses an impossible size before a cache is built
+        _ = self.pipeline  # rejects an invalid size before a cache is built
 
     @property
     def pipeline(self) -> ImagePipeline:
@@ -86,7 +86,7 @@ class ParityEngine:
             dtype=torch.uint8,
             seed=settings.seed,
             drop_last=False,
-            pad=True,  # rows stay where they are if one engine alone finds a sample bad
+            pad=True,  # rows stay aligned if only one engine finds a sample bad
             rank=0,
             world_size=1,
             on_bad_sample="replace",
@@ -95,9 +95,9 @@ class ParityEngine:
 
 
 def engines_for(data: Source, cache: Source | None) -> list[ParityEngine]:
-    """List every engine that could serve `data`, or `cache` in its place, if what it needs is installed.
+    """List all engines that could serve `data` or its `cache`, installed or not.
 
-    All work in the consumer's process: they take turns, so workers of their own would only wait.
+    All work in the consumer's process: they alternate, so workers would only wait.
     """
     found = [
         ParityEngine(
@@ -122,7 +122,7 @@ def engines_for(data: Source, cache: Source | None) -> list[ParityEngine]:
 
 
 def tolerance_between(first: ParityEngine, second: ParityEngine) -> Tolerance:
-    """Return the tolerance that holds between two engines."""
+    """Return the tolerance between two engines."""
     dali = [engine for engine in (first, second) if engine.backend == "dali"]
     if not dali:
         return EXACT
@@ -131,20 +131,20 @@ def tolerance_between(first: ParityEngine, second: ParityEngine) -> Tolerance:
 
 @contextmanager
 def cache_of(data: Source, path: Path | None) -> Iterator[tuple[Source | None, list[LeftOut]]]:
-    """Yield the cache that stands for `data`: itself, the one at `path` (built if missing), or a temporary one.
+    """Yield the cache of `data`: `data` itself, the one at `path` (built if missing), or a temporary one.
 
-    Where there is none, yield None with the reason. Raises LoaderError E-MISUSE for a lossy one, otherwise as
+    If there is none, yield None with the reason. Raises LoaderError E-MISUSE for a lossy cache, otherwise as
     prepare_source.
     """
     if path is not None or is_cache(data):
         there = None if path is None else known_cache(path)
         if there is not None and not there.coded.lossless:
-            cause = f"the cache is not lossless ({there.coded.describe()}): its pixels are not those of the files"
+            cause = f"the cache is not lossless ({there.coded.describe()}): its pixels differ from those of the files"
             raise LoaderError("E-MISUSE", cause, fix="pass a lossless cache, or this one as DATA", path=str(path))
         yield prepare_whole(data, path), []
     elif len(data) > MOST_CACHED:
-        cause = f"no temporary cache is built of {len(data):,} images, only of up to {MOST_CACHED:,}"
-        yield None, [LeftOut("hdf5", cause, "pass --cache FILE.h5, which is built if it is not there")]
+        cause = f"a temporary cache is built for up to {MOST_CACHED:,} images, not for {len(data):,}"
+        yield None, [LeftOut("hdf5", cause, "pass --cache FILE.h5, which is built if missing")]
     else:
         with tempfile.TemporaryDirectory(prefix="penstock-parity-") as folder:
             try:
@@ -155,7 +155,7 @@ def cache_of(data: Source, path: Path | None) -> Iterator[tuple[Source | None, l
 
 
 def _left_out(name: str, error: LoaderError) -> LeftOut:
-    """Say what a missing package leaves out; any other error is raised again."""
+    """Return what is left out for lack of a package; raise any other error again."""
     if error.code != "E-DEPENDENCY":
         raise error
     return LeftOut(name, error.cause, error.fix)
@@ -186,10 +186,10 @@ def served_batches(loader: Loader, images: int) -> Iterator[ServedBatch]:
 
 @dataclass(frozen=True, kw_only=True)
 class ParityRecord:
-    """Hold what a comparison found.
+    """Hold the result of a comparison.
 
     Attributes:
-        images: number of images compared, padding not counted.
+        images: number of compared images, without padding.
         engines: name of an engine -> its loader's settings.
     """
 
@@ -206,7 +206,7 @@ class ParityRecord:
         return [pair for pair in self.pairs if pair.outside()]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable record, which holds no path."""
+        """Return a JSON-serialisable record without paths."""
         return {
             "data": {
                 "summary": self.data.describe(),
@@ -239,11 +239,11 @@ def compare(
     left_out: Sequence[LeftOut] = (),
     least: int = 2,
 ) -> ParityRecord:
-    """Serve the start of the stream with every engine in lockstep, and compare each pair of them.
+    """Serve the start of the stream with every engine in lockstep, and compare each pair.
 
-    Holds a batch or two an engine. `advance` is called with how many more images are done. What needs a package that
-    is missing is added to `left_out`. Raises LoaderError E-MISUSE if fewer than `least` engines work, and for any
-    fault of an engine.
+    Keeps one or two batches per engine in memory. `advance` is called with the number of newly compared images. Engines
+    without their package are added to `left_out`. Raises LoaderError E-MISUSE if fewer than `least` engines work, and
+    for any error of an engine.
     """
     images = 0
     with ExitStack() as stack:
@@ -251,7 +251,7 @@ def compare(
         if len(running) < least:
             names = " and ".join(each.engine.name for each in running) or "none"
             fix = "; ".join(f"{left.name}: {left.fix}" for left in missing) or "install another decoder"
-            raise LoaderError("E-MISUSE", f"parity needs at least two engines, and only {names} works here", fix=fix)
+            raise LoaderError("E-MISUSE", f"parity needs at least two engines, but only {names} works here", fix=fix)
         pairs = [
             (one, two, EnginePair(a.engine.name, b.engine.name, tolerance_between(a.engine, b.engine)))
             for (one, a), (two, b) in itertools.combinations(enumerate(running), 2)
@@ -274,13 +274,13 @@ def compare(
 def _start(
     stack: ExitStack, engines: Sequence[ParityEngine], settings: ParitySettings, known: Sequence[LeftOut]
 ) -> tuple[list[_Running], list[LeftOut]]:
-    """Open the engines that work here; return them, and `known` with what needs a missing package."""
+    """Open the engines that work here; return them, and `known` plus those without their package."""
     running, left_out = [], list(known)
     for engine in engines:
         try:
             loader = stack.enter_context(engine.open(settings))
             stream = served_batches(loader, min(settings.images, len(engine.source)))
-            first = next(stream)  # some packages are missed only now
+            first = next(stream)  # some packages are first imported here
         except LoaderError as error:
             left_out.append(_left_out(engine.needs, error))
             continue

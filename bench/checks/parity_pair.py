@@ -1,4 +1,4 @@
-"""Compares what two engines served, row by row: order, labels, crops, ledger, and how far their pixels lie apart."""
+"""Compares the batches of two engines row by row: order, labels, crops, ledger, and distances of pixels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEVELS = 256
 
 
 class Tolerance(NamedTuple):
-    """Say how far the pixels of two engines may lie apart; order, labels, crops and ledger never may.
+    """The allowed distance between the pixels of two engines; order, labels, crops and ledger must be equal.
 
     Attributes:
         mean: largest mean distance, in uint8 levels.
@@ -25,8 +25,8 @@ class Tolerance(NamedTuple):
     why: str
 
 
-EXACT = Tolerance("exact", 0.0, 0, "both decode and resize with Penstock's own code on the CPU")
-DALI_CPU = Tolerance("dali on the CPU", 1.0, 2, "DALI decodes and resizes with code of its own")
+EXACT = Tolerance("exact", 0.0, 0, "both decode and resize with Penstock's code on the CPU")
+DALI_CPU = Tolerance("dali on the CPU", 1.0, 2, "DALI decodes and resizes with its own code")
 DALI_GPU = Tolerance("dali on a GPU", 2.0, 16, "the same, on a GPU; not yet measured on one")
 TOLERANCES = (EXACT, DALI_CPU, DALI_GPU)
 
@@ -42,7 +42,7 @@ class ServedBatch:
         windows: crops as (x, y, width, height), int32 [rows, 4].
         flips: bool [rows].
         pixels: uint8 [rows, height, width, 3].
-        replaced: row -> (sample, substitute, code), as the ledger has it.
+        replaced: row -> (sample, substitute, code) from the ledger.
     """
 
     place: tuple[int, int]
@@ -55,7 +55,7 @@ class ServedBatch:
 
 
 class EnginePair:
-    """Collect how two engines differ: in which rows, and |a - b| over their uint8 values, as an exact histogram.
+    """Collect the differences of two engines: rows, and an exact histogram of |a - b| over their uint8 values.
 
     Attributes:
         differing: "order", "labels", "crops" or "ledger" -> number of rows in which they differ.
@@ -70,7 +70,7 @@ class EnginePair:
         self._first_place: dict[str, str] = {}
 
     def add(self, first: ServedBatch, second: ServedBatch) -> None:
-        """Compare one batch of both; pixels only where both have an image."""
+        """Compare one batch of both; pixels only in rows where both have an image."""
         for what, rows in _differing_rows(first, second).items():
             if rows.any():
                 self.differing[what] += int(rows.sum())

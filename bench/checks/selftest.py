@@ -1,4 +1,4 @@
-"""Checks an installation: parity of all its engines on a few made images, then one training step."""
+"""Checks an installation: parity of all its engines on a few generated images, then one training step."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ Value = TypeVar("Value")
 
 
 def selftest(device: str = "cpu") -> Iterator[Finding]:
-    """Yield one finding for each part that works, or that is not installed ("warn").
+    """Yield one finding for each part that works or is not installed ("warn").
 
-    device: of a GPU it is found out first what DALI's decoder does there, since it may end the process that tries it.
-    Its kernels, worker threads and processes are compared with the CPU.
-    Raises SelftestFailure for a wrong result and LoaderError for what fails; any other exception of a library becomes
+    device: on a GPU, DALI's decoder is tested first, because it may crash its process. Then kernels, worker threads and
+    processes are compared with the CPU.
+    Raises SelftestFailure for a wrong result and LoaderError for an error; any other exception of a library becomes
     LoaderError E-DEPENDENCY.
     """
     target = usable_device(device)
@@ -69,7 +69,7 @@ def selftest(device: str = "cpu") -> Iterator[Finding]:
 
 
 def check_gpu_decoder(device: torch.device) -> Finding:
-    """Try DALI's ways of decoding on `device`, in processes of their own; loaders go by what is found."""
+    """Test DALI's ways of decoding on `device` in separate processes; loaders use the result."""
     try:
         import_dali()
         verdict = working_way(device, again=True)
@@ -90,12 +90,12 @@ def _run_check(what: str, check: Callable[[], Value]) -> Value:
     except Exception as error:
         if CANNOT_ALLOCATE in str(error):
             raise LoaderError("E-MEM", f"{what}: {str(error).splitlines()[0]}") from error
-        fix = "install the package named in the cause again"
+        fix = "reinstall the package named in the cause"
         raise LoaderError("E-DEPENDENCY", f"{what}: {type(error).__name__}: {error}", fix=fix) from error
 
 
 def write_images(folder: Path) -> Source:
-    """Write JPEGs like photos and a few odd images, in two class folders: grey and, with Pillow, CMYK and PNG."""
+    """Write photo-like JPEGs and a few unusual images (grey; with Pillow also CMYK and PNG) in two class folders."""
     for number in range(CLASSES):
         (folder / f"class{number}").mkdir()
     for number in range(IMAGES):
@@ -103,19 +103,19 @@ def write_images(folder: Path) -> Source:
         path.write_bytes(plain_photo(120 + 8 * number, 330 - 7 * number, seed=number))
     grey = np.linspace(0, 255, 90 * 140).astype(np.uint8).reshape(90, 140, 1)
     (folder / "class0" / "00.jpg").write_bytes(simplejpeg.encode_jpeg(grey, 90, "GRAY"))
-    if "pillow" in usable_decoders():  # no other decoder takes these
+    if "pillow" in usable_decoders():  # only Pillow decodes these
         from PIL import Image
 
         colours = Image.fromarray(np.repeat(grey, 3, axis=2))
         colours.convert("CMYK").save(folder / "class1" / "01.jpg")
-        colours.save(folder / "class0" / "02.jpg", format="PNG")  # a wrong name: the first bytes decide
+        colours.save(folder / "class0" / "02.jpg", format="PNG")  # a wrong suffix: the first bytes decide
     return open_source(folder)
 
 
 def check_engines(source: Source, cache: Source | None) -> Iterator[Finding]:
-    """Compare every engine in this process, then one of each backend with workers, with the first one that works.
+    """Compare the first engine that works with every other one, then with one of each backend with workers.
 
-    One by one, so that an error names its engine and no more than one engine's workers run at a time.
+    One by one, so that an error names its engine and only one engine's workers run at once.
     """
     reference: ParityEngine | None = None
     working: dict[str, ParityEngine] = {}
@@ -144,12 +144,12 @@ def _compare_with(reference: ParityEngine | None, engine: ParityEngine, source: 
         return Finding(engine.name, "ok", f"{record.images} images")
     [compared] = record.pairs
     mean = compared.distances()["mean"]
-    said = "bit for bit" if compared.tolerance.p99_9 == 0 else f"pixels within {mean:.2f} on average"
-    return Finding(engine.name, "ok", f"the stream of {reference.name}, {said}")
+    equality = "bit for bit" if compared.tolerance.p99_9 == 0 else f"pixels within {mean:.2f} on average"
+    return Finding(engine.name, "ok", f"the stream of {reference.name}, {equality}")
 
 
 def check_data_loader() -> Finding:
-    """Load numbers with the drop-in DataLoader and one worker; each must come once."""
+    """Load numbers with the drop-in DataLoader and one worker; each must be served once."""
     numbers = torch.arange(BATCH * 4)
     with DataLoader(TensorDataset(numbers), batch_size=BATCH, shuffle=True, num_workers=1, pin_memory=False) as loader:
         seen = torch.cat([batch[0] for batch in loader])
@@ -169,5 +169,5 @@ def check_training_step(source: Source, device: str = "cpu") -> Finding:
         loss = float(step(*next(iter(loader))))
     same = [torch.equal(old, new.detach().cpu()) for old, new in zip(before, model.parameters(), strict=True)]
     if not 0 < loss < float("inf") or all(same):
-        raise SelftestFailure(f"a training step gave a loss of {loss}, and changed {same.count(False)} weights")
+        raise SelftestFailure(f"a training step returned a loss of {loss} and changed {same.count(False)} weights")
     return Finding("training step", "ok", f"resnet18 on {device}, loss {loss:.2f}")

@@ -1,4 +1,4 @@
-"""Checks a GPU: worker threads and processes serve there what this process serves on the CPU."""
+"""Checks a GPU: worker threads and processes must serve the same batches there as this process on the CPU."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.loader import Loader
 from penstock.pipelines.spec import Augmentations, ImagePipeline
 
-FUSED = "fused kernels"  # as BatchStage.kernels says
+FUSED = "fused kernels"  # as in BatchStage.kernels
 _WORKERS = 2
 _AUGMENT = Augmentations(auto_augment="rand", color_jitter=(0.4, 0.4, 0.4, 0.1), erasing=0.5, mixup=0.4, cutmix=1.0)
 _AUGMENTS = {torch.uint8: replace(_AUGMENT, mixup=0.0, cutmix=0.0), torch.bfloat16: _AUGMENT}  # levels are not mixed
-_TOLERANCE = 2e-2  # of bfloat16, where torch's kernels normalise: one step of its values
-_LABEL_TOLERANCE = 1e-6  # of the shares of mixed labels
+_TOLERANCE = 2e-2  # for bfloat16 normalised by torch's kernels: one step of its values
+_LABEL_TOLERANCE = 1e-6  # for the shares of mixed labels
 _FIX = "see the warning above; penstock doctor names what is missing"
 
 
 class SelftestFailure(RuntimeError):
-    """Says in one line which engines or images differ, or which step does not do its work."""
+    """A one-line message that names the engines or images that differ, or the step that failed."""
 
 
 def check_device(source: Source, device: torch.device, pipeline: ImagePipeline, batch_size: int) -> Iterator[Finding]:
-    """Yield a finding for each kind of workers and dtype: whether images and labels are right, and what made them.
+    """Yield a finding for each kind of workers and dtype: equality of images and labels, and the kernels.
 
-    All augmentations that have a fused kernel are applied. "warn" where other kernels than the fused ones run, or where
-    slots are not page-locked. Raises SelftestFailure for other images or labels than on the CPU.
+    All augmentations that have a fused kernel are applied. "warn" if other than the fused kernels run, or if slots are
+    not page-locked. Raises SelftestFailure if images or labels differ from the CPU's.
     """
     for workers_are in ("threads", "processes"):
         for dtype in _AUGMENTS:
@@ -74,6 +74,6 @@ def _count_equal(name: str, here: Loader, there: Loader, tolerance: float) -> in
         if wrong.any():
             row, total = int(wrong.int().argmax()), int(wrong.sum())
             where = f"step {found.step}, row {row}, pixels by {float(distance[row]):.3g}"
-            raise SelftestFailure(f"{name}: {total} of {len(wrong)} images or labels are not those of the CPU: {where}")
+            raise SelftestFailure(f"{name}: {total} of {len(wrong)} images or labels differ from the CPU: {where}")
         images += int((found.index >= 0).sum())
     return images

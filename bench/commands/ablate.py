@@ -1,4 +1,4 @@
-"""`penstock ablate`: measures what each training technique gains in images/s and costs in memory, on this machine."""
+"""`penstock ablate`: measures the gain in images/s and the memory of each training technique on this machine."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def ablate(
     *,
     techniques: dict[str, Any],
 ) -> None:
-    """Switch training techniques one by one from the settings given: images/s and peak memory with and without each.
+    """Toggle training techniques one by one from the given settings: images/s and peak memory with and without each.
 
-    The model trains on one resident batch of the number of classes in DATA, without a loader: nothing else is measured.
+    The model trains on one resident batch, without a loader. DATA sets only the number of classes.
     """
     from penstock.bench.train.ablation import ablate as run_ablation
     from penstock.bench.train.resident_run import CannotRun, ResidentRun, measure_here, measure_in_child
@@ -45,7 +45,7 @@ def ablate(
     source = open_source(training_folder(data))
     num_classes = max(2, len(source.classes))
     base = ResidentRun(settings=settings, num_classes=num_classes, batch_size=batch_size, size=size, seconds=seconds)
-    # On a CPU a process of its own for each run: its peak memory is the process's. CUDA's allocator has its own count.
+    # On a CPU, each run gets a process, so that its peak memory is the process's. CUDA's allocator counts by itself.
     measure = measure_in_child if target == "cpu" else measure_here
     with ProgressBar("measuring") as bar:
         try:

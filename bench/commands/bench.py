@@ -1,4 +1,4 @@
-"""`penstock bench`: measures how fast a data set loads, says what limits it, and prints the call to paste."""
+"""`penstock bench`: measures how fast a data set loads, reports what limits it, and prints the call to paste."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.bench.record.settings import ALL_BACKENDS, BenchSettings, Device
 if TYPE_CHECKING:
     from penstock.bench.record.bench_record import BenchRecord
 
-_OWN_BYTES = 150 << 20  # for samples and batches that a run holds besides its loader; 340 MiB were seen
+_OWN_BYTES = 150 << 20  # samples and batches of a run besides those of its loader; up to 340 MiB were measured
 
 
 @common.takes_settings(settings=BenchSettings, data_options=DataOptions)
@@ -23,7 +23,7 @@ def bench(
     data: common.Data,
     device: Device = "auto",
     thorough: Annotated[
-        bool, typer.Option("--thorough", help="No budget: a search of 60 s, then 3 rounds of everything.")
+        bool, typer.Option("--thorough", help="No budget: search for 60 s, then measure everything in 3 rounds.")
     ] = False,
     json_file: common.JsonFile = None,
     save: Annotated[
@@ -37,7 +37,7 @@ def bench(
     settings: dict[str, Any],
     data_options: dict[str, Any],
 ) -> None:
-    """Measure how fast the data load, next to ceilings in the same run; say what limits and what makes it faster."""
+    """Measure how fast the data loads, and its ceilings in the same run; report what limits it and what would help."""
     from penstock.bench.report.page import about_text, page, record_sections, write_page
     from penstock.bench.report.section_types import Section
     from penstock.bench.report.sections_summary import summary_section
@@ -68,7 +68,7 @@ def bench(
 
 
 def _measure(data: str, settings: BenchSettings, keep: Callable[[BenchRecord], None]) -> BenchRecord:
-    """Run the benchmark and show how it goes on.
+    """Run the benchmark and show its progress.
 
     keep: called with the record so far after each round.
     """
@@ -83,7 +83,7 @@ def _measure(data: str, settings: BenchSettings, keep: Callable[[BenchRecord], N
     _check(settings)
     budget = TimeBudget.of_this_process(settings.budget)
     ensure_loader_fits(DoctorSettings.of(settings), _OWN_BYTES)
-    found = BenchData(training_folder(data), settings)  # which may show bars of its own: an index, a cache
+    found = BenchData(training_folder(data), settings)  # may show progress bars: indexing, building a cache
     with LiveTable(lambda: budget.left) as table:
         table.print(found.source.describe())
         if settings.tunes:
@@ -94,7 +94,7 @@ def _measure(data: str, settings: BenchSettings, keep: Callable[[BenchRecord], N
 
 
 def _check(settings: BenchSettings) -> None:
-    """Raise ValueError for settings that cannot work, before the data is looked at."""
+    """Raise ValueError for settings that cannot work, before the data is opened."""
     from penstock.bench.train.step.models import check_model
     from penstock.bench.train.step.settings import TrainSettings
     from penstock.loaders.front.create import check_arguments
@@ -132,4 +132,4 @@ def _save_choice(record: BenchRecord, name: str) -> None:
         images_per_s=round(choice.images_per_s or 0.0, 1),
         options=options,
     )
-    print(f"saved to {save_profile(chosen, name)}: create_loader(..., backend='auto', profile={name!r}) takes it")
+    print(f"saved to {save_profile(chosen, name)}: create_loader(..., backend='auto', profile={name!r}) uses it")

@@ -1,4 +1,4 @@
-"""`penstock cache`: builds a cache of a data set, describes one, checks one, or advises which kind to build."""
+"""`penstock cache`: builds, describes or checks a cache of a data set, or advises which kind to build."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.loaders.data.cache.format import About
 
 cache = typer.Typer(
-    help="Build a cache of a data set, from which crops are read and decoded alone; look at one, check one.",
+    help="Build, describe or check a cache: only the part of an image under the crop is read and decoded.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -38,19 +38,19 @@ Cache = Annotated[Path, typer.Argument(metavar="PATH", help="A cache file, or a 
 def build(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=common.DATA_HELP, parser=common.data_path)],
     dest: Annotated[Path, typer.Argument(metavar="DEST", help="The cache file; a folder with --shards.")],
-    encoding: Annotated[str, typer.Option(help="jpeg: as they are, cut into strips; raw: decoded pixels.")] = "jpeg",
-    resize: Annotated[int | None, typer.Option(help="Shrink: pixels of the shorter side. Lossy.")] = None,
-    longer_side: Annotated[bool, typer.Option("--longer-side", help="--resize is of the longer side.")] = False,
-    quality: Annotated[int | None, typer.Option(help="Encode JPEGs anew, 1 to 100; 90 with --resize. Lossy.")] = None,
+    encoding: Annotated[str, typer.Option(help="jpeg: the same JPEGs, cut into strips; raw: decoded pixels.")] = "jpeg",
+    resize: Annotated[int | None, typer.Option(help="Shrink the shorter side to this many pixels. Lossy.")] = None,
+    longer_side: Annotated[bool, typer.Option("--longer-side", help="--resize sets the longer side.")] = False,
+    quality: Annotated[int | None, typer.Option(help="Re-encode JPEGs, 1 to 100; 90 with --resize. Lossy.")] = None,
     workers: Workers = None,
     shards: Annotated[
-        int | None, typer.Option(min=1, help="Files to spread it over; under torchrun one per rank by default.")
+        int | None, typer.Option(min=1, help="Number of files; under torchrun one per rank by default.")
     ] = None,
-    rescan: Annotated[bool, typer.Option("--rescan", help="Scan the folder even if its index looks true.")] = False,
+    rescan: Annotated[bool, typer.Option("--rescan", help="Scan the folder even if its index looks current.")] = False,
     *,
     data_options: dict[str, Any],
 ) -> None:
-    """Build a cache of SOURCE, or go on with one whose building was stopped; nothing is done if it is there and fresh.
+    """Build a cache of SOURCE, or continue a build that was stopped; a cache that is up to date is left alone.
 
     A cache that is stale or damaged is replaced.
 
@@ -89,7 +89,7 @@ def build(
 
 @cache.command(cls=common.NamingCommand)
 def info(path: Cache, as_json: common.AsJson = False) -> None:
-    """Show what a cache holds, how it is stored and what it was built from."""
+    """Show what a cache contains, how it is stored and what it was built from."""
     from penstock.bench.report.terminal import print_sections
     from penstock.loaders.data.cache.hdf5_cache import open_cache
 
@@ -107,7 +107,7 @@ def verify(
     source: Annotated[Path | None, typer.Option(help="Compare names, labels and times with this folder.")] = None,
     as_json: common.AsJson = False,
 ) -> None:
-    """Check every byte of a cache; exit code 4 if it is damaged, or not of --source."""
+    """Check every byte of a cache; exit code 4 if it is damaged or does not match --source."""
     from penstock.loaders.cache_build.verify import refuse_other_source, verify_cache
     from penstock.loaders.data.cache.hdf5_cache import open_cache
     from penstock.loaders.data.cache.shards import check_shards, read_manifest
@@ -137,9 +137,9 @@ def advise(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Say what each kind of cache of DATA would take on the disk and give in images/s, and what it would lose.
+    """Report the disk space, images/s and loss of quality of each kind of cache of DATA.
 
-    Small caches of a sample are built in a temporary folder (TMPDIR), measured alternating, and removed.
+    Small caches of a sample are built in a temporary folder (TMPDIR), measured in alternation, and removed.
     """
     from penstock.bench.report.page import make_page, write_page
     from penstock.bench.report.sections_choices import tradeoff_section
@@ -194,8 +194,8 @@ def _cache_record(path: Path, files: Sequence[bytes], abouts: Sequence[About]) -
     }
 
 
-def _cache_section(path: Path, files: Sequence[bytes], abouts: Sequence[About], whose: str = "") -> Section:
-    """Return the section of what a cache holds; `whose` names the owner of the files of an incomplete set."""
+def _cache_section(path: Path, files: Sequence[bytes], abouts: Sequence[About], owner: str = "") -> Section:
+    """Return the section that describes a cache; `owner` precedes the counts of an incomplete set."""
     from penstock.bench.report.section_types import Section
     from penstock.pipelines.errors import count_text, size_text
 
@@ -204,7 +204,7 @@ def _cache_section(path: Path, files: Sequence[bytes], abouts: Sequence[About], 
     part = built < of
     shards = f" in {f'{built} of ' if part else ''}{of} shards" if of > 1 else ""
     title = (
-        f"{record['path']}: {whose if part else ''}{count_text(record['samples'], 'image')}, "
+        f"{record['path']}: {owner if part else ''}{count_text(record['samples'], 'image')}, "
         f"{count_text(record['classes'], 'class')}{shards} ({abouts[0].coded.describe()})"
     )
     source_size = size_text(record["source_bytes"])
@@ -215,9 +215,9 @@ def _cache_section(path: Path, files: Sequence[bytes], abouts: Sequence[About], 
     if record["kept"]:
         kept = sorted(record["kept"].items(), key=lambda item: -item[1])
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in kept)
-        lines.append(f"JPEGs without restart markers, which are read whole: {reasons}")
+        lines.append(f"JPEGs without restart markers (read whole): {reasons}")
     if counts.get("bad"):
-        lines.append(f"{count_text(counts['bad'], 'bad image')}, stored as it was: reading it names its fault")
+        lines.append(f"{count_text(counts['bad'], 'bad image')}, stored unchanged: reading it reports the error")
     if not record["lossless"]:
         psnr = record["psnr_db"]
         lines.append("lossy" + (f": PSNR {psnr:.1f} dB against the source" if psnr is not None else ""))
@@ -225,7 +225,7 @@ def _cache_section(path: Path, files: Sequence[bytes], abouts: Sequence[About], 
 
 
 def _build_section(built: BuiltCache) -> Section:
-    """Return the section of what a build made, for the end of its command."""
+    """Return the section that summarises a finished build."""
     from penstock.bench.report.section_types import Section
     from penstock.loaders.data.cache.shards import MANIFEST
 
@@ -233,17 +233,17 @@ def _build_section(built: BuiltCache) -> Section:
     resumed = sum(file.resumed for file in built.files)
     section = Section(title="")
     if built.files:
-        # The files of a set that this process built: other processes may still build theirs.
+        # Only the files that this process built: other processes may still be building theirs.
         files, abouts = [file.path for file in built.files], [file.about for file in built.files]
         section = _cache_section(Path(os.fsdecode(built.path)), files, abouts, "this process: ")
     lines = [*section.texts]
     if seconds:
-        taken_up = f"; {resumed:,} were there from a build that was stopped" if resumed else ""
-        lines.append(f"built {encoded:,} images in {seconds:,.1f} s: {encoded / seconds:,.0f} images/s{taken_up}")
+        continued = f"; {resumed:,} came from a build that was stopped" if resumed else ""
+        lines.append(f"built {encoded:,} images in {seconds:,.1f} s: {encoded / seconds:,.0f} images/s{continued}")
     else:
-        lines.append("nothing to do: it was built already, of this source with these settings")
+        lines.append("nothing to do: it was already built from this source with these settings")
     if not built.complete:
-        lines.append(f"not complete: {MANIFEST.decode()} is written when the last shard is there")
+        lines.append(f"not complete: {MANIFEST.decode()} is written with the last shard")
     return replace(section, texts=lines)
 
 

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 def compare(
     before: Annotated[Path, typer.Argument(metavar="A.json", help="A record of `penstock bench --json`.")],
-    after: Annotated[Path, typer.Argument(metavar="B.json", help="Another one; ratios are of B to A.")],
+    after: Annotated[Path, typer.Argument(metavar="B.json", help="Another record; ratios are B / A.")],
     fail_below: Annotated[
         float | None,
         typer.Option(
             min=0.0, help="Exit with 3 if the loader, alone or with the model, is below this ratio, beyond the noise."
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Compare records of other machines or settings too.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Compare records even if machine or settings differ.")] = False,
     as_json: common.AsJson = False,
 ) -> None:
-    """Show what became faster or slower from one benchmark record to another, and what is only noise.
+    """Show what became faster or slower between two benchmark records, and what is only noise.
 
-    Within the noise is a change whose medians each lie inside the spread of the other record's rounds.
+    A change is within the noise if the median of each record lies inside the spread of the other's rounds.
     """
     from penstock.bench.record import comparison
     from penstock.bench.record.bench_record import read_record
@@ -38,7 +38,7 @@ def compare(
     found = comparison.compare(read_record(before), read_record(after))
     if found.differs and not force:
         raise ValueError(
-            f"the records are of different runs (--force compares them anyway): {'; '.join(found.differs)}"
+            f"the records come from different runs (--force compares them anyway): {'; '.join(found.differs)}"
         )
     slower = [] if fail_below is None else found.slower(fail_below)
     if as_json:
@@ -47,7 +47,7 @@ def compare(
     else:
         _print(found)
         for change in slower:
-            typer.echo(f"slower than {fail_below:g} times: {change.name}, {change.ratio:.3f} times")
+            typer.echo(f"below {fail_below:g} times: {change.name}, {change.ratio:.3f} times")
     if slower:
         raise typer.Exit(EXIT_DATA)
 
@@ -66,6 +66,6 @@ def _print(found: Comparison) -> None:
         rows.append((c.kind, c.name, before, after, f"{c.ratio:.3f}", verdict))
     columns = [("what", "short"), ("measured", "short"), ("A, images/s", "short"), ("B, images/s", "short")]
     table = Table(caption="", columns=[*columns, ("B to A", "number"), ("", "short")], rows=rows)
-    notes = [f"Not the same: {difference}" for difference in found.differs]
+    notes = [f"Different: {difference}" for difference in found.differs]
     notes += [f"Versions: {version}" for version in found.versions]
     print_sections([Section(title="", tables=[table], notes=notes)])

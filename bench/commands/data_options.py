@@ -1,4 +1,4 @@
-"""Defines the options that choose a part of the data, or say how a table or tars hold it, for several commands."""
+"""Options that select a part of the data, or describe how a table or tars store it, for several commands."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from penstock.bench.record.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Hold options of open_source; a command receives those that were given."""
+    """Options of open_source; a command receives those that were given."""
 
     subset: str | None = setting(
         None, "Part of the samples: ':0.9', '10%:50%', ':1000', '::10', or a file of indices (.npy, .txt, .json)."
     )
-    max_per_class: int | None = setting(None, "At most so many samples of each class.", min=1)
-    image: str | None = setting(None, "Column of a table with the images' paths; suffix of the images in tars.")
+    max_per_class: int | None = setting(None, "Maximum number of samples per class.", min=1)
+    image: str | None = setting(None, "Table column with the image paths; suffix of the images in tars.")
     label: Annotated[
         list[str] | None,
         typer.Option(
-            help="Column of a table with the labels; where tars have them, such as cls or json:label. "
-            "Several: once for each."
+            help="Table column with the labels; where tars store them, such as cls or json:label. "
+            "Repeat it for several."
         ),
     ] = None
-    root: str | None = setting(None, "Folder to which the paths in a table are relative.")
-    requests: int | None = setting(None, "Data by URL: requests under way at a time, 64 by default.", min=1)
+    root: str | None = setting(None, "Folder that the paths in a table are relative to.")
+    requests: int | None = setting(None, "Data by URL: concurrent requests, 64 by default.", min=1)
     bytes_ahead: int | None = setting(
         None, "Data by URL: bytes to fetch before they are needed, 256 MiB by default.", min=1
     )
-    local_cache: str | None = setting(None, "Data by URL: folder of this machine that keeps what was fetched.")
-    local_bytes: int | None = setting(None, "Data by URL: bytes that this folder may take, about.", min=1)
+    local_cache: str | None = setting(None, "Data by URL: local folder for a copy of the fetched data.")
+    local_bytes: int | None = setting(None, "Data by URL: approximate size limit of this folder in bytes.", min=1)
     classes: str | None = setting(
         None, "Class names by class number, separated by commas; or a file with one per line."
     )
@@ -42,7 +42,7 @@ class DataOptions:
 
     @staticmethod
     def read(values: dict[str, Any]) -> dict[str, Any]:
-        """Return the options that were given, as open_source takes them."""
+        """Return the options that were given, as arguments of open_source."""
         labels = values["label"] or [None]
         label = labels if len(labels) > 1 else labels[0]
         read = {**values, "label": label, "classes": _read_classes(values["classes"])}
@@ -50,7 +50,7 @@ class DataOptions:
 
 
 def _read_classes(text: str | None) -> list[str] | None:
-    """Return class names that are separated by commas, or one per line of a file."""
+    """Return class names from a list with commas, or from a file with one name per line."""
     if text is None:
         return None
     names = Path(text).read_text("utf-8", "surrogateescape").splitlines() if os.path.isfile(text) else text.split(",")

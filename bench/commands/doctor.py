@@ -1,4 +1,4 @@
-"""`penstock doctor`: looks at machine, installation and data before a run."""
+"""`penstock doctor`: checks machine, installation and data before a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.record.settings import Device
 
-_INDENT = 37  # columns of a state and a name
+_INDENT = 37  # width of a state and a name
 
 
 @common.takes_settings(settings=DoctorSettings, data_options=DataOptions)
@@ -25,9 +25,9 @@ def doctor(
     settings: dict[str, Any],
     data_options: dict[str, Any],
 ) -> None:
-    """Look for what would stop or slow down a loader with these settings, before it does.
+    """Check for problems that would stop or slow down a loader with these settings.
 
-    Each line is ok, a warning or a failure, with what was found and what fixes it. Exit code 7 if anything fails.
+    Each line is ok, a warning or a failure, with the finding and its fix. Exit code 7 if anything fails.
     """
     from penstock.bench.checks.doctor import as_record, examine
     from penstock.loaders.front.backends import BACKEND_NAMES
@@ -53,7 +53,7 @@ def doctor(
 
 
 def print_finding(finding: Finding) -> None:
-    """Print one finding: its state, what was found and, unless it is ok, what fixes it."""
+    """Print the state of one finding, its text and, unless it is ok, the fix."""
     from penstock.bench.report.terminal import wrap_for_terminal
 
     colour = {"ok": "green", "warn": "yellow", "fail": "red"}[finding.state]

@@ -1,4 +1,4 @@
-"""`penstock iterate`: writes the stream as JSON lines, to compare it between runs and machines."""
+"""`penstock iterate`: writes the stream as JSON lines, to compare runs and machines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(common.LoadingOptions, common.PolicyOptions):
-    """Hold options of the stream, named as arguments of create_loader."""
+    """Options of the stream, named as arguments of create_loader."""
 
     batch_size: BatchSize = 64
     rank: int | None = setting(None, "Rank, with --world-size.", min=0)
@@ -39,25 +39,25 @@ class StreamOptions(common.LoadingOptions, common.PolicyOptions):
 @common.takes_settings(options=StreamOptions, data_options=DataOptions)
 def iterate(  # noqa: PLR0913  a command's options are its parameters
     data: common.Data,
-    dump: Annotated[str, typer.Option(help="Where the JSON lines go; - is standard output.")] = "-",
+    dump: Annotated[str, typer.Option(help="File for the JSON lines; - is standard output.")] = "-",
     size: Size = 224,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed; that of --state-in, or 0, by default.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed; by default the one of --state-in, or 0.")] = None,
     epochs: Annotated[int, typer.Option(min=0, help="Stop before this epoch number.")] = 1,
     evaluate: Annotated[bool, typer.Option("--eval", help="Centre crops, in order, all samples.")] = False,
-    watchdog: Annotated[float | None, typer.Option(help="Seconds a worker may be silent.")] = None,
-    stop_after: Annotated[int | None, typer.Option(min=0, help="Stop after so many batches.")] = None,
+    watchdog: Annotated[float | None, typer.Option(help="Seconds that a worker may be silent.")] = None,
+    stop_after: Annotated[int | None, typer.Option(min=0, help="Stop after this many batches.")] = None,
     state_in: Annotated[Path | None, typer.Option(help="Continue from this state.")] = None,
     strict: Annotated[bool, typer.Option(help="Refuse a state of another pipeline or policy.")] = True,
     state_out: Annotated[Path | None, typer.Option(help="Write the state here at the end.")] = None,
-    ledger: Annotated[Path | None, typer.Option(help="Write what became of every sample here.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Write the fate of every sample here.")] = None,
     *,
     options: dict[str, Any],
     data_options: dict[str, Any],
 ) -> None:
     """Write one JSON line per batch: epoch, step, index, label, crop, flip and crc32 of each sample's uint8 pixels.
 
-    The same data, seed and pipeline give the same lines for every backend, decoder, worker count and prefetch; only a
-    lossy --cache has pixels of its own. Several ranks' padding has index -1. The ledger's totals go to standard error.
+    The same data, seed and pipeline give the same lines for every backend, decoder, worker count and prefetch, except
+    that the pixels of a lossy --cache differ. Padding of ranks has index -1. Ledger totals go to standard error.
     """
     import torch
 
@@ -72,7 +72,7 @@ def iterate(  # noqa: PLR0913  a command's options are its parameters
         if file is not None:
             ensure_writable(file)
     options["watchdog_s"] = watchdog
-    warnings.filterwarnings("ignore", "the data has no labels")  # nothing is trained here
+    warnings.filterwarnings("ignore", "the data has no labels")  # this command does not train
     loader = create_loader(
         data,
         pipeline=imagenet_eval(size) if evaluate else imagenet_train(size),

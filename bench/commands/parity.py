@@ -1,4 +1,4 @@
-"""`penstock parity`: compares the streams that the engines of this machine serve."""
+"""`penstock parity`: compares the streams of all engines on this machine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 @common.takes_settings(data_options=DataOptions)
 def parity(
     data: common.Data,
-    images: Annotated[int, typer.Option(min=1, help="Images of the stream that are compared, at most.")] = 512,
+    images: Annotated[int, typer.Option(min=1, help="Maximum number of images to compare.")] = 512,
     cache: Annotated[
         Path | None,
-        typer.Option(help="Lossless HDF5 cache of DATA, built if it is not there; a temporary one by default."),
+        typer.Option(help="Lossless HDF5 cache of DATA, built if missing; a temporary one by default."),
     ] = None,
     evaluate: Annotated[bool, typer.Option("--eval", help="Centre crops, in order.")] = False,
     batch_size: BatchSize = 64,
@@ -32,10 +32,10 @@ def parity(
     *,
     data_options: dict[str, Any],
 ) -> None:
-    """Serve the same images with every engine that works here and compare each pair; exit code 3 if two differ.
+    """Load the same images with every engine that works here and compare each pair; exit code 3 if two differ.
 
-    Engines are backends with their decoders, sources and devices. Order, labels, crops, flips and ledger must be equal,
-    and pixels within the tolerance that the table names.
+    An engine is a backend with a decoder, a source and a device. Order, labels, crops, flips and ledger must be equal;
+    pixels must be within the tolerance given in the table.
     """
     from penstock.bench.checks.parity import ParitySettings, cache_of, compare, engines_for
     from penstock.loaders.front.open_source import open_source
@@ -85,5 +85,5 @@ def _verdict_line(record: ParityRecord) -> str:
     if not outside:
         return f"{total}, all inside the tolerance"
     common_engines = set.intersection(*({pair.first, pair.second} for pair in outside))
-    of_one = f", each with {common_engines.pop()}" if len(common_engines) == 1 else ""
-    return f"{total}, {len(outside)} outside the tolerance{of_one}"
+    culprit = f", each with {common_engines.pop()}" if len(common_engines) == 1 else ""
+    return f"{total}, {len(outside)} outside the tolerance{culprit}"

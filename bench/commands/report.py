@@ -1,4 +1,4 @@
-"""`penstock report`: writes the page of a record of `penstock bench`."""
+"""`penstock report`: writes the HTML page of a record of `penstock bench`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def report(
         Path, typer.Argument(metavar="FILE.html", dir_okay=False, callback=writable, help="The page to write.")
     ],
 ) -> None:
-    """Make the page of a benchmark record: tables, plots and verdict in one HTML file."""
+    """Write the page of a benchmark record: tables, plots and verdict in one HTML file."""
     from penstock.bench.record.bench_record import read_record
     from penstock.bench.report.page import page as page_of
     from penstock.bench.report.page import write_page
@@ -24,6 +24,6 @@ def report(
     measured = read_record(record)
     try:
         write_page(page_of(measured), page)
-    except (KeyError, TypeError, ValueError) as error:  # parts that do not fit together
-        named = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{record}: not a record of `penstock bench` ({named})") from None
+    except (KeyError, TypeError, ValueError) as error:  # inconsistent parts
+        cause = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{record}: not a record of `penstock bench` ({cause})") from None

@@ -14,13 +14,13 @@ def selftest(
     json_file: common.JsonFile = None,
     device: Annotated[
         str,
-        typer.Option(help="A GPU, such as cuda: try what DALI decodes there, then kernels, worker threads, processes."),
+        typer.Option(help="A GPU, such as cuda: test DALI's decoding there, then kernels, worker threads, processes."),
     ] = "cpu",
 ) -> None:
-    """Make a few images, load them with everything that is installed, compare the streams, train for one step.
+    """Create a few images, load them with every installed engine, compare the streams, train for one step.
 
-    Needs no data, HOME, network or GPU, and writes to the temporary folder alone, but for what is found about --device.
-    Exit code 3 if two engines serve different streams, otherwise that of the error.
+    Needs no data, HOME, network or GPU, and writes only to the temporary folder, except for findings about --device.
+    Exit code 3 if two engines serve different streams, otherwise the code of the error.
     """
     from penstock.bench.checks.selftest import selftest as findings_of_selftest
     from penstock.bench.checks.selftest_device import SelftestFailure

@@ -1,4 +1,4 @@
-"""Gives commands the options of settings classes, and defines options that several commands share."""
+"""Adds the options of settings classes to commands, and defines options that several commands share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PANELS = {"techniques": "Techniques", "data_options": "Data", "checkpoints": "C
 
 
 class NamingCommand(TyperCommand):
-    """Suggest the option that one of another tool means, instead of those that look like it."""
+    """A command that translates an option of another tool, instead of suggesting options with a similar name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, as click does."""
@@ -31,7 +31,7 @@ class NamingCommand(TyperCommand):
             raise
 
     def _suggest(self, error: Any) -> None:
-        if not hasattr(error, "possibilities"):  # NoSuchOption, of click or of typer's copy of it
+        if not hasattr(error, "possibilities"):  # NoSuchOption, from click or from typer's copy of it
             return
         from penstock.pipelines.messages.foreign_names import name_here
 
@@ -42,12 +42,12 @@ class NamingCommand(TyperCommand):
 
 
 def writable(path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written, before the work begins, on the rank that will write it."""
+    """Reject a file that cannot be written before the work begins, on the rank that will write it."""
     return _writable(path, private=False)
 
 
 def savable(path: Path | None) -> Path | None:
-    """Refuse a checkpoint that cannot be saved, as `writable` refuses a file."""
+    """Reject a checkpoint that cannot be saved, as `writable` rejects a file."""
     return _writable(path, private=True)
 
 
@@ -60,24 +60,24 @@ def _writable(path: Path | None, *, private: bool) -> Path | None:
 
 
 def data_path(text: str) -> str:
-    """Return a path or URL of data as it was given. Raises ValueError for none, which would be the current folder."""
+    """Return a path or URL unchanged. Raises ValueError if it is empty, which would mean the current folder."""
     if not text:
         raise ValueError("the path is empty: check the variable that it comes from")
     return text
 
 
-DATA_HELP = "Folder of images, cache, table, tars, Arrow or Parquet files; URLs of tars; a pattern of these."
+DATA_HELP = "Folder of images, cache, table, tars, Arrow or Parquet files; URLs of tars; a glob pattern of these."
 Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, parser=data_path)]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the record here.", callback=writable)]
 Page = Annotated[
-    Path | None, typer.Option(dir_okay=False, callback=writable, help="Write a page of tables and plots here (HTML).")
+    Path | None, typer.Option(dir_okay=False, callback=writable, help="Write an HTML page with tables and plots here.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadingOptions:
-    """Hold options that say who loads, named as arguments of create_loader."""
+    """Options that choose backend and workers, named as arguments of create_loader."""
 
     backend: Backend = "torch"
     decoder: Decoder = "auto"
@@ -86,19 +86,19 @@ class LoadingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions:
-    """Hold options that say what happens to bad samples, named as arguments of create_loader."""
+    """Options for bad samples, named as arguments of create_loader."""
 
     on_bad_sample: str = setting("raise", "raise or replace.")
     on_repaired: str | None = setting(
         None,
-        "What to do with JPEGs that libjpeg repaired: count, raise, replace, ignore.",
+        "JPEGs that libjpeg repaired: count, raise, replace, ignore.",
         show_default="count, if the decoder reports them",
     )
     max_bad: MaxBad = None
 
 
 def resolve_device(name: str) -> str:
-    """Return `name`, with "auto" resolved. Raises ValueError for cuda where there is none."""
+    """Return `name`, with "auto" resolved. Raises ValueError for cuda without a CUDA device."""
     import torch
 
     from penstock.loaders.run.feed.copies import checked_device
@@ -112,10 +112,10 @@ def resolve_device(name: str) -> str:
 
 
 def takes_settings(**groups: type[Any] | tuple[type[Any], ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of settings classes; it receives their values as a dict, under the keyword's name.
+    """Add the options of settings classes to a command; it receives their values as a dict named after the keyword.
 
-    A field that is an option of the command itself is left out. `read(values)` of a class returns what the command
-    receives instead.
+    A field that is also a parameter of the command is left out. If a class defines `read(values)`, the command receives
+    its result instead.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -152,9 +152,9 @@ def _options_of(group: type[Any], panel: str | None) -> Iterator[inspect.Paramet
         if option is None:
             continue
         asked = field.metadata.get("asked", field.default)
-        taken: Any = str if get_origin(kind) is Literal else kind  # the settings name the choices when they refuse one
-        taken = taken | None if asked is None else taken
+        accepted: Any = str if get_origin(kind) is Literal else kind  # the settings list the choices if one is invalid
+        accepted = accepted | None if asked is None else accepted
         option = copy.copy(option)
         option.rich_help_panel = panel
-        annotation = Annotated[taken, option]
+        annotation = Annotated[accepted, option]
         yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=asked, annotation=annotation)

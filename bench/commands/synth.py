@@ -1,4 +1,4 @@
-"""`penstock synth`: writes a demo data set with the statistics of ImageNet photos."""
+"""`penstock synth`: writes a demo data set with statistics like those of ImageNet photos."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def synth(
     images: Annotated[int, typer.Option(min=1, help="Training images.")] = 640,
     validation: Annotated[int, typer.Option(min=0, help="Validation images.")] = 160,
     classes: Annotated[int, typer.Option(min=1, help="Classes.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed; the same seed and numbers give the same files.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed; the same seed and counts give the same files.")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per processor by default.")] = None,
 ) -> None:
-    """Write a demo set of JPEG photos (about 500x400 pixels, 110 KB; a few unusual) whose labels can be learned."""
+    """Write a demo set of JPEG photos (about 500x400 pixels, 110 KB; a few unusual) with learnable labels."""
     from penstock.bench.probe.data.demo_set import synthesise
     from penstock.loaders.system.progress_bar import ProgressBar
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.bench.train.loop import EpochReport
 
 _TUNING = "Finders (the run ends after them)"
-_OWN_BYTES = 200 << 20  # weights, gradients and momentum of ResNet-18: 140 MiB; what training imports of torch: 60
+_OWN_BYTES = 200 << 20  # weights, gradients and momentum of ResNet-18: 140 MiB; torch modules for training: 60
 
 
 @common.takes_settings(
@@ -40,7 +40,7 @@ def train(  # noqa: PLR0913  a command's options are its parameters
         typer.Option(help="Data to validate on; DATA/val next to DATA/train by default.", parser=common.data_path),
     ] = None,
     validation_subset: Annotated[
-        str | None, typer.Option(help="Part of them, as --subset has it; all by default.")
+        str | None, typer.Option(help="Part of the validation data, as for --subset; all by default.")
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for train.h5 and val.h5; backend hdf5 or dali.")] = None,
     batch_size: BatchSize = 32,
@@ -54,7 +54,7 @@ def train(  # noqa: PLR0913  a command's options are its parameters
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            help="File in which the run saves itself: after each epoch, at Ctrl-C and at SIGTERM.",
+            help="File to save the run to: after each epoch, on Ctrl-C and on SIGTERM.",
             callback=common.savable,
             rich_help_panel="Checkpoints",
         ),
@@ -62,16 +62,16 @@ def train(  # noqa: PLR0913  a command's options are its parameters
     find_lr: Annotated[
         Path | None,
         typer.Option(
-            help="Sweep the learning rate; JSON here, a page next to it.",
+            help="Sweep the learning rate; write JSON here and a page next to it.",
             callback=common.writable,
             rich_help_panel=_TUNING,
         ),
     ] = None,
     find_batch_size: Annotated[
-        bool, typer.Option("--find-batch-size", help="The largest batch that fits.", rich_help_panel=_TUNING)
+        bool, typer.Option("--find-batch-size", help="Find the largest batch that fits.", rich_help_panel=_TUNING)
     ] = False,
     memory_budget: Annotated[
-        float | None, typer.Option(help="GiB that a batch may take, for --find-batch-size.", rich_help_panel=_TUNING)
+        float | None, typer.Option(help="Memory limit in GiB for --find-batch-size.", rich_help_panel=_TUNING)
     ] = None,
     *,
     run: dict[str, Any],
@@ -82,9 +82,9 @@ def train(  # noqa: PLR0913  a command's options are its parameters
     techniques: dict[str, Any],
     data_options: dict[str, Any],
 ) -> None:
-    """Train on DATA (or DATA/train, validated on DATA/val), and print loss, accuracy, images/s and waiting by epoch.
+    """Train on DATA (or DATA/train, validated on DATA/val); print loss, accuracy, images/s and wait of each epoch.
 
-    What each technique is worth in images/s and memory: penstock ablate DATA.
+    penstock ablate DATA measures each technique's images/s and memory.
     """
     from penstock.bench.checks.doctor import ensure_loader_fits
     from penstock.bench.checks.finding import DoctorSettings
@@ -98,7 +98,7 @@ def train(  # noqa: PLR0913  a command's options are its parameters
     plan = _plan(checkpoint, checkpoints)
     with join_process_group(common.resolve_device(device), rank_timeout) as target:
         if loading["workers"] is None and target == "cpu":
-            loading["workers"] = 1  # the threads of a model need the processors: it is far slower than one worker
+            loading["workers"] = 1  # the model's threads need the processors: it is far slower than one worker
         wish = DoctorSettings(
             backend=loading["backend"],
             workers=loading["workers"],
@@ -129,7 +129,7 @@ def train(  # noqa: PLR0913  a command's options are its parameters
         )
         _say(job.source.describe())
         if len(job.source.classes) == 1 and not has_targets(job.source):
-            _say("there is one class only, so the model learns nothing: the rates count, loss and accuracy do not")
+            _say("there is only one class, so the model learns nothing: the rates count, loss and accuracy do not")
         if find_lr is not None:
             _find_lr(job, find_lr)
         elif find_batch_size:
@@ -148,7 +148,7 @@ def _plan(file: Path | None, asked: dict[str, Any]) -> CheckpointPlan | None:
 
 def _train(job: TrainingJob, plan: CheckpointPlan | None, json_file: Path | None) -> None:
     if plan is not None and plan.resume:
-        _say(f"going on from {plan.file}" if plan.file.exists() else f"no checkpoint at {plan.file}: from the start")
+        _say(f"resuming from {plan.file}" if plan.file.exists() else f"no checkpoint at {plan.file}: starting anew")
     from penstock.bench.report.epoch_bar import EpochBar
     from penstock.bench.train.rank_group import is_first_rank
 
@@ -215,7 +215,7 @@ def _write(file: Path, document: dict[str, Any]) -> None:
 
 
 def _say(line: str) -> None:
-    """Print a line, on the first rank alone."""
+    """Print a line on the first rank only."""
     from penstock.bench.train.rank_group import is_first_rank
 
     if is_first_rank():

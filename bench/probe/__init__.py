@@ -1,1 +1,1 @@
-"""What a machine could do: demo data, ceilings, and the search for the fastest settings."""
+"""The limits of a machine: demo data, ceilings, and the search for the fastest settings."""

@@ -1,1 +1,1 @@
-"""What was asked and what was measured: clocks, rates, resources, and the record of a run."""
+"""Settings and measurements: clocks, rates, resources, and the record of a run."""

@@ -1,4 +1,4 @@
-"""Bar and line charts as the page's template draws them: positions in percent, figures in words."""
+"""Bar and line charts for the page's template: positions in percent, values as text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-_NUM_TICKS = 4  # about so many on an axis
-_CHARACTER = 0.018  # width of a figure's character, as a share of the axis
+_NUM_TICKS = 4  # approximate number of ticks on an axis
+_CHARACTER = 0.018  # width of a character of a value, as a share of the axis
 
 Tick = tuple[str, str]  # position in percent of the axis, text
 
@@ -17,11 +17,11 @@ class Bar:
     """Hold one row of a bar chart, in the unit of its axis.
 
     Attributes:
-        value: the row's figure in words.
+        value: the row's value as text.
         kind: class of its colour in the page's style.
-        begin, end: from where to where the bar reaches.
+        begin, end: ends of the bar.
         spread: lowest and highest, drawn as an error tick.
-        waiting: length of the bar's first part that is drawn in another colour.
+        waiting: length of the first part of the bar, drawn in another colour.
     """
 
     label: str
@@ -39,7 +39,7 @@ class BarChart:
 
     Attributes:
         rows: bars, and headings as text.
-        limit: where the axis ends; a bar beyond it is drawn broken off.
+        limit: end of the axis; a longer bar is drawn broken off.
         ceiling: a value that is marked in every row, if it is on the axis.
     """
 
@@ -49,11 +49,11 @@ class BarChart:
     ceiling: float | None = None
 
     def at(self, value: float) -> str:
-        """Return the position of `value` on the axis, or of the axis' end if it is beyond."""
+        """Return the position of `value` on the axis, at most its end."""
         return _percent(min(value, self.limit) / self.limit)
 
     def value_at(self, bar: Bar) -> str:
-        """Return where the figure of `bar` stands: after the bar, its error tick and a ceiling that would cross it."""
+        """Return the position of the text of `bar`: after the bar, its error tick and a ceiling that would cross it."""
         begin = max(bar.end, bar.spread[1] if bar.spread else 0.0)
         width = _CHARACTER * (len(bar.value) + 1) * self.limit
         if self.ceiling is not None and begin <= self.ceiling < min(begin + width, self.limit):
@@ -72,14 +72,14 @@ class BarChart:
 
     @property
     def text(self) -> str:
-        """All that the chart shows, in words."""
+        """The content of the chart as text."""
         rows = [f"{row.label}: {row.value}" if isinstance(row, Bar) else row for row in self.rows]
         return f"Bar chart, {self.axis}. {'; '.join(rows)}."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Hold one line of a chart; each of `parts` is drawn unbroken, of points (x, y) in shares of the axes."""
+    """Hold one line of a chart; each of `parts` is a connected line of points (x, y) in shares of the axes."""
 
     label: str
     kind: str
@@ -87,7 +87,7 @@ class Line:
 
     @property
     def polylines(self) -> list[str]:
-        """Points of each part in a square of 1000 units, y down, as SVG takes them."""
+        """Points of each part in a square of 1000 units, y down, in SVG's notation."""
         return [" ".join(f"{1000 * x:.1f},{1000 - 1000 * y:.1f}" for x, y in part) for part in self.parts]
 
 

@@ -24,8 +24,8 @@ _SILENCE_S = 4.0
 class LiveTable:
     """Show on standard error what is being measured and what was found; use it in a `with` block.
 
-    On a terminal the table disappears when all is measured; it stays if the run was broken off. Elsewhere a line says
-    what is being done whenever none was printed for `silence` seconds. left: returns the seconds that are left,
+    On a terminal the table disappears when all is measured; it stays if the run was aborted. Elsewhere, after
+    `silence` seconds without output, a line names the current measurement. left: returns the remaining seconds,
     infinity for no limit.
     """
 
@@ -43,7 +43,7 @@ class LiveTable:
         self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=2, transient=True)
 
     def begin(self, done: int, total: int, what: str) -> None:
-        """Say what is measured next, number `done` of `total`; 0 where the number is not known."""
+        """Show what is measured next, number `done` of `total`; 0 if the number is not known."""
         self._now = f"{shown(what)} ({done + 1} of {total})" if total else str(shown(what))
 
     def measured(self, kind: str, name: str, rates: Sequence[float]) -> None:
@@ -66,7 +66,7 @@ class LiveTable:
                 self._console.print(Text(f"... {self._now}  {self._time()}".rstrip()), soft_wrap=True)
 
     def _render(self) -> Group:
-        """Return the status and below it the measurements, the latest first: rich cuts off what the screen lacks."""
+        """Return the status above the measurements, latest first: rich cuts off rows that do not fit the screen."""
         loader = [f"loader {cells[2]} images/s" for (kind, _), cells in self._rows.items() if kind == "loader"]
         status = ", ".join(filter(None, [self._time(), *loader, self._now]))
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
@@ -93,13 +93,13 @@ class LiveTable:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._rows.clear()  # rich draws all of them at the end, and would not take away what the screen lacks
+            self._rows.clear()  # rich draws all of them at the end, and could not remove rows beyond the screen
         self._live.transient = kind is None
         self._live.stop()
         self._ended.set()
         self._printed.set()
         if self._talker.is_alive():
-            self._talker.join()  # it is awake, and prints a line at most
+            self._talker.join()  # it has been woken and prints one line at most
 
 
 def _cells(kind: str, name: str, rates: Sequence[float]) -> tuple[str, str, str, str]:

@@ -1,4 +1,4 @@
-"""The report page: sections, such as those of a benchmark record, as one HTML file that needs nothing else."""
+"""The report page: sections, such as those of a benchmark record, in one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _LIMITS = {
 def page(record: BenchRecord) -> str:
     """Return the page of a record as HTML, the same text for the same record.
 
-    What an older record does not hold is left out, and the page says so. Raises TypeError, ValueError or KeyError for a
-    record whose parts do not fit together.
+    Sections that an older record has no data for are left out and listed. Raises TypeError, ValueError or KeyError for
+    an inconsistent record.
     """
     verdict = record.verdict
     return make_page(
@@ -55,7 +55,7 @@ def make_page(
     sentence: str = "",
     tiles: Sequence[Mapping[str, str]] = (),
 ) -> str:
-    """Return a page as HTML; every text is escaped where the template puts it, whatever it holds."""
+    """Return a page as HTML; the template escapes every text."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -63,7 +63,7 @@ def make_page(
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: value if hasattr(value, "__html__") else shown(value),  # macros' text is finished
+        finalize=lambda value: value if hasattr(value, "__html__") else shown(value),  # macros are escaped already
     )
     template = environment.from_string(_TEMPLATE.read_text("utf-8"))
     filled = template.render(
@@ -73,13 +73,13 @@ def make_page(
 
 
 def write_page(made: str, path: Path) -> None:
-    """Write a page to `path`; the folder is made where it is missing. Raises OSError."""
+    """Write a page to `path`; a missing folder is created. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(made, "utf-8")
 
 
 def record_sections(record: BenchRecord) -> list[Section]:
-    """Return the page's sections; the last one lists those that the record holds nothing for."""
+    """Return the page's sections; the last one lists those without data in the record."""
     sections = [
         changes_section(record),
         measurements_section(record),
@@ -101,7 +101,7 @@ def _title(record: BenchRecord) -> str:
 
 
 def about_text(record: BenchRecord) -> str:
-    """Say what was measured: the data, the machine, the loader, and whether other programs hindered it."""
+    """Describe the measured data, the machine, the loader, and whether other programs disturbed the run."""
     environment, wanted = record.environment, record.settings
     gpu = f", {environment['gpu']}" if environment.get("gpu") else ""
     return (

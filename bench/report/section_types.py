@@ -1,4 +1,4 @@
-"""The parts that a report page is made of: sections with paragraphs, charts, tables and facts."""
+"""The parts of a report page: sections with paragraphs, charts, tables and facts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """Hold a chart and what to know of it."""
+    """Hold a chart and its caption."""
 
     chart: BarChart | LineChart
     caption: str
@@ -34,7 +34,7 @@ class Section:
         facts: headings, each with names and values.
         code: captions, each with a text to copy.
         notes: items of a list.
-        missing: why the record holds nothing for this section; it is then one line of the page's last section.
+        missing: why the record has no data for this section, which is then one line of the page's last section.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Sections on what can be chosen: changes, candidates, caches, the learning rate; and on how to repeat the run."""
+"""Sections on choices: changes, candidates, caches, the learning rate; and on how to repeat the run."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from penstock.bench.report.section_types import Figure, Section, Table
 from penstock.bench.report.text import rate_text, repeat_command, spread_text, times_text
 from penstock.pipelines.errors import size_text
 
-_ROOM = 1.05  # beyond the longest bar
-_FIRST_UPDATES = 10  # of a sweep, before the loss diverges: they set the scale
-_LOSS_ROOM = 1.5  # times the highest of their losses
+_ROOM = 1.05  # axis length, times the longest bar
+_FIRST_UPDATES = 10  # updates of a sweep that set the scale, before the loss diverges
+_LOSS_ROOM = 1.5  # height of the axis, times the highest of their losses
 
 
 def changes_section(record: BenchRecord) -> Section:
-    """Return the section of what to change, what that would give, and where it was tried, what it gave."""
+    """Return the section of changes, their predicted gain and, if tried, their measured gain."""
     title = "What to change"
     advice = record.verdict.advice if record.verdict else None
     tried = {each.what: each for each in record.applied}
     if advice is None and not tried:
-        return Section(title=title, missing="this record was written by a version that gave no advice")
+        return Section(title=title, missing="this record was written by a version without advice")
     rows = [_change(each, tried.pop(each.what, None), record) for each in advice or ()]
     rows += [_change(None, each, record) for each in tried.values()]  # tried, but no longer part of the verdict
     if not rows:
-        return Section(title=title, texts=["Nothing: this run's figures promise no gain from any change."])
+        return Section(title=title, texts=["Nothing: according to this run's figures, no change gains anything."])
     columns = [("change", "text"), ("images/s of", "short"), ("before", "number"), ("predicted", "number")]
     columns += [("times", "number"), ("measured", "number"), ("times", "number"), ("why", "text")]
     if not any(row[5] for row in rows):  # none was tried
         columns, rows = [*columns[:5], columns[7]], [(*row[:5], row[7]) for row in rows]
-    caption = "Predictions follow from this run's own figures and stop at the next ceiling."
+    caption = "Predictions are derived from this run's figures and capped at the next ceiling."
     return Section(title=title, tables=[Table(caption=caption, columns=columns, rows=rows)])
 
 
@@ -60,18 +60,18 @@ def _change(advice: Advice | None, tried: TriedAdvice | None, record: BenchRecor
 
 
 def search_sections(record: BenchRecord) -> Iterator[Section]:
-    """Yield the section of the ways of loading that were tried before the measurements, if any were."""
+    """Yield the section of the ways of loading that the search tried, if any."""
     if not record.candidates:
         return
     candidates = sorted(record.candidates, key=lambda each: -(each.images_per_s or 0.0))
     chosen = (record.chosen or candidates[0]).name
     columns = [("way of loading", "text"), ("images/s", "number"), ("processors", "number"), ("memory", "number")]
     yield Section(
-        title="What was tried first",
+        title="Settings tried first",
         figures=[
             Figure(
                 chart=_bars([_candidate_bar(each, chosen) for each in candidates if each.images_per_s], "images/s"),
-                caption="Short measurements; what was chosen is in the loader's colour.",
+                caption="Short measurements; the choice has the loader's colour.",
             )
         ],
         tables=[
@@ -96,19 +96,19 @@ def _candidate_row(tried: Tried) -> tuple[str, ...]:
 
 
 def tradeoff_section(cache: CacheAdvice) -> Section:
-    """Return the section of what each kind of cache of the data would take and give."""
+    """Return the section of the size and rate of each kind of cache of the data."""
     settings, files = cache.settings, cache.offers[0].images_per_s
     rows = [_storage_row(each, files) for each in cache.offers]
     columns = [("stored as", "text"), ("whole data", "number"), ("images/s", "number")]
     columns += [("lowest to highest round", "number"), ("times the files", "number"), ("pixels", "number")]
-    caption = "Names are options of penstock cache build; dB: PSNR of what is served against the source."
+    caption = "Names are options of penstock cache build; dB: PSNR of the served pixels against the source."
     about = (
-        f"Each way of storing, of a sample of {cache.data.get('sample'):,} images, loaded by {cache.workers} workers "
+        f"A sample of {cache.data.get('sample'):,} images, stored in each way and loaded by {cache.workers} workers "
         f"as uint8 batches of {settings.batch_size:,}; {settings.rounds} alternating rounds of {settings.seconds:g} s."
     )
     rates, sizes = zip(*map(_storage_bars, cache.offers), strict=True)
     return Section(
-        title="What a cache would take and give",
+        title="Size and rate of a cache",
         texts=[about],
         figures=[
             Figure(chart=_bars(rates, "images/s"), caption="Longer is faster."),
@@ -131,7 +131,7 @@ def _storage_row(stored: StorageKind, files: float) -> tuple[str, ...]:
 
 
 def _storage_bars(stored: StorageKind) -> tuple[Bar, Bar]:
-    """Return the bars of rate and of size."""
+    """Return the bars of rate and size."""
     rate, size, label = stored.images_per_s, stored.bytes_an_image / 1e3, f"{stored.name}, {stored.quality}"
     kind = "other" if stored.name == "files" else "loader" if stored.lossless else "both"
     spread = (min(stored.rounds), max(stored.rounds))
@@ -147,7 +147,7 @@ def _bars(bars: list[Bar] | tuple[Bar, ...], axis: str) -> BarChart:
 
 
 def sweep_section(sweep: Mapping[str, Any]) -> Section:
-    """Return the section of what `penstock train --find-lr` writes as JSON: loss over learning rate."""
+    """Return the section of the JSON of `penstock train --find-lr`: loss over learning rate."""
     rates, low, high = sweep["rates"], min(sweep["rates"]), max(sweep["rates"])
     top = _LOSS_ROOM * max(sweep["smoothed"][:_FIRST_UPDATES]) or 1.0
     suggestion = f"{sweep['suggestion']:.2g}"
@@ -165,7 +165,7 @@ def sweep_section(sweep: Mapping[str, Any]) -> Section:
         marks=[(f"{100 * log_share(sweep['suggestion'], low, high):.2f}%", f"suggestion {suggestion}")],
         text=f"Line chart, loss over learning rate, from {low:.2g} to {high:.2g}. Suggestion: {suggestion}.",
     )
-    caption = "The learning rate grows from update to update; the suggestion is where the running mean falls fastest."
+    caption = "The learning rate grows with each update; the suggestion is where the running mean falls fastest."
     return Section(title="Loss over learning rate", figures=[Figure(chart=chart, caption=caption)])
 
 
@@ -198,9 +198,9 @@ def _fact(value: Any) -> str:
 
 
 def repeat_section(record: BenchRecord) -> Section:
-    """Return the section of the command line that measures this again, and of the call to paste."""
-    code = [{"caption": "To measure this again:", "text": repeat_command(record.settings)}]
+    """Return the section with the command line to repeat the run and the call to paste."""
+    code = [{"caption": "To repeat this measurement:", "text": repeat_command(record.settings)}]
     if record.verdict and record.verdict.call:
-        code.append({"caption": "The loader that was measured, to paste:", "text": record.verdict.call.rstrip()})
-    texts = ["DATA stands for the folder or cache that was measured: a record holds no paths."]
+        code.append({"caption": "The measured loader, to paste:", "text": record.verdict.call.rstrip()})
+    texts = ["DATA stands for the measured folder or cache: a record does not contain paths."]
     return Section(title="How to repeat it", texts=texts, code=code)

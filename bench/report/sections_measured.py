@@ -1,4 +1,4 @@
-"""Sections of the report page on what was measured: rates, the parts of a step, throughput over time."""
+"""Sections of the report page on the measurements: rates, the parts of a step, throughput over time."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from penstock.bench.report.section_types import Figure, Section, Table
 from penstock.bench.report.text import ledger_texts, ms_text, rate_text, resource_texts, spread_text
 from penstock.bench.verdict.figures import Figures
 
-_OURS = ("loader", "both", "other", "baseline")  # kinds that the axis has room for; ceilings may be broken off
-_ROOM = 1.1  # of the longest of them
-_GAP = 0.03  # of all seconds, between rounds
+_OURS = ("loader", "both", "other", "baseline")  # kinds that set the length of the axis; ceilings may be broken off
+_ROOM = 1.1  # axis length, times the longest of them
+_GAP = 0.03  # share of all seconds, between rounds
 
 
 def measurements_section(record: BenchRecord) -> Section:
-    """Return the section of every measurement and the ceilings."""
+    """Return the section of all measurements and ceilings."""
     batch, kinds = record.settings.batch_size, list(KIND_NAMES)
     rows = []
     for each in sorted(record.measured, key=lambda m: kinds.index(m.kind) if m.kind in kinds else len(kinds)):
@@ -44,21 +44,21 @@ def measurements_section(record: BenchRecord) -> Section:
     chart = rates_chart(record)
     caption = (
         "Medians over the rounds; the thin line is the lowest to the highest round. Hatched bars are ceilings: one "
-        "part of the work alone, on one thread unless it says otherwise; a broken one goes on beyond the axis."
+        "part of the work alone, on one thread unless stated otherwise; a broken bar is longer than the axis."
     )
     if chart.ceiling:
-        caption += f" The dashed line is what decoding allows on all processors, {rate_text(chart.ceiling)} images/s."
+        caption += f" The dashed line is the decode ceiling of all processors, {rate_text(chart.ceiling)} images/s."
     return Section(
-        title="What was measured",
+        title="Measurements",
         figures=[Figure(chart=chart, caption=caption)],
-        tables=[Table(caption="Every measurement; CPU is of all processors.", columns=columns, rows=rows)],
+        tables=[Table(caption="All measurements; CPU is a share of all processors.", columns=columns, rows=rows)],
         notes=(*record.notes, *ledger_texts(record.ledger)),
     )
 
 
 def rates_chart(record: BenchRecord) -> BarChart:
-    """Return the chart of all rates; ceilings far above what was reached are broken off."""
-    rows: list[Bar | str] = ["What was reached"]
+    """Return the chart of all rates; ceilings far above the reached rates are broken off."""
+    rows: list[Bar | str] = ["Reached rates"]
     rows += [_bar(measured) for kind in (*_OURS, "model") for measured in record.all_of(kind)]
     figures = Figures(record)
     whole = figures.decode_ceiling if record.loader.get("decodes_on") is None else 0.0
@@ -86,13 +86,13 @@ def _bar(measured: Measured) -> Bar:
 
 
 def step_section(record: BenchRecord) -> Section:
-    """Return the section of the parts of a step, and of the step as it ran."""
+    """Return the section of the parts of a step and of the measured step."""
     title, parts, ran = "Where the milliseconds of a batch go", step_lanes(record), _as_it_ran(record)
     if not parts and not ran:
-        return Section(title=title, missing="this record holds no rate of the loader")
+        return Section(title=title, missing="this record does not contain a rate of the loader")
     caption = (
-        "Each part was timed alone; what workers do is divided by the workers that can run at once. Parts of a lane "
-        "follow one another, lanes run side by side, each on another batch."
+        "Each part was timed alone; the workers' parts are divided by the number that can run at once. Parts of a lane "
+        "run one after another, lanes run in parallel, each on another batch."
     )
     if any(bar.waiting for bar in ran):
         caption += " The first part of loader + model, in another colour, is the share of the step that waits for data."
@@ -101,17 +101,17 @@ def step_section(record: BenchRecord) -> Section:
         rows.append(f"{lane}: {ms_text(_sum_ms(stages))} in all" if len(stages) > 1 else lane)
         ends = accumulate(bar.end for bar in stages)
         rows += [replace(bar, begin=end - bar.end, end=end) for bar, end in zip(stages, ends, strict=True)]
-    rows += ["Measured as it ran", *ran] if ran else []
+    rows += ["Measured in the run", *ran] if ran else []
     limit = max(row.end for row in rows if isinstance(row, Bar))
     chart = BarChart(rows=rows, axis=f"milliseconds of a batch of {record.settings.batch_size:,}", limit=limit)
     return Section(title=title, texts=_bounds(record, parts), figures=[Figure(chart=chart, caption=caption)])
 
 
 def step_lanes(record: BenchRecord) -> dict[str, list[Bar]]:
-    """Return lane -> its stages, bars as long as their milliseconds, one after another; lanes run side by side.
+    """Return lane -> its stages, one after another, as bars of their milliseconds; lanes run in parallel.
 
-    If nothing runs at the same time (no workers, all on the CPU) the parts form one lane. DALI decodes by other
-    means than the ceilings were measured with: the workers' lane is left out then.
+    If nothing runs in parallel (no workers, all on the CPU), the parts form one lane. For DALI the workers' lane is
+    left out, because the ceilings do not measure its decoder.
     """
     figures = Figures(record)
     used = figures.processors_used
@@ -134,7 +134,7 @@ def step_lanes(record: BenchRecord) -> dict[str, list[Bar]]:
 def _stage(
     record: BenchRecord, name: str, rate: float | None, *, kind: str = "work", at_once: int = 1, waits: float = 0.0
 ) -> list[Bar]:
-    """Return the bar of a stage that has a rate; `waits` is the share of it that waits for data."""
+    """Return the bar of a stage if it has a rate; `waits` is the share of it that waits for data."""
     if not rate:
         return []
     ms = 1e3 * record.settings.batch_size / rate / at_once
@@ -174,16 +174,16 @@ def _sum_ms(stages: Sequence[Bar]) -> float:
 
 
 def _bounds(record: BenchRecord, lanes: Mapping[str, Sequence[Bar]]) -> list[str]:
-    """Explain how long a step is by its lanes: no sum of them, and no shorter than the longest."""
+    """Explain how the lanes determine the length of a step: not their sum, but at least the longest."""
     texts = []
     if record.loader.get("decodes_on") is not None:
-        texts.append("DALI reads and decodes by itself: its parts were not timed alone, and it has no lane here.")
+        texts.append("DALI has its own reader and decoder: its parts were not timed alone and have no lane here.")
     if len(lanes) < 2:
         return texts
     sums = {lane: _sum_ms(stages) for lane, stages in lanes.items()}
     longest = max(sums, key=lambda lane: sums[lane])
     shared = (
-        f"; lanes that share the same {record.environment.get('cpus')} processors, as they do on a CPU, take about "
+        f"; lanes that share the same {record.environment.get('cpus')} processors, as on a CPU, take about "
         f"as long as all of them together, {ms_text(sum(sums.values()))}"
     )
     texts.append(
@@ -195,11 +195,11 @@ def _bounds(record: BenchRecord, lanes: Mapping[str, Sequence[Bar]]) -> list[str
 
 
 def over_time_section(record: BenchRecord) -> Section:
-    """Return the section of how the loaders went on, window by window: alone on one axis, with the model on another."""
+    """Return the section of rates over time, window by window: loaders alone on one axis, with the model on another."""
     title = "Throughput over time"
     paced = [m for kind in OVER_TIME for m in record.all_of(kind) if any(m.over_time)]
     if not paced:
-        return Section(title=title, missing="this record was written by a version that did not keep it")
+        return Section(title=title, missing="this record was written by a version that did not store it")
     rows = []
     for each in paced:
         rates = [rate for windows in each.over_time for _, rate in windows]
@@ -221,7 +221,7 @@ def over_time_section(record: BenchRecord) -> Section:
 
 
 def over_time_chart(paced: Sequence[Measured]) -> LineChart:
-    """Return the chart of each round's windows, one measurement over the other, round after round."""
+    """Return the chart of the windows of all rounds in order, with one line per measurement."""
     lengths: list[float] = []  # seconds of the longest measurement of each round
     for each in paced:
         for number, windows in enumerate(each.over_time):
@@ -232,7 +232,7 @@ def over_time_chart(paced: Sequence[Measured]) -> LineChart:
     end = (begins[-1] + lengths[-1]) or 1.0
     highest = 1.08 * max(rate for each in paced for windows in each.over_time for _, rate in windows) or 1.0
     lines = [Line(label=_median_text(m), kind=m.kind, parts=list(_steps(m, begins, end, highest))) for m in paced]
-    said = "; ".join(f"{each.label}: {', '.join(map(rate_text, each.rounds))}" for each in paced)
+    rounds = "; ".join(f"{each.label}: {', '.join(map(rate_text, each.rounds))}" for each in paced)
     return LineChart(
         lines=lines,
         x_axis="seconds, one round after another",
@@ -240,7 +240,7 @@ def over_time_chart(paced: Sequence[Measured]) -> LineChart:
         x_ticks=list(ticks(end)),
         y_ticks=list(ticks(highest)),
         marks=[(f"{100 * begin / end:.2f}%", f"round {number}") for number, begin in enumerate(begins, 1)],
-        text=f"Line chart, images/s over seconds. {said}.",
+        text=f"Line chart, images/s over seconds. {rounds}.",
     )
 
 

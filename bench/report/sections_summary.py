@@ -1,4 +1,4 @@
-"""The section that a run ends with, on one screen: verdict, main rates, what makes it faster, the call to paste."""
+"""The section at the end of a run, one screen long: verdict, main rates, what makes it faster, the call to paste."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from penstock.bench.verdict.figures import Figures
 
 _KINDS = ("loader", "both", "model", "other", "baseline")  # rows, in this order
 _MAX_ROWS, _MAX_ADVICE = 5, 3
-_LINE = 78  # characters of a note that lists names, which --verbose prints whole
+_LINE = 78  # maximum characters of a note that lists names; --verbose prints it whole
 
 
 def summary_section(record: BenchRecord, *, whole: bool = False) -> Section:
-    """Return the section that sums a record up.
+    """Return the summary of a record.
 
-    whole: all that the record holds stands above, the call too.
+    whole: the whole record is printed above, including the call.
     """
     faster, sparing = split_advice(record)
     notes = [f"Faster: {_advice_text(each, record)}" for each in faster]
@@ -35,7 +35,7 @@ def summary_section(record: BenchRecord, *, whole: bool = False) -> Section:
 
 
 def split_advice(record: BenchRecord) -> tuple[list[Advice], list[Advice]]:
-    """Return the advice that makes a run faster, the greatest gain first, and the advice that spares processors."""
+    """Return the advice that makes a run faster, largest gain first, and the advice that saves processors."""
     advice = (record.verdict and record.verdict.advice) or ()
     slower = [each for each in advice if (gain := record.gain(each)) is not None and gain <= 1]
     return [each for each in advice if each not in slower][:_MAX_ADVICE], slower[:1]

@@ -1,4 +1,4 @@
-"""Sections as text for the terminal: those of the page, and those of commands."""
+"""Prints sections of the page and of commands as text on the terminal."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LEAST_WIDTH = 20
 
 
 def plain_console(**options: Any) -> Console:
-    """Return a console of rich that prints text as it is: `[red]` in a name is no markup, `:smile:` no emoji."""
+    """Return a rich console that prints text unchanged: `[red]` is not markup, `:smile:` is not an emoji."""
     return Console(markup=False, emoji=False, highlight=False, **options)
 
 
 def print_sections(sections: Iterable[Section], console: Console | None = None) -> None:
     """Print sections, to standard output by default; lines are broken between words, and only on a terminal.
 
-    Of the charts only those are printed, in words, whose figures stand in no table.
+    A chart is printed as text if its section does not have a table.
     """
     console = console or plain_console()
     for number, section in enumerate(sections):
@@ -56,9 +56,9 @@ def _plain_text(value: Any, style: str = "") -> Text:
 
 
 def _print_table(table: Table, console: Console) -> None:
-    """Print a table between its caption and its long texts, each of which has a line: a column would be a word wide.
+    """Print a table between its caption and its long texts, one line each: as a column they would be one word wide.
 
-    Figures are never broken or cut; names are broken where the screen is narrow, and those of columns above figures.
+    Figures are never broken or cut; names are broken on a narrow screen, as are column names above figures.
     """
     columns = [number for number, (_, kind) in enumerate(table.columns) if not number or kind != "text"]
     drawn = TextTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -81,7 +81,7 @@ def _print_table(table: Table, console: Console) -> None:
 
 
 def wrap_for_terminal(text: str, indent: int) -> str:
-    """Return text broken between words, its further lines after `indent` spaces; as it is where no terminal shows it.
+    """Return text broken between words with continuation lines indented by `indent`; unchanged without a terminal.
 
     The first line may begin up to three columns right of `indent`.
     """

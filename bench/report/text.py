@@ -1,4 +1,4 @@
-"""Text of the page and of the terminal: what cannot be shown is escaped; figures and commands in words."""
+"""Text for the page and the terminal: escaped control characters, formatted figures and commands."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from penstock.bench.record.bench_record import BenchRecord
 from penstock.bench.record.resources import Resources
 from penstock.bench.record.settings import BenchSettings
 
-# Control characters but the line feed, halves of characters, and marks that change the direction of what follows.
+# Control characters except line feed, lone surrogates, and marks that change the text direction.
 _UNSHOWABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-# Of the processors: what other programs take, or a hypervisor for other machines, before a line says so.
-_HINDERING = 0.25
+_HINDERING = 0.25  # share of the processors that other programs, or a hypervisor, must take for a warning
 
 
 def shown(value: Any) -> Any:
-    """Return text with characters that cannot be shown, or turn their surroundings around, as Python writes them."""
+    """Return text with unprintable and direction-changing characters escaped as in Python."""
     return _UNSHOWABLE.sub(lambda found: ascii(found[0])[1:-1], value) if isinstance(value, str) else value
 
 
@@ -36,7 +35,7 @@ def spread_text(rates: Collection[float]) -> str:
 
 
 def times_text(rate: float | None, now: float | None) -> str:
-    """Write how many times `now` the rate is; nothing where one of them is unknown."""
+    """Write the rate as a multiple of `now`; nothing if one of them is unknown."""
     return f"{rate / now:.2f} ×" if rate is not None and now else ""
 
 
@@ -47,7 +46,7 @@ def ratio_text(ratios: Sequence[float]) -> str:
 
 
 def hindrance_text(record: BenchRecord) -> str:
-    """Say that other programs kept the processors too busy for the run's settings to be kept; "" if they did not."""
+    """Return a warning if other programs kept the processors too busy for the settings to be reliable, else ""."""
     loader = record.find("loader")
     share = loader.resources.others_share if loader and loader.resources else None
     if share is None or share < _HINDERING:
@@ -64,7 +63,7 @@ def ms_text(ms: float) -> str:
 
 
 def resource_texts(resources: Resources | None) -> list[str]:
-    """Write what a measurement took of the machine, one text for each that is known."""
+    """Write the resources of a measurement, one text for each that is known."""
     if resources is None:
         return []
     known = (
@@ -79,7 +78,7 @@ def resource_texts(resources: Resources | None) -> list[str]:
 
 
 def ledger_texts(ledger: Mapping[str, Any] | None) -> list[str]:
-    """Write what became of the loader's samples; nothing for a record of an older version."""
+    """Write the counts of the loader's samples; nothing for a record of an older version."""
     if ledger is None:
         return []
     counts = " ".join(f"{name}={ledger.get(name)}" for name in ("planned", "delivered", "replaced", "repaired"))
@@ -89,7 +88,7 @@ def ledger_texts(ledger: Mapping[str, Any] | None) -> list[str]:
 
 
 def repeat_command(settings: BenchSettings) -> str:
-    """Write the command line that measures with these settings; DATA stands for the folder or cache."""
+    """Write the command line of these settings; DATA stands for the folder or cache."""
     words = ["penstock", "bench", "DATA"]
     for field in dataclasses.fields(settings):
         value, option = getattr(settings, field.name), field.name.replace("_", "-")
@@ -101,7 +100,7 @@ def repeat_command(settings: BenchSettings) -> str:
             ]
             words += [word for name, of in given for word in (f"--{name.replace('_', '-')}", _as_argument(of))]
             continue
-        if value == field.default and option not in ("device", "model"):  # whose defaults depend on the machine
+        if value == field.default and option not in ("device", "model"):  # their defaults depend on the machine
             continue
         if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")

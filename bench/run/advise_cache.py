@@ -1,4 +1,4 @@
-"""What each kind of cache would cost and give: small caches of a sample of the data, built, measured, removed."""
+"""Size and rate of each kind of cache: small caches of a sample of the data are built, measured and removed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENCODINGS = (
     Encoding(resize=256, quality=90),
     Encoding(kind="raw", resize=256),
 )
-_BATCHES = 50  # of an epoch, so that few of them are the slow first ones
+_BATCHES = 50  # batches per epoch, so that the slow first ones are few
 
 OnProgress = Callable[[int, int, str], None]
 
@@ -41,13 +41,13 @@ OnProgress = Callable[[int, int, str], None]
 def advise_cache(
     source: Source, settings: AdviceSettings, progress: OnProgress, encodings: tuple[Encoding, ...] = ENCODINGS
 ) -> CacheAdvice:
-    """Build a cache of a sample in each encoding in a temporary folder, measure all, alternating, and remove them.
+    """Build caches of a sample in all encodings in a temporary folder, measure them in alternation, and remove them.
 
     progress(done, total, what) is called before each step. Raises ValueError for a source that is a cache, LoaderError
-    where the files cannot be served.
+    if the files cannot be served.
     """
     if is_cache(source):
-        raise ValueError("the data are a cache already: pass the folder of images that it was built from")
+        raise ValueError("the data is already a cache: pass the folder of images that it was built from")
     sample = sample_of(source, settings.sample)
     workers = default_workers() if settings.workers is None else settings.workers
     steps, total = count(), len(encodings) + settings.rounds * (1 + len(encodings))
@@ -86,7 +86,7 @@ def advise_cache(
 
 
 def _file_bytes(sample: Source) -> int:
-    """Return the bytes of the sample's files; 0 for what lies in none."""
+    """Return the bytes of the sample's files; samples without a file count 0."""
     paths = [sample.path(index) for index in range(len(sample))]
     return sum(os.path.getsize(path) if os.path.exists(path) else 0 for path in paths)
 
@@ -99,7 +99,7 @@ def _storage_kind(
     encoding: Encoding | None = None,
     psnr_db: float | None = None,
 ) -> StorageKind:
-    """Return a way of storing `sample` in `num_bytes`, which stands for the whole source; its rates come later."""
+    """Return a kind of storage, extrapolated from `sample` in `num_bytes` to the whole source, without rates."""
     each = num_bytes / len(sample)
     return StorageKind(
         name=name,
@@ -130,7 +130,7 @@ def _measure_rate(stored: Source, settings: AdviceSettings, workers: int) -> flo
 
 
 def build_options(encoding: Encoding) -> str:
-    """Return the options of `penstock cache build` for this encoding, "" for the default one."""
+    """Return the options of `penstock cache build` for this encoding, "" for the default."""
     kind = None if encoding.kind == "jpeg" else encoding.kind
     given = {"encoding": kind, "resize": encoding.resize, "quality": encoding.quality}
     return " ".join(f"--{name} {value}" for name, value in given.items() if value is not None)

@@ -1,4 +1,4 @@
-"""The benchmark from beginning to end: choose settings, measure, judge, try the advice."""
+"""The whole benchmark: choose settings, measure, judge, try the advice."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def run_benchmark(
     budget: TimeBudget | None = None,
     display: Display | None = None,
 ) -> BenchRecord:
-    """Measure `data` as the settings ask, and return the record with its verdict and what became of its advice.
+    """Measure `data` according to the settings; return the record with its verdict and the tried advice.
 
-    name: the data as the user named it, for the call to paste. Raises ValueError if the budget is too short for one
-    measurement of the loader, or if nothing fits the limits; LoaderError as opening a loader does.
+    name: the data as the user wrote it, for the call to paste. Raises ValueError if the budget is too short for one
+    measurement of the loader, or if nothing fits the limits; LoaderError if a loader cannot be opened.
     """
     budget, display = budget or TimeBudget(settings.budget), display or Display()
     if budget.left <= 0:
@@ -50,7 +50,7 @@ def run_benchmark(
 def _choose_settings(
     data: BenchData, settings: BenchSettings, ceilings: DecodeCeilings, budget: TimeBudget, display: Display
 ) -> SearchResult:
-    """Search the settings if that is asked for; the search ends in time although the data took time to open."""
+    """Search the settings if requested; the time to open the data is deducted from the search."""
     if not settings.tunes and settings.backend != ALL_BACKENDS:
         return given_settings(settings, data.opener)
     if budget.seconds is not None and settings.tune_seconds is None:

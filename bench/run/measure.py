@@ -1,4 +1,4 @@
-"""Measures the loader, the other loaders, the model and the ceilings, alternating, and writes the record."""
+"""Measures the loader, the other loaders, the model and the ceilings in alternation, and writes the record."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from penstock.bench.run.take_advice import trial_seconds
 from penstock.loaders.order.ledger import EpochLedger
 from penstock.pipelines.errors import LoaderError
 
-_ROUNDS_WANTED = 2.5  # that the length of a measurement is chosen for, with a budget
-_MIN_SECONDS = 0.5  # of a measurement: fewer hold too few batches
+_ROUNDS_WANTED = 2.5  # rounds that should fit into a budget, to choose the length of a measurement
+_MIN_SECONDS = 0.5  # minimum length of a measurement: shorter ones have too few batches
 
 
 def measure_all(subject: Subject, display: Display) -> BenchRecord:
-    """Return the record of everything that the settings ask for, measured round after round, without a verdict.
+    """Measure everything that the settings request, round after round; return the record without a verdict.
 
-    The measurements alternate, so that a drift of the machine's speed affects all alike. What fails and may fail, and
-    what there is no time for, is left out with a note. Raises ValueError if there was no time for the loader itself.
+    The measurements alternate, so that a drift of the machine's speed affects all equally. Optional measurements that
+    fail or do not fit the time are left out with a note. Raises ValueError if there was no time for the loader itself.
     """
     found, notes = subject.found, list(subject.found.notes)
     budget, own = subject.budget, ("loader", loader_name(subject.chosen))
@@ -78,7 +78,7 @@ def measure_all(subject: Subject, display: Display) -> BenchRecord:
 
 
 def _with_short_measurements(subject: Subject) -> Subject:
-    """Return the subject with measurements as short as the time that is left requires."""
+    """Return the subject with measurements short enough for the remaining time."""
     wanted, budget = subject.settings, subject.budget
     if budget.seconds is None:
         return subject
@@ -89,26 +89,26 @@ def _with_short_measurements(subject: Subject) -> Subject:
 
 
 def _time_for_advice(subject: Subject) -> float:
-    """Return the seconds of the budget to keep for trying advice; 0 where they are too few to try any."""
+    """Return the seconds of the budget to reserve for trying advice; 0 if they are too few."""
     share = subject.budget.share(ADVICE_SHARE) if subject.settings.apply else 0.0
     return share if share >= trial_seconds(subject.settings) else 0.0
 
 
 def _note_failure(notes: list[str], key: Key, error: Exception) -> None:
-    """Note why a measurement is left out. Raises `error` if it is of something that must not fail."""
+    """Note why a measurement is left out. Raises `error` if the measurement must not fail."""
     kind, name = key
-    # A baseline may fail with any error: it accepts no bad file.
+    # A baseline may fail with any error: it does not handle bad files.
     allowed = {READ_COLD: ValueError, LOSSLESS_CACHE: LoaderError}
     may_fail = (LoaderError, ValueError) if name.startswith(FETCH) else allowed.get(name, ())
     if kind not in ("baseline", "other") and not isinstance(error, may_fail):
         raise error
-    named = str(error) if isinstance(error, ValueError) and kind == "ceiling" else f"{type(error).__name__}: {error}"
-    why = error.cause if isinstance(error, LoaderError) else named.splitlines()[-1]
+    text = str(error) if isinstance(error, ValueError) and kind == "ceiling" else f"{type(error).__name__}: {error}"
+    why = error.cause if isinstance(error, LoaderError) else text.splitlines()[-1]
     notes.append(f"{name} was left out: {why}")
 
 
 def _record(subject: Subject, about: dict[str, object], measured: tuple[Measured, ...]) -> BenchRecord:
-    """Return the record of the measurements, without a choice."""
+    """Return the record of the measurements without a choice."""
     served = subject.served
     return BenchRecord(
         settings=subject.settings,
@@ -141,7 +141,7 @@ def _final_choice(subject: Subject, probes: RunProbes, measured: tuple[Measured,
 
 
 def _sum_ledgers(ledgers: list[EpochLedger]) -> dict[str, object]:
-    """Return the sum of `ledgers` as a record holds it, without paths; a bad sample is listed once."""
+    """Return the sum of `ledgers` for a record, without paths; a bad sample is listed once."""
     whole = EpochLedger(0)
     for ledger in ledgers:
         whole.add_saved(ledger.as_dict())
@@ -154,7 +154,7 @@ def _sum_ledgers(ledgers: list[EpochLedger]) -> dict[str, object]:
 
 
 def _summarise(key: Key, results: Sequence[Rate | StepTimes], turns: tuple[int, ...], note: str) -> Measured:
-    """Return the measurement that the results of the rounds `turns` make up."""
+    """Return the measurement that summarises the results of the rounds `turns`."""
     kind, name = key
     steps = [result for result in results if isinstance(result, StepTimes)]
     found = rates_of(results)

@@ -1,4 +1,4 @@
-"""The loader that a run measures: opened once or for each measurement, and watched meanwhile."""
+"""The loader that a run measures: opened once or for each measurement, with its resources watched."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from penstock.loaders.run.metrics.stats import LoaderStats
 
 
 class LoaderTurns:
-    """Hands out the loader for one measurement at a time, and collects what each takes of the machine.
+    """Lends the loader to one measurement at a time, and collects the resources that each uses.
 
-    It stays open in between, unless the data is fetched ahead: then it would go on fetching while others are measured,
-    and its next measurement would begin with what it had fetched.
+    It stays open in between, unless the data is fetched ahead: then it would keep fetching while others are measured,
+    and its next measurement would begin with fetched data.
 
     stack: closes a loader that stays open.
     """
@@ -43,7 +43,7 @@ class LoaderTurns:
 
     @property
     def about(self) -> dict[str, object]:
-        """What the loader says of itself."""
+        """The loader's description of itself."""
         return self._about if self._open is None else self._open.describe()
 
     @contextmanager
@@ -63,7 +63,7 @@ class LoaderTurns:
         measure: Callable[[Any], Rate | StepTimes],
         without: Callable[[], Collection[int]],
     ) -> Rate | StepTimes:
-        """Return `measure(batches of the loader)`; without: returns ids of processes that are no part of it."""
+        """Return `measure(batches of the loader)`; without(): ids of processes that are not part of the loader."""
         seconds, device = settings.seconds, settings.device
         begun: list[LoaderStats] = []
 
@@ -80,7 +80,7 @@ class LoaderTurns:
         return result
 
     def with_resources(self, measured: Measured) -> Measured:
-        """Return `measured` with what its measurements took of the machine and of the workers' time."""
+        """Return `measured` with the resources, the workers' time and the traffic of its measurements."""
         key = (measured.kind, measured.name)
         return replace(
             measured,

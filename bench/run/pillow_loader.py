@@ -1,4 +1,4 @@
-"""The loader everyone writes: torch DataLoader, Pillow, RandomResizedCrop, flip, collate."""
+"""The usual loader: torch DataLoader, Pillow, RandomResizedCrop, flip, collate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BASELINE_NAME = "torch DataLoader + Pillow"
 
 
 class PillowDataset(Dataset[tuple[torch.Tensor, int]]):
-    """Holds images as the map-style datasets of tutorials do, the transforms of torchvision written out.
+    """A map-style dataset as in tutorials, with torchvision's transforms written out.
 
     Items: image [3, height, width], uint8 or normalised float32, and its label.
     """
@@ -65,7 +65,7 @@ class PillowDataset(Dataset[tuple[torch.Tensor, int]]):
 def baseline_loader(
     source: Source, pipeline: ImagePipeline, *, batch_size: int, workers: int, dtype: torch.dtype, pin_memory: bool
 ) -> DataLoader[tuple[torch.Tensor, int]]:
-    """Make torch's DataLoader over PillowDataset: shuffled, persistent workers, the rest torch's defaults."""
+    """Return torch's DataLoader over PillowDataset: shuffled, persistent workers, otherwise torch's defaults."""
     return DataLoader(
         PillowDataset(source, pipeline, dtype),
         batch_size=batch_size,
@@ -78,7 +78,7 @@ def baseline_loader(
 
 
 class OnDevice:
-    """Iterates a host loader with its batches moved to the device, as everyone writes it."""
+    """Iterates over a host loader and moves its batches to the device in the usual way."""
 
     def __init__(self, loader: Any, device: str) -> None:
         self._loader, self._device = loader, device

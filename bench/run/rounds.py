@@ -1,4 +1,4 @@
-"""Makes alternating measurements, round after round, until they agree or the time is up."""
+"""Repeats alternating measurements, round after round, until they agree or the time is up."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from penstock.bench.record.resources import wait_until_idle
 from penstock.bench.record.settings import BenchSettings
 from penstock.bench.run.time_budget import TimeBudget
 
-Key = tuple[str, str]  # kind, name of what is measured
+Key = tuple[str, str]  # kind and name of a measurement
 Probe = Callable[[], "Rate | StepTimes"]
 Results = dict[Key, list[Rate | StepTimes]]
 
-ADVICE_SHARE = 0.2  # of a budget: kept for trying the advice
+ADVICE_SHARE = 0.2  # share of a budget reserved for trying the advice
 SETTLED = 0.03  # spread over median: more rounds would change nothing
-# What the verdict needs first, with a budget: kind, beginning of the name.
+# The order of measurements with a budget, most important for the verdict first: kind, prefix of the name.
 _ORDER = (
     *(("loader", ""), ("ceiling", FETCH), ("ceiling", "decode + resize")),
     *(("baseline", ""), ("other", ""), ("model", ""), ("both", "")),
 )
-_COMPARED = ("loader", "other", "baseline")  # kinds whose ratios are reported, of rounds that measured both
-_GUESS = 2.0  # times its length that a first measurement takes, with opening a loader
+_COMPARED = ("loader", "other", "baseline")  # kinds that are compared by ratios, from rounds that measured both
+_GUESS = 2.0  # duration of a first measurement, with opening a loader, in multiples of its length
 
 OnBegin = Callable[[int, int, str], None]
 OnMeasured = Callable[[str, str, Sequence[float]], None]
 
 
 class Prepared:
-    """Measure what takes seconds to prepare, which is not done before its turn comes; `make()` returns the probe."""
+    """A probe that takes seconds to prepare, which is delayed until its turn; `make()` returns the probe."""
 
     def __init__(self, make: Callable[[], Probe]) -> None:
         self._made = cache(make)
 
     def prepare(self) -> None:
-        """Make the probe, unless that is done. Raises as making it does."""
+        """Make the probe on the first call. Raises as `make` does."""
         self._made()
 
     def __call__(self) -> Rate | StepTimes:
@@ -49,7 +49,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Display:
-    """Hold what is called as a run goes on.
+    """Hold the callbacks for the progress of a run.
 
     Attributes:
         begin: called with (done, total, what) before each measurement; total is 0 if it is not known.
@@ -65,14 +65,14 @@ class Display:
 class Rounds:
     """Makes the measurements of a run.
 
-    Without a budget each is made `settings.most_rounds` times. With one they are made in the order in which the verdict
-    needs them, each until its rounds agree, and only where the time that is left suffices.
+    Without a budget each is made `settings.most_rounds` times. With a budget they are made in order of importance for
+    the verdict, each until its rounds agree, and only if the remaining time suffices.
 
-    Loaders that are compared go on until the rounds of all agree, and from the second round on follow each other, every
-    second time in the other order: a drift of the machine's speed is then nearly the same for both sides of a ratio.
+    Compared loaders continue until the rounds of all agree. From the second round on they follow each other directly,
+    in alternating order: a drift of the machine's speed is then nearly the same for both sides of a ratio.
 
-    decoder: the loader's, whose ceiling comes before the others'. failed(key, error): called with what was raised by a
-    measurement, which is then left out.
+    decoder: the loader's decoder; its ceiling is measured before the others. failed(key, error): called with the error
+    of a measurement, which is then left out.
     """
 
     def __init__(
@@ -97,29 +97,29 @@ class Rounds:
 
     @property
     def results(self) -> Results:
-        """Return the results of each measurement that was made."""
+        """Return the results of each finished measurement."""
         return {key: found for key, found in self._results.items() if found}
 
     def turns(self, key: Key) -> tuple[int, ...]:
-        """Return the number of the round that each result of a measurement is of."""
+        """Return the round number of each result of a measurement."""
         return tuple(self._turns[key])
 
     @property
     def late(self) -> list[Key]:
-        """Return the measurements that there was no time for."""
+        """Return the measurements that did not fit the time."""
         return [key for key, found in self._results.items() if not found]
 
     def run(self, *, keep: float = 0.0, after: Callable[[], None] = lambda: None) -> None:
-        """Make rounds for as long as that helps.
+        """Make rounds as long as they help.
 
-        keep: seconds of the budget that all but the first round leave. after(): called after each round.
+        keep: seconds of the budget to leave over, except in the first round. after(): called after each round.
         """
         while self._number < self._settings.most_rounds and self._round(keep if self._number else 0.0):
             self._number += 1
             after()
 
     def _round(self, keep: float) -> bool:
-        """Make each measurement once more that is not settled and fits the time; return whether one was made."""
+        """Repeat each measurement that is not settled and fits the time; return whether any was made."""
         most = self._settings.most_rounds
         total, made = 0 if math.isinf(most) else len(self._probes) * int(most), False
         for key in self._keys_in_turn():
@@ -146,7 +146,7 @@ class Rounds:
         return made
 
     def _keys_in_turn(self) -> list[Key]:
-        """Return what this round measures, in its order."""
+        """Return the measurements of this round in their order."""
         compared = [key for key in self._results if key[0] in _COMPARED]
         done = {key for key, found in self._results.items() if self._limited and _is_settled(found)}
         if not done.issuperset(compared):
@@ -169,7 +169,7 @@ def _is_settled(results: Sequence[Rate | StepTimes]) -> bool:
 
 
 def _rank_of(key: Key, decoder: str) -> tuple[int, bool]:
-    """Return how early a measurement is wanted: its place in _ORDER, the loader's own decoder before the others."""
+    """Return the sort key of a measurement: its place in _ORDER, the loader's own decoder first."""
     kind, name = key
     places = [place for place, (of, begin) in enumerate(_ORDER) if kind == of and name.startswith(begin)]
     return places[0] if places else len(_ORDER), decoder not in name

@@ -50,21 +50,21 @@ from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.sources.contract import Source, is_cache
 
-CACHE_SHARE = 0.5  # of a budget: has to be left where a cache of a sample is to be built
-_MAX_CACHED_BYTES = 64 << 20  # of such a sample: built in seconds
-_CACHED_IN_TIME = 64  # images of a cache of a sample, with a budget: built in 5 s on two slow cores
-_PATIENCE = 2.0  # times the length of a measurement that a model's slow steps may take, with a budget
+CACHE_SHARE = 0.5  # share of a budget that must be left to build a cache of a sample
+_MAX_CACHED_BYTES = 64 << 20  # size of such a sample: built in seconds
+_CACHED_IN_TIME = 64  # images of such a sample with a budget: built in 5 s on two slow cores
+_PATIENCE = 2.0  # with a budget: multiple of a measurement's length that a model's slow steps may take
 
 Probes = dict[Key, Probe]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """Hold what a run measures.
+    """Hold the subject of a run.
 
     Attributes:
-        found: the search's candidate, which is measured as the loader, and the other backends' best.
-        ceilings: the decode ceilings, whose samples the search has read already.
+        found: the search's result: the candidate to measure as the loader, and the best of other backends.
+        ceilings: the decode ceilings; the search has already read their samples.
     """
 
     data: BenchData
@@ -80,7 +80,7 @@ class Subject:
 
     @property
     def served(self) -> Source:
-        """Return what the loader reads."""
+        """Return the source that the loader reads."""
         return self.data.opener.source(cached=self.chosen.cached)
 
     @property
@@ -90,7 +90,7 @@ class Subject:
 
     @property
     def decoders(self) -> dict[str, DecodeCeiling]:
-        """Return decoder -> its ceiling on what the loader reads."""
+        """Return decoder -> its ceiling on the loader's source."""
         cached = self.chosen.cached
         names = self.ceilings.decoders(cached=cached) if self.settings.decoder == "auto" else [self.settings.decoder]
         return {name: self.ceilings.of(name, cached=cached) for name in names}
@@ -99,19 +99,19 @@ class Subject:
 class RunProbes:
     """Builds the probes of a run around its loader.
 
-    stack: closes what the baselines open. notes: receives what is left out, and why.
+    stack: closes the baselines. notes: receives the reasons for everything left out.
 
     Attributes:
-        how: name of what is measured -> how, in words.
-        store: measures the storage that the loader fetches from; None for data on this machine.
-        abouts: backend -> what its loader says of itself, once that was opened.
+        how: name of a measurement -> its conditions as text.
+        store: measures the storage that the loader fetches from; None for local data.
+        abouts: backend -> the description of its loader, once opened.
     """
 
     def __init__(self, subject: Subject, turns: LoaderTurns, stack: ExitStack, notes: list[str]) -> None:
         self._subject, self._settings = subject, subject.settings
         self._turns, self._stack, self._notes = turns, stack, notes
         self._about = turns.about
-        self._others: Callable[[], set[int]] = set  # ids of processes that are not the loader's
+        self._others: Callable[[], set[int]] = set  # ids of processes that do not belong to the loader
         self.decoder = str(self._about["decoder"])
         self.how: dict[str, str] = {}
         self.abouts = {subject.chosen.backend: self._about}
@@ -120,7 +120,7 @@ class RunProbes:
             self.store.begin(int(subject.chosen.option("requests") or self.store.requests))
 
     def all(self) -> Probes:
-        """Return all probes that the settings ask for, in the order of a run without a budget."""
+        """Return all requested probes in the order of a run without a budget."""
         again = self._replay(self._settings)
         probes = {("ceiling", name): probe for name, probe in self._ceilings(again)} | self._loaders()
         if self._settings.baseline:
@@ -132,10 +132,10 @@ class RunProbes:
     # ---- ceilings ----
 
     def _ceilings(self, again: ReplayedBatches | None) -> Iterator[tuple[str, Probe]]:
-        """Yield (name, probe) of each stage that a sample passes through, alone: for a quarter of a measurement's time.
+        """Yield (name, probe) of each stage of a sample alone, for a quarter of a measurement's time.
 
-        A decoder's probe takes half of it. Remote data are fetched instead of read. For arrays the stages of reading
-        and of decoding alone are left out.
+        A decoder's probe takes half of a measurement's time. Remote data is fetched instead of read. For arrays the
+        stages of reading and of decoding alone are left out.
         """
         subject, store, seconds = self._subject, self.store, self._settings.seconds / 4
         decoders, pipeline = subject.decoders, subject.data.pipeline
@@ -161,7 +161,7 @@ class RunProbes:
             yield REPLAYED, Prepared(lambda: (again.prepare(), measure)[1])
 
     def _feeding(self, seconds: float) -> Iterator[tuple[str, Probe]]:
-        """Yield the stages between worker and model: copying and normalising; none for uint8 batches on a CPU."""
+        """Yield the stages between worker and model: copying and normalising; nothing for uint8 batches on a CPU."""
         wanted = self._settings
         sent = partial(transfer_rate, self._subject.data.pipeline, wanted.batch_size, device=wanted.device)
         if wanted.device != "cpu":
@@ -171,10 +171,10 @@ class RunProbes:
             yield name, partial(sent, dtype=DTYPES[wanted.dtype], seconds=seconds)
 
     def _wants_cache_ceiling(self) -> bool:
-        """Return whether a cache of a sample is to be built, which takes seconds; note it if time is too short."""
+        """Return whether to build a cache of a sample, which takes seconds; note it if there is no time."""
         source, budget = self._subject.data.source, self._subject.budget
         uses_cache = self._about["backend"] != "torch" or self._subject.data.opener.has(cached=True)
-        if uses_cache or is_cache(source) or not bytes_an_image(source):  # as arrays, of which there is none to decode
+        if uses_cache or is_cache(source) or not bytes_an_image(source):  # arrays are not decoded
             return False
         enough = budget.left >= budget.share(CACHE_SHARE)
         if not enough:
@@ -182,15 +182,15 @@ class RunProbes:
         return enough
 
     def _cache_probe(self) -> Probe:
-        """Return what measures decoding from a lossless cache. Raises LoaderError where none can be built."""
+        """Return the probe for decoding from a lossless cache. Raises LoaderError if none can be built."""
         subject, wanted = self._subject, self._settings
         images = MAX_SAMPLES if subject.budget.seconds is None else _CACHED_IN_TIME
         with cached_sample(subject.data.source, subject.baseline_workers, images) as (_, cache):
-            ceiling = ceiling_of(cache, subject.data.pipeline, self.decoder, wanted.seed)  # an open file outlives it
+            ceiling = ceiling_of(cache, subject.data.pipeline, self.decoder, wanted.seed)  # the open file survives
         return partial(ceiling.measure, wanted.seconds / 2)
 
     def _replay(self, wanted: BenchSettings) -> ReplayedBatches | None:
-        """Return ready-made batches that pass through the loader's feed again and again; None where that is no work."""
+        """Return finished batches that pass through the loader's feed repeatedly; None if the feed does nothing."""
         if wanted.device == "cpu" and wanted.dtype == "uint8":
             return None
         subject = self._subject
@@ -199,7 +199,7 @@ class RunProbes:
         return ReplayedBatches(batches, subject.data.pipeline, DTYPES[wanted.dtype], wanted.device, resident=resident)
 
     def describe_store(self) -> StoreTime | None:
-        """Return what was measured of remote storage, which `how` then says as well; None for data on this machine."""
+        """Return the measurement of remote storage and add it to `how`; None for local data."""
         time = self.store.time() if self.store else None
         if time is not None:
             text = f"{time.bytes_per_s / 1e6:,.1f} MB/s, {1e3 * time.first_byte_s:,.0f} ms to the first byte"
@@ -222,11 +222,11 @@ class RunProbes:
         return probes
 
     def _watch(self, key: Key, measure: Callable[[Any], Rate | StepTimes]) -> Probe:
-        """Return what measures the loader's batches; the baselines' workers are no part of it."""
+        """Return the probe of the loader's batches; the baselines' workers are not counted."""
         return lambda: self._turns.measure(key, self._settings, measure, self._others)
 
     def _other_rate(self, candidate: Candidate) -> Rate:
-        """Measure another backend's best, opened for that alone: otherwise its workers would burden the others."""
+        """Measure the best candidate of another backend, opened only for that: its workers would slow down others."""
         with self._subject.data.opener.open(candidate) as loader:
             self.abouts[candidate.backend] = loader.describe()
             return self._rate(loader)
@@ -257,7 +257,7 @@ class RunProbes:
         num_classes = max(2, len(self._subject.data.source.classes))
         settings = training_settings(wanted)
         model = build_model(settings, num_classes)
-        if again is None or wanted.dtype == "uint8":  # which no model takes
+        if again is None or wanted.dtype == "uint8":  # models do not accept uint8
             again = self._replay(replace(wanted, dtype="float32"))
         assert again is not None
         batches = again
@@ -280,7 +280,7 @@ class RunProbes:
 
 
 def training_settings(wanted: BenchSettings) -> TrainSettings:
-    """Return how a run trains its model."""
+    """Return the training settings of a run."""
     return TrainSettings(
         model=str(wanted.model), device=wanted.device, amp=wanted.amp, compile=wanted.compile, seed=wanted.seed
     )
@@ -288,7 +288,7 @@ def training_settings(wanted: BenchSettings) -> TrainSettings:
 
 @contextmanager
 def cached_sample(source: Source, workers: int | None, images: int | None = None) -> Iterator[tuple[Source, Source]]:
-    """Yield a sample of at most 64 MiB, and of at most `images`, and a lossless cache of it in a temporary folder."""
+    """Yield a sample of at most 64 MiB and `images` images, and its lossless cache in a temporary folder."""
     count = max(1, _MAX_CACHED_BYTES // (bytes_an_image(source) or 1))
     sample = sample_of(source, count if images is None else min(images, count))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:

@@ -1,4 +1,4 @@
-"""Tries the verdict's advice: makes the changes that the benchmark can make, and measures with and without each."""
+"""Tries the verdict's advice: measures with and without each change that the benchmark can make."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from penstock.bench.train.step.rates import training_times
 from penstock.bench.verdict.rules import WORTH
 from penstock.pipelines.errors import LoaderError
 
-MAX_TRIED = 3  # changes at most, the most promising ones
+MAX_TRIED = 3  # maximum number of changes, most promising first
 PAIRS = 2  # measurements with and without the change: before, after, after, before
-_OPENING_S, _CACHING_S = 3.0, 15.0  # about what it takes to open a loader, to build the cache of a sample
+_OPENING_S, _CACHING_S = 3.0, 15.0  # approximate seconds to open a loader, to build the cache of a sample
 
 
 @dataclass(frozen=True)
 class AdviceMeter:
-    """Measures candidates over the data of `opener` for so many seconds, each opened for its measurement alone.
+    """Measures candidates over the data of `opener` for `seconds`, each opened only for its measurement.
 
-    Only one loader is open at a time: a second one would still fetch batches ahead and slow down the measured one.
+    Only one loader is open at a time: a second one would prefetch batches and slow down the measured one.
     """
 
     opener: LoaderOpener
@@ -54,7 +54,7 @@ class AdviceMeter:
 
     @contextmanager
     def on_a_sample(self) -> Iterator[tuple[AdviceMeter, str]]:
-        """Yield a meter over a sample of the data and a lossless cache of that sample, and a note that says so."""
+        """Yield a meter over a sample of the data and its lossless cache, and a note about the sample."""
         files = self.opener.source(cached=False)
         with cached_sample(each_once(files), self.opener.settings.workers) as (sample, cache):
             entries = max(len(sample), len(files))
@@ -71,9 +71,9 @@ def take_advice(
     progress: Callable[[int, int, str], None],
     budget: TimeBudget,
 ) -> tuple[TriedAdvice, ...]:
-    """Try each promising change that the benchmark can make, and has time for, alternating with `present`.
+    """Try each promising change that the benchmark can make in time, alternating with `present`.
 
-    progress(done, total, what) is called before each measurement. What cannot be opened is reported in its place.
+    progress(done, total, what) is called before each measurement. A change that cannot be opened is reported as failed.
     """
     promising = [each for each in advice if each.change is not None and (record.gain(each) or 0.0) > WORTH]
     promising = [each for each in promising[:MAX_TRIED] if budget.left >= _cost_of(each, record.settings)]
@@ -90,13 +90,13 @@ def take_advice(
 
 
 def _cost_of(advice: Advice, settings: BenchSettings) -> float:
-    """Return about how many seconds it takes to try the advice."""
+    """Return the approximate number of seconds to try the advice."""
     cached = advice.change is not None and advice.change.cache is not None
     return trial_seconds(settings) + _CACHING_S * cached
 
 
 def trial_seconds(settings: BenchSettings) -> float:
-    """Return about how many seconds it takes to try a change that needs no cache."""
+    """Return the approximate number of seconds to try a change without a cache."""
     return 2 * PAIRS * (settings.seconds + _OPENING_S)
 
 
@@ -129,8 +129,8 @@ def _measure_pairs(
     """Measure (images/s before, images/s after the change) PAIRS times, in the order before, after, after, before."""
     quantity, amp = how
     versions = (
-        (present, amp, "as it was"),
-        (apply_change(present, change), change.amp or amp, "with the advice taken"),
+        (present, amp, "without the advice"),
+        (apply_change(present, change), change.amp or amp, "with the advice"),
     )
     pairs: list[tuple[float, float]] = []
     for number in range(PAIRS):
@@ -144,7 +144,7 @@ def _measure_pairs(
 
 
 def apply_change(candidate: Candidate, change: Change) -> Candidate:
-    """Return the candidate with the change made; `amp`, which is not the loader's, is left to the caller."""
+    """Return the changed candidate; `amp`, which is not an option of the loader, is left to the caller."""
     named = {name: getattr(change, name) for name in ("workers", "requests", "bytes_ahead", "shuffle")}
     options = {**candidate.options, **{name: value for name, value in named.items() if value is not None}}
     return replace(

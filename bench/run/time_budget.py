@@ -1,4 +1,4 @@
-"""The time that a benchmark run may take, and what is left of it."""
+"""The time budget of a benchmark run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 
 from penstock.bench.record.clock import Stopwatch, process_age
 
-CLOSING_S = 2.0  # kept for closing loaders, judging and printing
+CLOSING_S = 2.0  # reserved for closing loaders, judging and printing
 
 
 class TimeBudget:
-    """Counts what a run has left of its seconds; without a limit that is always enough.
+    """Counts the remaining seconds of a run; without a limit they are infinite.
 
-    seconds: the limit, None for none; used: seconds that were over before.
+    seconds: the limit, or None; used: seconds that had passed before.
     """
 
     def __init__(self, seconds: float | None = None, used: float = 0.0) -> None:
@@ -21,21 +21,21 @@ class TimeBudget:
 
     @classmethod
     def of_this_process(cls, seconds: float | None) -> TimeBudget:
-        """Return a budget that counts from the start of the process: a user waits for its imports, too."""
+        """Return a budget that counts from the start of the process, because a user also waits for imports."""
         return cls(seconds, process_age())
 
     @property
     def used(self) -> float:
-        """Return the seconds that are over."""
+        """Return the seconds that have passed."""
         return self._used + self._watch.seconds
 
     @property
     def left(self) -> float:
-        """Return the seconds left for measurements, below 0 when they are over; infinity without a limit."""
+        """Return the seconds left for measurements, negative when exceeded; infinity without a limit."""
         return math.inf if self.seconds is None else self.seconds - CLOSING_S - self.used
 
     def share(self, part: float) -> float:
-        """Return `part` of the whole in seconds; 0 without a limit."""
+        """Return a share of the limit in seconds; 0 without a limit."""
         return 0.0 if self.seconds is None else part * self.seconds
 
     def too_short(self) -> ValueError:

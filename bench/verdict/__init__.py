@@ -1,1 +1,1 @@
-"""What limits a run, what to change, and what the change would give."""
+"""The limit of a run, the changes that help, and their predicted gain."""

@@ -1,4 +1,4 @@
-"""The figures of a record that its verdict and its advice follow from."""
+"""The figures of a record that verdict and advice are derived from."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from penstock.bench.record.bench_record import (
 from penstock.loaders.system.machine import many_workers
 
 CLOSE = 0.9  # a rate within this share of a ceiling is limited by it
-SCALES = 1.2  # storage that gives so many times what the loader reads serves more reads at once
-_MOSTLY = 0.5  # share of bytes, or of a worker's time, that counts as most of them
-_IDLE = 0.75  # workers that are busy for a smaller share of their time wait for the consuming process
+SCALES = 1.2  # storage that is this many times faster than the loader reads can serve more concurrent reads
+_MOSTLY = 0.5  # share of bytes, or of a worker's time, that counts as most of it
+_IDLE = 0.75  # workers that are busy for less of their time wait for the consuming process
 
 
 class Figures:
-    """The figures of a run that its verdict follows from; rates are images/s, None is what was not measured."""
+    """The figures of a run that its verdict is derived from; rates are images/s, None was not measured."""
 
     def __init__(self, record: BenchRecord) -> None:
         loader, both = record.find("loader"), record.find("both")
@@ -40,7 +40,7 @@ class Figures:
         self.loader = loader.images_per_s if loader else 0.0
         self.model = record.rate("model")
         self.both = both.images_per_s if both else None
-        # One thread alone; then many threads that read at once.
+        # One thread alone; then many concurrent reader threads.
         self.decode_resize = ceiling(decode_name(record.decoder))
         self.decode, self.resize, self.read_cold = ceiling(DECODE), ceiling(RESIZE), ceiling(READ_COLD)
         self.read_many = ceiling(READ_MANY)
@@ -50,7 +50,7 @@ class Figures:
         self.fetched_more = ceiling(fetch_name(store.more_requests)) if store and store.more_requests else None
         # The copy to the device, and copy and batch stage together.
         self.copy, self.transfer = ceiling(COPY), ceiling(COPY_AND_NORMALISE) or ceiling(NORMALISE)
-        # Batches from memory: the loader removed, and the model on such batches.
+        # Batches from memory instead of the loader: alone, and with the model.
         self.replayed = ceiling(REPLAYED)
         self.replayed_model = ceiling(replayed_model_name(str(record.settings.model)))
         self.model_bf16 = ceiling(bf16_name(str(record.settings.model)))
@@ -65,13 +65,13 @@ class Figures:
         # Images/s that came over the network while the loader was measured.
         traffic = loader.traffic if loader else None
         self.arriving = traffic.bytes_per_s / bytes_an_image if traffic and bytes_an_image else None
-        # Share of a step of loader + model that waits for data; what the loader's workers did with their time.
+        # Share of a step of loader + model that waits for data; how the loader's workers spent their time.
         self.wait_share = both.wait_share if both else None
         self.time = loader.workers if loader else None
 
     @property
     def processors_used(self) -> int:
-        """Number of processors that the loader's workers can be on at once."""
+        """Number of processors that the loader's workers can use at once."""
         return max(1, min(self.workers or 1, self.cpus))
 
     @property
@@ -91,13 +91,13 @@ class Figures:
 
     @property
     def from_network(self) -> bool:
-        """Whether most of the remote samples came over the network meanwhile, not from memory or a copy."""
+        """Whether most of the remote samples came over the network during the run, not from memory or a copy."""
         share = self.store.share if self.store else 1.0
         return self.arriving is not None and self.arriving >= _MOSTLY * self.loader * share
 
     @property
     def waits_for_network(self) -> bool:
-        """Whether the network limits: the loader is as fast as fetching alone, or its workers wait for what comes."""
+        """Whether the network limits: the loader is as fast as fetching alone, or its workers wait for data."""
         if not self.fetched or self.store is None or not self.from_network:
             return False
         if self.feed and self.feed < self.fetched and self.loader >= CLOSE * self.feed:
@@ -106,7 +106,7 @@ class Figures:
 
     @property
     def waits_for_answers(self) -> bool:
-        """Whether more requests under way would bring more: the distance limits, not the bandwidth."""
+        """Whether more concurrent requests would fetch more: latency limits, not bandwidth."""
         if self.store is None or not self.fetched:
             return False
         if self.loader < CLOSE * self.fetched:
@@ -115,19 +115,19 @@ class Figures:
 
     @property
     def storage_reads(self) -> float | None:
-        """Images/s that all workers could read from storage, if it serves each of them as it serves one."""
+        """Images/s that all workers could read from storage if each reads as fast as one alone."""
         return self.read_cold * max(1, self.workers) if self.read_cold else None
 
     @property
     def storage_cap(self) -> float | None:
-        """Images/s that all workers could read from storage, where this run read from it."""
+        """The same, if this run read from storage."""
         return self.storage_reads if self.from_storage else None
 
     @property
     def waits_for_reads(self) -> bool:
         """Whether the workers spend most of their time waiting for reads.
 
-        A long read is not always a wait: on busy processors it may just be descheduled. It counts as waiting if it
+        A long read is not always a wait: on busy processors its thread may be descheduled. It counts as waiting if it
         takes longer than all the processor time of an image, or twice that where all processors are busy.
         """
         time, cpu_s = self.time, self.cpu_s
@@ -137,13 +137,13 @@ class Figures:
 
     @property
     def decodes_all_the_time(self) -> bool:
-        """Whether the workers never wait, and spend most of their time on decoding and resizing."""
+        """Whether the workers never wait and spend most of their time on decoding and resizing."""
         busy = self.time is not None and self.time.busy >= CLOSE
         return busy and self.loader >= _MOSTLY * self.decode_ceiling > 0
 
     @property
     def workers_wait(self) -> bool:
-        """Whether the workers often wait, with batches done, for the consuming process."""
+        """Whether the workers often wait for the consuming process with batches ready."""
         return self.time is not None and self.time.busy < _IDLE and self.time.queue_depth >= 1
 
     @property
@@ -158,13 +158,13 @@ class Figures:
 
     @property
     def trains_on_shared_processors(self) -> bool:
-        """Whether a model that is slower than the loader kept the processors busy together with it."""
+        """Whether the model is slower than the loader and both together kept the processors busy."""
         sharing = self.model is not None and self.loader >= self.model and self.both_cpu_share is not None
         return sharing and (self.both_cpu_share or 0.0) + (self.others_share or 0.0) >= CLOSE
 
     @property
     def worth_reading(self) -> int:
-        """Number of workers that is worth having where they wait for storage."""
+        """Largest useful number of workers if they wait for storage."""
         return many_workers(self.cpus)
 
     @property

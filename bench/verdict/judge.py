@@ -11,12 +11,12 @@ from penstock.bench.verdict.figures import CLOSE, SCALES, Figures
 from penstock.bench.verdict.rules import advise
 from penstock.loaders.data.views.subset import PART_OPTIONS
 
-_CALL_WIDTH = 74  # of the lines of arguments of the call to paste
-_HINDERING = 0.1  # of the processors: what other programs take before they are named
+_CALL_WIDTH = 74  # characters of a line of arguments in the call to paste
+_HINDERING = 0.1  # share of the processors that other programs must take to be mentioned
 
 
 def judge(record: BenchRecord, data: str) -> Verdict:
-    """Return what limits this run, from its own measurements; `data` is the folder as the user named it."""
+    """Return what limits this run according to its measurements; `data` is the folder as the user wrote it."""
     figures = Figures(record)
     limit, sentence = _find_limit(record, figures)
     if figures.model is None:
@@ -25,22 +25,22 @@ def judge(record: BenchRecord, data: str) -> Verdict:
 
 
 def without_paths(record: BenchRecord) -> BenchRecord:
-    """Return the record as it can be shown around: DATA stands for the data, and a cache keeps its name only."""
+    """Return the record in a form to share: DATA replaces the data's path, and only the name of a cache is kept."""
     named = replace(record, settings=record.settings.without_paths())
     return replace(named, verdict=named.verdict and replace(named.verdict, call=write_call(named, "DATA")))
 
 
 def _find_limit(record: BenchRecord, figures: Figures) -> tuple[str, str]:
-    """Return the limit and the sentence that says so; what comes last on an image's way is asked first."""
+    """Return the limit and its sentence; the last stage of an image's way is checked first."""
     loader, model, ceiling = figures.loader, figures.model, figures.decode_ceiling
     if model is not None and loader >= model:
         return _judge_training(record, figures, model)
     missing = f", the model could take {model:,.0f}" if model is not None else ""
     if figures.waits_for_network:
         return _judge_network(figures, missing)
-    if record.loader.get("decodes_on") == "cuda":  # whose work the host's ceilings do not bound
+    if record.loader.get("decodes_on") == "cuda":  # the host's ceilings do not bound the GPU's work
         compared = f", {loader / ceiling:.1f} times what its processors could decode" if ceiling else ""
-        advice = "Try more readers and workers, and a cache (--cache), from which less has to be decoded"
+        advice = "Try more readers and workers, and a cache (--cache), which needs less decoding"
         return "loader", f"The loader limits, decoding on the GPU: {loader:,.0f} images/s{compared}{missing}. {advice}."
     if record.loader.get("decodes_on") == "cpu":
         share = f" of {ceiling:,.0f} that {record.decoder} could decode here" if ceiling else ""
@@ -61,7 +61,7 @@ def _find_limit(record: BenchRecord, figures: Figures) -> tuple[str, str]:
 
 
 def _judge_idle_workers(figures: Figures, missing: str) -> tuple[str, str]:
-    """Judge a run whose workers wait with batches ready; sharing processors, the consumer is slower than alone."""
+    """Judge a run with idle workers and ready batches; on shared processors the consumer is slower than alone."""
     assert figures.time is not None
     limit, what = "consumer", "The consuming process limits"
     if figures.transfer and figures.transfer <= figures.feed / CLOSE:  # type: ignore[operator]
@@ -73,7 +73,7 @@ def _judge_idle_workers(figures: Figures, missing: str) -> tuple[str, str]:
 
 
 def _judge_training(record: BenchRecord, figures: Figures, model: float) -> tuple[str, str]:
-    """Judge a run whose loader alone is faster than its model alone."""
+    """Judge a run in which the loader alone is faster than the model alone."""
     loader, both, replayed = figures.loader, figures.both, figures.replayed_model
     if both is not None and both < CLOSE * model:
         if replayed is not None and replayed < CLOSE * model and both >= CLOSE * replayed:
@@ -94,14 +94,14 @@ def _judge_training(record: BenchRecord, figures: Figures, model: float) -> tupl
 
 
 def _judge_network(figures: Figures, missing: str) -> tuple[str, str]:
-    """Judge a run that waits for remote storage: for answers that are far away, or for bytes."""
+    """Judge a run that waits for remote storage: its latency or its bandwidth."""
     store, fetched = figures.store, figures.fetched or 0.0
     assert store is not None
     rate = f"{figures.loader:,.0f} images/s{missing}"
     if figures.loader < CLOSE * fetched:
         return "latency", (
-            f"Latency of the network limits: {rate}; the workers wait for requests of {1e3 * store.lone_s:,.0f} ms, of "
-            f"which fewer are under way than {store.requests:,}, which would bring {fetched:,.0f}."
+            f"Latency of the network limits: {rate}; the workers wait for requests of {1e3 * store.lone_s:,.0f} ms; "
+            f"fewer than {store.requests:,} are under way, which would bring {fetched:,.0f}."
         )
     if figures.waits_for_answers:
         more = f", {store.more_requests:,} would bring {figures.fetched_more:,.0f}" if figures.fetched_more else ""
@@ -110,11 +110,11 @@ def _judge_network(figures: Figures, missing: str) -> tuple[str, str]:
             f"{1e3 * store.request_s:,.0f} ms each ({1e3 * store.first_byte_s:,.0f} to the first byte), bring "
             f"{fetched:,.0f}{more}."
         )
-    more = f", {store.more_requests:,} no more" if figures.fetched_more else ""
+    more = f", no more with {store.more_requests:,}" if figures.fetched_more else ""
     decoding = f"; decoding could do {figures.decode_ceiling:,.0f}" if figures.decode_ceiling else ""
     return "bandwidth", (
-        f"Bandwidth of the network limits: {rate}; {store.bytes_per_s / 1e6:,.1f} MB/s come with {store.requests:,} "
-        f"requests at a time{more}, which is {fetched:,.0f} images/s{decoding}."
+        f"Bandwidth of the network limits: {rate}; {store.bytes_per_s / 1e6:,.1f} MB/s ({fetched:,.0f} images/s) with "
+        f"{store.requests:,} concurrent requests{more}{decoding}."
     )
 
 
@@ -146,20 +146,20 @@ def _judge_producing(record: BenchRecord, figures: Figures, missing: str) -> tup
             f"{loader:,.0f} images/s{share}{missing}.{beyond}"
         )
     return "loader", (
-        f"The loader limits: {loader:,.0f} images/s{share}{missing}. Give it a processor of its own, or more "
+        f"The loader limits: {loader:,.0f} images/s{share}{missing}. Give it a dedicated processor, or more "
         f"workers.{beyond}"
     )
 
 
 def _describe_reading(figures: Figures, missing: str) -> str:
-    """Describe a limit of storage by what the workers spend their time on."""
+    """Describe a limit of storage by how the workers spend their time."""
     time, many = figures.time, figures.read_many
     assert time is not None
     how = ""
     if many:
         scales = many > SCALES * figures.loader
         how = f"; many reads at once give {many:,.0f} images/s, " + (
-            "so that each waits, and more workers would read more" if scales else "so that its bandwidth is used up"
+            "so each waits, and more workers would read more" if scales else "so its bandwidth is used up"
         )
     return (
         f"Storage limits: {figures.loader:,.0f} images/s{missing}; the workers spend {time.read_share:.0%} of their "
@@ -168,7 +168,7 @@ def _describe_reading(figures: Figures, missing: str) -> str:
 
 
 def _warn_of_cold_reads(figures: Figures) -> str:
-    """Warn of reads that memory hides in this run, where storage or the network would be slower than the loader."""
+    """Warn that this run read from memory if storage or the network would be slower than the loader."""
     if figures.fetched and not figures.from_network and figures.fetched < figures.loader:
         return (
             " Most images came from memory or the local copy: while they still come over the network, it gives "
@@ -185,10 +185,10 @@ def _warn_of_cold_reads(figures: Figures) -> str:
 
 
 def write_call(record: BenchRecord, data: str) -> str:
-    """Return the code that opens the loader that the record recommends, on the folder or cache `data`."""
+    """Return the code that opens the recommended loader on the folder or cache `data`."""
     wanted, choice = record.settings, record.choice
     cache = wanted.cache if choice.cached else None
-    in_place = cache is not None and choice.backend not in ("hdf5", "dali")  # which take no option `cache`
+    in_place = cache is not None and choice.backend not in ("hdf5", "dali")  # the others do not accept `cache`
     arguments = [
         repr(cache if in_place else data),
         f"backend={choice.backend!r}",
@@ -215,7 +215,7 @@ def write_call(record: BenchRecord, data: str) -> str:
 
 
 def _pack_lines(arguments: list[str]) -> list[str]:
-    """Return the arguments with their commas in lines of at most _CALL_WIDTH characters, where they fit."""
+    """Return the arguments with commas, packed into lines of at most _CALL_WIDTH characters if they fit."""
     lines: list[str] = []
     for argument in arguments:
         if lines and len(lines[-1]) + len(argument) + 2 <= _CALL_WIDTH:

@@ -1,4 +1,4 @@
-"""The rules that turn a limit into advice: each predicts what its change would give from the run's own figures."""
+"""The rules that turn a limit into advice: each predicts the gain of its change from the run's own figures."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from penstock.loaders.make.read_ahead import LEAD
 from penstock.pipelines.errors import size_text
 
 WORTH = 1.05  # a smaller gain is noise
-_SPARE_READERS = 1.1  # more workers than needed, as their reads do not take turns evenly
-_SPARE_AHEAD = 2  # times the bytes of all requests under way
+_SPARE_READERS = 1.1  # more workers than needed, because their reads do not alternate evenly
+_SPARE_AHEAD = 2  # times the bytes of all concurrent requests
 _SPARE_WORKERS = 1.25  # more workers than a model needs on average
-_OTHERS = 0.1  # share of the processors that other programs must take before stopping them is advised
+_OTHERS = 0.1  # minimum share of the processors that other programs take for the advice to stop them
 
 Rule = Callable[[BenchRecord, Figures], "Advice | None"]
 
 
 def advise(record: BenchRecord, limit: str) -> tuple[Advice, ...]:
-    """Return the advice for `limit`, the greatest gain first; predictions are capped by the ceilings a rule knows."""
+    """Return the advice for `limit`, largest gain first; predictions are capped by the ceilings a rule knows."""
     figures = Figures(record)
     gains: list[tuple[float, Advice]] = []
     for rule in _RULES[limit]:
@@ -33,7 +33,7 @@ def advise(record: BenchRecord, limit: str) -> tuple[Advice, ...]:
             continue
         now = figures.both if advice.quantity == BOTH else figures.loader
         gain = advice.images_per_s / now if advice.images_per_s is not None and now else None
-        # If the model limits, a change of the loader alone gains nothing but frees processors: it is kept anyway.
+        # If the model limits, a change of the loader only frees processors: it is kept anyway.
         if gain is None or gain > WORTH or (limit == "model" and advice.quantity == LOADER):
             gains.append((gain or 0.0, advice))
     return tuple(advice for _, advice in sorted(gains, key=lambda entry: -entry[0]))
@@ -43,13 +43,13 @@ def advise(record: BenchRecord, limit: str) -> tuple[Advice, ...]:
 
 
 def _limit_to_lowest(rate: float, ceilings: dict[str, float | None]) -> tuple[float, str]:
-    """Return `rate`, or the lowest of the named ceilings if that is below it, and words that name this ceiling."""
+    """Return `rate` capped by the lowest of the named ceilings, and a text that names that ceiling."""
     name, least = min(((k, v) for k, v in ceilings.items() if v), key=lambda kv: kv[1], default=("", math.inf))
     return (rate, "") if rate <= least else (least, f"; then {name} limits")
 
 
 def _limit_to_feed_and_storage(figures: Figures, rate: float, *, storage: bool = True) -> tuple[float, str]:
-    """Return `rate` of the loader, or the ceiling of feed or storage if that is below it, and words that name it."""
+    """Return `rate` capped by the ceilings of feed and storage, and a text that names the lower one."""
     return _limit_to_lowest(
         rate, {"the feed": figures.feed, "reading from storage": figures.storage_cap if storage else None}
     )
@@ -58,8 +58,8 @@ def _limit_to_feed_and_storage(figures: Figures, rate: float, *, storage: bool =
 def _predict_shorter_part(figures: Figures, part_s: float, shorter_s: float) -> float:
     """Return the loader's images/s if a part of an image's work takes `shorter_s` instead of `part_s` thread seconds.
 
-    The budget of an image is the time of one worker, or the processor time where there are as many workers as
-    processors. If that is unknown, or smaller than the part itself, the part is taken to be the whole budget.
+    The budget of an image is the time of one worker, or its processor time if there are as many workers as
+    processors. If that is unknown, or smaller than the part itself, the part counts as the whole budget.
     """
     budget = figures.cpu_s if figures.workers >= figures.cpus else figures.time and figures.time.worker_s
     budget = max(budget or 0.0, part_s)
@@ -70,7 +70,7 @@ def _predict_shorter_part(figures: Figures, part_s: float, shorter_s: float) -> 
 
 
 def _faster_decoder(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise the decoder that was fastest alone, unless the search has tried it with this backend."""
+    """Advise the decoder that was fastest alone, unless the search has already tried it with this backend."""
     mine, others = figures.decode_resize, decode_ceilings(record)
     others.pop(decode_name(record.decoder), None)
     best = max(others, key=lambda name: others[name], default=None)
@@ -84,17 +84,17 @@ def _faster_decoder(record: BenchRecord, figures: Figures) -> Advice | None:
 
 
 def _lossless_cache(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise a lossless cache, of which less must be decoded; the rate was measured on one thread with a sample."""
+    """Advise a lossless cache, which needs less decoding; the rate was measured on one thread with a sample."""
     mine, cached = figures.decode_resize, record.rate("ceiling", LOSSLESS_CACHE)
     if not mine or not cached:
         return None
-    why = f"of a sample's lossless cache one thread decodes {cached:,.0f} crops/s, of the files {mine:,.0f}"
+    why = f"one thread decodes {cached:,.0f} crops/s of a sample's lossless cache, {mine:,.0f} of the files"
     what = "a lossless cache (--backend hdf5 --cache DATA.h5)"
     return _advise_cheaper_decoding(figures, cached, what, why, Change(cache="lossless"))
 
 
 def _advise_cheaper_decoding(figures: Figures, faster: float, what: str, why: str, change: Change) -> Advice | None:
-    """Return the advice for what decodes and resizes `faster` images/s on one thread."""
+    """Return the advice for a change that decodes and resizes `faster` images/s on one thread."""
     mine = figures.decode_resize or 0.0
     if figures.trains_on_shared_processors:
         return _processors_for_the_model(figures, 1 / mine - 1 / faster, what, why, change)
@@ -103,7 +103,7 @@ def _advise_cheaper_decoding(figures: Figures, faster: float, what: str, why: st
 
 
 def _processors_for_the_model(figures: Figures, saved_s: float, what: str, why: str, change: Change) -> Advice | None:
-    """Return the advice for saving processor time of the loader that a model on the same processors can use."""
+    """Return the advice to save processor time of the loader for a model on the same processors."""
     together, both, model = figures.both_cpu_s, figures.both, figures.model
     if not together or not both or not model or saved_s >= together:
         return None
@@ -112,7 +112,7 @@ def _processors_for_the_model(figures: Figures, saved_s: float, what: str, why: 
 
 
 def _worker_for_each_processor(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise as many workers as processors where there are fewer; decoding scales with them."""
+    """Advise one worker per processor if there are fewer; decoding scales with them."""
     busy = max(1, record.workers)
     if busy >= figures.cpus:
         return None
@@ -124,15 +124,15 @@ def _worker_for_each_processor(record: BenchRecord, figures: Figures) -> Advice 
 
 
 def _another_processor(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise one processor more, which the rate follows in proportion."""
+    """Advise one more processor: the rate grows in proportion."""
     used = figures.processors_used
     rate, then = _limit_to_feed_and_storage(figures, figures.loader * (used + 1) / used)
-    why = f"images/s follow the processors, {used} here{then}"
+    why = f"images/s grow with the processors, {used} here{then}"
     return Advice(what="another processor for the loader", images_per_s=rate, why=why)
 
 
 def _free_processors(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise to stop other programs that take a good part of the processors."""
+    """Advise stopping other programs that take a large part of the processors."""
     share = figures.others_share
     if not share or share < _OTHERS or not figures.cpu_share:
         return None
@@ -146,12 +146,12 @@ def _free_processors(record: BenchRecord, figures: Figures) -> Advice | None:
 
 
 def _uint8_batches(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise uint8 batches, which the consuming process does not normalise; the model does on the device."""
+    """Advise uint8 batches: the model normalises on the device instead of the consuming process."""
     if record.settings.dtype == "uint8":
         return None
-    why = f"copying alone does {figures.copy:,.0f} images/s" if figures.copy else "uint8 is handed out as it is"
+    why = f"copying alone does {figures.copy:,.0f} images/s" if figures.copy else "uint8 batches are not converted"
     what = "--dtype uint8, and normalise on the device as part of the model"
-    if figures.both:  # it is the model's work that changes, and the run's figures do not say by how much
+    if figures.both:  # the model's work changes, and the run's figures do not show by how much
         return Advice(what=what, images_per_s=None, why=why)
     ceilings = {
         "copying": figures.copy,
@@ -165,7 +165,7 @@ def _uint8_batches(record: BenchRecord, figures: Figures) -> Advice | None:
 
 
 def _without_feed(record: BenchRecord, figures: Figures) -> float | None:
-    """Return images/s of all processors if they no longer normalise, which the consumer does in one thread."""
+    """Return images/s of all processors without normalising, which the consumer does in one thread."""
     if record.settings.device != "cpu" or not figures.cpu_s or not figures.feed:
         return None
     left = figures.cpu_s - 1 / figures.feed
@@ -176,7 +176,7 @@ def _without_feed(record: BenchRecord, figures: Figures) -> float | None:
 
 
 def _more_readers(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise more workers if each waits for its reads, up to the limit of storage, processors or feed."""
+    """Advise more workers if they wait for reads, up to the limit of storage, processors or feed."""
     time, many, now = figures.time, figures.read_many, max(1, record.workers)
     if time is None or figures.cpu_s is None or not many or many <= SCALES * figures.loader:
         return None
@@ -198,11 +198,11 @@ def _more_readers(record: BenchRecord, figures: Figures) -> Advice | None:
 
 
 def _local_cache(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise a cache on a disk where reading costs next to nothing, not on the one that limits already."""
+    """Advise a cache on a disk with almost free reads, not on the one that already limits."""
     cached, mine, time = record.rate("ceiling", LOSSLESS_CACHE), figures.decode_resize, figures.time
     if not cached or not mine or time is None or figures.cpu_s is None:
         return None
-    # What is left of an image's time without its reads, decoding the crops of the cache instead of whole files.
+    # An image's time without its reads, decoding crops of the cache instead of whole files.
     of_worker = max(0.0, time.worker_s - time.read_s - 1 / mine) + 1 / cached
     of_all = max(0.0, figures.cpu_s - 1 / mine) + 1 / cached
     ceilings = {"the processors": figures.cpus / of_all, "the feed": figures.feed}
@@ -214,11 +214,11 @@ def _local_cache(record: BenchRecord, figures: Figures) -> Advice | None:
 
 
 def _faster_storage(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise storage that keeps up; decoding, or the feed, is the next limit."""
+    """Advise faster storage; decoding or the feed is the next limit."""
     if not figures.decode_ceiling:
         return None
     rate, then = _limit_to_feed_and_storage(figures, figures.decode_ceiling, storage=False)
-    why = f"from the page cache nothing but decoding is left{then}"
+    why = f"with the page cache only decoding is left{then}"
     return Advice(what="faster storage, or enough memory for the data to stay in", images_per_s=rate, why=why)
 
 
@@ -226,7 +226,7 @@ def _faster_storage(record: BenchRecord, figures: Figures) -> Advice | None:
 
 
 def _more_requests(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise more requests at a time, which were tried without the loader."""
+    """Advise more concurrent requests, which were measured without the loader."""
     store, more = figures.store, figures.fetched_more
     if store is None or not store.more_requests or not more or more <= SCALES * figures.loader:
         return None
@@ -234,19 +234,19 @@ def _more_requests(record: BenchRecord, figures: Figures) -> Advice | None:
     needed = math.ceil(_SPARE_AHEAD * store.more_requests * store.bytes_per_request)
     ahead = needed if needed > _bytes_ahead(record) else None
     what = f"--requests {store.more_requests}" + (f" --bytes-ahead {ahead}" if ahead else "")
-    why = f"so many at a time bring {more:,.0f} images/s if nothing is done with them{then}"
+    why = f"that many at once fetch {more:,.0f} images/s without any processing{then}"
     change = Change(requests=store.more_requests, bytes_ahead=ahead)
     return Advice(what=what, images_per_s=rate, why=why, change=change)
 
 
 def _more_bytes_ahead(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise to fetch further ahead where the bytes ahead, not the number of requests, say how many are under way."""
+    """Advise fetching further ahead if the bytes ahead, not the number of requests, limit concurrent requests."""
     store, ahead = figures.store, _bytes_ahead(record)
     if store is None or not figures.fetched or ahead >= store.requests * store.bytes_per_request:
         return None
     needed = math.ceil(_SPARE_AHEAD * store.requests * store.bytes_per_request)
     rate, then = _limit_to_decoding(figures, figures.fetched)
-    why = f"{ahead:,} bytes hold {ahead / store.bytes_per_request:,.1f} of {store.requests:,} requests{then}"
+    why = f"{ahead:,} bytes are enough for {ahead / store.bytes_per_request:,.1f} of {store.requests:,} requests{then}"
     return Advice(what=f"--bytes-ahead {needed}", images_per_s=rate, why=why, change=Change(bytes_ahead=needed))
 
 
@@ -258,7 +258,7 @@ def _bytes_ahead(record: BenchRecord) -> int:
 
 
 def _neighbours_in_one_request(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise an order in which one request brings many neighbours."""
+    """Advise an order in which one request fetches many neighbours."""
     store, size = figures.store, record.data.get("bytes_an_image")
     if store is None or not isinstance(size, int) or not size:
         return None
@@ -268,37 +268,37 @@ def _neighbours_in_one_request(record: BenchRecord, figures: Figures) -> Advice 
     bandwidth = max(store.bytes_per_s, store.more_bytes_per_s or 0.0) / size
     rate, then = _limit_to_decoding(figures, min(figures.loader * brought / store.images_per_request, bandwidth))
     why = (
-        f"a request then brings up to {brought:,} images, now {store.images_per_request:,.1f}; not for data sorted by "
+        f"a request then fetches up to {brought:,} images, now {store.images_per_request:,.1f}; not for data sorted by "
         f"class{then}"
     )
-    held = math.ceil(LEAD * BLOCK_GROUP * BLOCK_SAMPLES * size)  # without a copy, in memory
+    held = math.ceil(LEAD * BLOCK_GROUP * BLOCK_SAMPLES * size)  # in memory, if there is no local copy
     ahead = held if held > _bytes_ahead(record) and "local_cache" not in record.settings.data_options else None
     what = "shuffle='blocks' in create_loader" + (f", and --bytes-ahead {ahead}" if ahead else "")
     return Advice(what=what, images_per_s=rate, why=why, change=Change(shuffle="blocks", bytes_ahead=ahead))
 
 
 def _local_copy(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise a copy of what was fetched, from which all epochs but the first are served."""
+    """Advise a local copy of the fetched data, which serves all epochs except the first."""
     size, images = record.data.get("bytes_an_image"), record.data.get("images")
     if not figures.decode_ceiling or "local_cache" in record.settings.data_options:
         return None
     rate, then = _limit_to_decoding(figures, figures.decode_ceiling)
     whole = f" ({size_text(size * images)})" if isinstance(size, int) and isinstance(images, int) else ""
-    why = f"from the second epoch on nothing is fetched; it takes the bytes of the data{whole} or --local-bytes{then}"
+    why = f"from the second epoch on nothing is fetched; it is as large as the data{whole} or --local-bytes{then}"
     return Advice(what="--local-cache FOLDER", images_per_s=rate, why=why)
 
 
 def _more_bandwidth(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise what only the user can do where the bandwidth is used up; decoding, or the feed, is the next limit."""
+    """Advise more bandwidth if it is used up; decoding or the feed is the next limit."""
     if not figures.decode_ceiling:
         return None
     rate, then = _limit_to_decoding(figures, figures.decode_ceiling)
     what = "more bandwidth, or storage that is nearer"
-    return Advice(what=what, images_per_s=rate, why=f"nothing but decoding is left{then}")
+    return Advice(what=what, images_per_s=rate, why=f"only decoding is left{then}")
 
 
 def _limit_to_decoding(figures: Figures, rate: float) -> tuple[float, str]:
-    """Return images/s that come over the network, or the ceiling of what is done with them, and words that name it."""
+    """Return `rate` of the network capped by the ceilings of processing, and a text that names the lowest one."""
     busy = figures.cpus / figures.cpu_s if figures.cpu_s else None
     ceilings = {"decoding": figures.decode_ceiling or None, "the processors": busy, "the feed": figures.feed}
     return _limit_to_lowest(rate, ceilings)
@@ -308,7 +308,7 @@ def _limit_to_decoding(figures: Figures, rate: float) -> tuple[float, str]:
 
 
 def _mixed_precision(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise bf16: the compute part of a step gets shorter as the model alone does, its wait for data stays."""
+    """Advise bf16: the compute part of a step shrinks as for the model alone; its wait for data stays."""
     model, faster, both = figures.model, figures.model_bf16, figures.both
     if not model or not faster or faster <= WORTH * model or record.settings.amp != "off":
         return None
@@ -327,7 +327,7 @@ def _mixed_precision(record: BenchRecord, figures: Figures) -> Advice | None:
 
 
 def _with_cheaper_model(figures: Figures, shorter: float, device: str) -> float | None:
-    """Return images/s of all processors if a model on a CPU takes `shorter` times its time of them."""
+    """Return images/s of all processors if the model's CPU time is multiplied by `shorter`."""
     together, loading = figures.both_cpu_s, figures.cpu_s
     if not together or not loading:
         return None
@@ -336,25 +336,25 @@ def _with_cheaper_model(figures: Figures, shorter: float, device: str) -> float 
 
 
 def _fewer_workers(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise as many workers as feed the model with some to spare, where the loader has more."""
+    """Advise as many workers as the model needs plus a margin, if the loader has more."""
     if not figures.model or record.workers < 2:
         return None
     fewer = max(1, math.ceil(_SPARE_WORKERS * record.workers * figures.model / figures.loader))
     if fewer >= record.workers:
         return None
     rate = figures.loader * fewer / record.workers
-    why = f"so many feed a model of {figures.model:,.0f} images/s with a quarter to spare; the rest is free for others"
+    why = f"enough for a model of {figures.model:,.0f} images/s with a quarter to spare; frees the other processors"
     return Advice(what=f"--workers {fewer}", images_per_s=rate, why=why, change=Change(workers=fewer))
 
 
 def _faster_device(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise what only the user can do where the model limits; nothing predicts its gain."""
+    """Advise a faster device or a smaller model; its gain cannot be predicted."""
     why = f"the loader could feed {figures.loader:,.0f} images/s"
     return Advice(what="a faster device or a smaller model", images_per_s=None, why=why)
 
 
 def _separate_cpus(record: BenchRecord, figures: Figures) -> Advice | None:
-    """Advise processors of its own for the training process, where it shares them with the loader."""
+    """Advise a dedicated processor for the training process if it shares them with the loader."""
     if figures.both is None:
         return None
     what = "a processor of its own for the training process (fewer --workers), or more processors"

@@ -162,7 +162,7 @@ verdict() { # WHAT COMMAND...: one line, and the log if it failed
 }
 
 goes_on() { # NAME JOB: the job is requeued once, continues from the saved state, and ends with the same losses
-    completed "$2" && is "$2" Restarts 1 && says "$1" 'going on from' || return
+    completed "$2" && is "$2" Restarts 1 && says "$1" 'resuming from' || return
     echo "     $(losses "$1")  (undisturbed: $(losses whole))"
     [[ $(losses "$1") == "$(losses whole)" ]]
 }
@@ -212,7 +212,7 @@ saved capped && scancel --signal=TERM "$job"
 verdict "stopped more often than MAX_RESTARTS: not requeued" "$job" stays_ended "$job" 143:0
 
 job=$(train cancelled --)
-until_true 120 says cancelled 'from the start' && scancel "$job"
+until_true 120 says cancelled 'starting anew' && scancel "$job"
 cancelled() { until_true 120 is "$job" JobState CANCELLED && ! until_true 8 is "$job" JobState PENDING; }
 verdict "cancelled by its user: not requeued" "$job" cancelled
 

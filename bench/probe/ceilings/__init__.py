@@ -1,1 +1,1 @@
-"""What each part of the input pipeline could do alone."""
+"""Ceilings: the rate of each part of the input pipeline alone."""

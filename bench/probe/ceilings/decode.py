@@ -1,4 +1,4 @@
-"""Decode ceilings: how many images one thread decodes, resizes, or hands to the device if it does nothing else."""
+"""Decode ceilings: images/s of decoding, resizing or copying to the device on one thread that does nothing else."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from penstock.pipelines.sample.resize import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline
 
 MAX_SAMPLES = 256  # enough for stable statistics, few enough to hold in memory
-_MIN_SAMPLES, _LOAD_S = 64, 1.0  # of slow storage so few are read, once that took so many seconds
-STEP = 8  # images between two looks at the clock: a measurement is five steps at least
-MAX_CROPS = 32  # decoded ones: a loader's are in the processor's caches still
+_MIN_SAMPLES, _LOAD_S = 64, 1.0  # slow storage: the number that is enough once reading took this many seconds
+STEP = 8  # images per step between clock reads: a measurement has at least five steps
+MAX_CROPS = 32  # decoded: in a loader, crops are still in the processor's caches
 
 
 class DecodeCeiling:
-    """Measures decoding and resizing on one thread, of up to 256 files in memory, with the crops of the real stream.
+    """Measures decoding and resizing of up to 256 files in memory on one thread, with the crops of the real stream.
 
-    A loader cannot be faster than this times its CPUs. Bad samples are left out.
+    A loader cannot be faster than this rate times its CPUs. Bad samples are left out.
 
-    samples: what another decoder's ceiling has loaded; None loads them.
+    samples: the `loaded` of another decoder's ceiling; None loads them.
 
     Attributes:
-        name: of the decoder.
-        loaded: the samples, in an order by chance: a short measurement sees all parts of the data.
+        name: name of the decoder.
+        loaded: the samples in random order, so that a short measurement covers all parts of the data.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class DecodeCeiling:
 
     @property
     def largest(self) -> tuple[int, int]:
-        """Return width and height of the image with the most pixels, of those tried."""
+        """Return width and height of the sample with the most pixels."""
         return max(((item.width, item.height) for item in self._samples), key=lambda size: size[0] * size[1])
 
     def measure(self, seconds: float, *, resize: bool = True) -> Rate:
-        """Measure images/s on one thread; without `resize`, of decoding alone (the same windows)."""
+        """Measure images/s on one thread; without `resize`, of decoding alone with the same windows."""
         crops = chain.from_iterable(map(self._crops, count()))
         images = min(STEP, len(self._samples))
 
@@ -89,7 +89,7 @@ class DecodeCeiling:
 
     @property
     def decodes(self) -> bool:
-        """Return whether there is anything to decode: not of arrays."""
+        """Return whether there is anything to decode; arrays are not decoded."""
         return any(item.probe is not None for item in self._samples)
 
     def decode(self, seconds: float) -> Rate:
@@ -97,7 +97,7 @@ class DecodeCeiling:
         return self.measure(seconds, resize=False)
 
     def resize(self, seconds: float) -> Rate:
-        """Measure images/s of resizing and mirroring alone on one thread: of crops that are decoded already."""
+        """Measure images/s of resizing and mirroring decoded crops on one thread."""
         endless = cycle([(pixels.copy(), flip) for pixels, flip in islice(self._crops(0), MAX_CROPS)])
 
         def resize() -> int:
@@ -110,7 +110,7 @@ class DecodeCeiling:
         write_sample(pixels, self._slot, flip, self._resize)
 
     def _crops(self, epoch: int) -> Iterator[tuple[Pixels, bool]]:
-        """Yield (decoded crop, valid until the next one, mirror flag) of each sample of an epoch."""
+        """Yield (decoded crop, mirror flag) of each sample of an epoch; a crop is valid until the next one."""
         for item, window, flip in self._plan(epoch):
             try:
                 pixels = self._reader.crop(item, window)
@@ -143,10 +143,10 @@ class DecodeCeiling:
 
 
 class NativeCeiling(DecodeCeiling):
-    """Measures the native library, and the Python path for the images that the library leaves to it, as a loader does.
+    """Measures the native library, with the Python path for images that the library does not support, as in a loader.
 
-    Both read the images from the page cache: that is part of the work. Bad samples are left out. Raises LoaderError
-    E-DEPENDENCY where the library is not built, E-MISUSE for data or settings that are not its own.
+    Reading from the page cache is part of the measured work. Bad samples are left out. Raises LoaderError E-DEPENDENCY
+    if the library is not built, E-MISUSE for data or settings that it does not support.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class NativeCeiling(DecodeCeiling):
         self._epoch = self._first = 0
 
     def measure(self, seconds: float, *, resize: bool = True) -> Rate:
-        """Measure images/s on one thread; without `resize`, of reading and decoding alone (the same windows)."""
+        """Measure images/s on one thread; without `resize`, of reading and decoding alone with the same windows."""
 
         def step() -> int:
             batch = self._samples[self._first : self._first + STEP]
@@ -180,7 +180,7 @@ class NativeCeiling(DecodeCeiling):
         return on_one_thread(step, seconds)
 
     def _make_in_python(self, item: Loaded, resize: bool) -> bool:
-        """Make one image as a loader does where the library does not; False for a bad one, which is then left out."""
+        """Make an image that the library does not support; return False for a bad one, which is then left out."""
         try:
             loaded = self._reader.load(item.sample)
             sides = [np.array([side], np.int64) for side in (loaded.sample, loaded.width, loaded.height)]
@@ -199,9 +199,9 @@ class NativeCeiling(DecodeCeiling):
 
 
 class DecodeCeilings:
-    """Holds the ceilings of one benchmark run, whose samples are read once for its search and its rounds.
+    """Holds the ceilings of one benchmark run; their samples are read once for search and rounds.
 
-    source(cached=...): the data, as files or as a cache. Remote samples are fetched once and held in memory.
+    source(cached=...): the data as files or as a cache. Remote samples are fetched once and kept in memory.
     """
 
     def __init__(self, source: Callable[..., Source], pipeline: ImagePipeline, seed: int) -> None:
@@ -211,13 +211,13 @@ class DecodeCeilings:
         self._fetched: FetchedSource | None = None
 
     def store(self, batch_size: int, *, cached: bool) -> StoreCeiling | None:
-        """Return the ceiling of the remote storage that the data come from; None for data on this machine."""
+        """Return the ceiling of the data's remote storage; None for local data."""
         if self._store is None and not cached and has_remote_samples(self._source(cached=False)):
             self._store = StoreCeiling(self._source(cached=False), batch_size, self._seed)
         return None if cached else self._store
 
     def _in_memory(self, source: Source) -> Source:
-        """Return a source that holds what it has fetched once, if that is remote."""
+        """Return a source that keeps fetched samples in memory if `source` is remote, else `source`."""
         if not has_remote_samples(source):
             return source
         if self._fetched is None:
@@ -225,7 +225,7 @@ class DecodeCeilings:
         return self._fetched
 
     def of(self, decoder: str, *, cached: bool) -> DecodeCeiling:
-        """Return the ceiling of a decoder. Raises LoaderError where it cannot decode any of the samples."""
+        """Return the ceiling of a decoder. Raises LoaderError if it cannot decode any of the samples."""
         key = decoder, cached
         if key not in self._made:
             loaded = next((made.loaded for (_, of), made in self._made.items() if of == cached), None)
@@ -234,7 +234,7 @@ class DecodeCeilings:
         return self._made[key]
 
     def decoders(self, *, cached: bool) -> list[str]:
-        """Return the decoders that work here and on these data, the best first."""
+        """Return the decoders that work here and with this data, best first."""
         native = suits_native_library(self._source(cached=cached), self._pipeline, NATIVE)
         return all_decoders() if native else usable_decoders()
 
@@ -242,7 +242,7 @@ class DecodeCeilings:
 def ceiling_of(
     source: Source, pipeline: ImagePipeline, decoder: str, seed: int, samples: Sequence[Loaded] | None = None
 ) -> DecodeCeiling:
-    """Return the ceiling of a decoder, the native library among them; arguments as of DecodeCeiling."""
+    """Return the ceiling of a decoder, which may be the native library; arguments as for DecodeCeiling."""
     if decoder != NATIVE:
         return DecodeCeiling(source, pipeline, decoder, seed, samples)
     return NativeCeiling(source, pipeline, seed, samples)
@@ -258,12 +258,12 @@ def on_one_thread(step: Callable[[], int], seconds: float) -> Rate:
 
 
 def all_decoders() -> list[str]:
-    """Return the decoders that work here, the native library among them, the best first."""
+    """Return the decoders that work here, including the native library, best first."""
     return [NATIVE] * (native_library() is not None) + usable_decoders()
 
 
 def usable_decoders() -> list[str]:
-    """Return the decoders of single images that work here, the best first."""
+    """Return the decoders of single images that work here, best first."""
     usable = []
     for name in JPEG_DECODERS:
         try:
@@ -275,9 +275,9 @@ def usable_decoders() -> list[str]:
 
 
 def transfer_rate(pipeline: ImagePipeline, batch_size: int, dtype: torch.dtype, device: str, seconds: float) -> Rate:
-    """Measure images/s of copying one uint8 host batch to `device` and normalising it there: the feed alone.
+    """Measure images/s of the feed alone: copy one uint8 host batch to `device` and normalise it there.
 
-    On a CPU there is no copy, only the normalising pass. With dtype uint8 it is the copy alone.
+    On a CPU the batch is only normalised, not copied. With dtype uint8 it is only copied.
     """
     height, width = pipeline.size
     batch = torch.randint(0, 256, (batch_size, height, width, 3), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Reading alone: a sample of the data read by one thread, from the page cache and from storage, and by many at once."""
+"""Read ceilings: a sample of the data read by one thread from page cache and storage, and by many threads."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from penstock.loaders.system.machine import available_cpus, many_workers
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.spec import ImagePipeline
 
-_CHUNK = 32  # images read at once, as a batch
+_CHUNK = 32  # images read per step, as a batch
 _MIN_CHUNKS = 3
-_FEW = 16  # images whose sizes stand for all if no index has them
-_ENOUGH = 0.9  # least share of the bytes read that storage must have served for the rate to be that of storage
+_FEW = 16  # images to estimate the mean size from if no index contains it
+_ENOUGH = 0.9  # minimum share of the bytes read that storage must have served
 
 
 class FileRange(NamedTuple):
@@ -44,7 +44,7 @@ class FileRange(NamedTuple):
 class ReadCeiling:
     """Measures how fast up to 256 images, spread over the data, are read.
 
-    Whole images are read; of a cache, the native library reads only what a crop needs. Bad images are left out.
+    Whole images are read; from a cache, the native library reads only the part for a crop. Bad images are left out.
     """
 
     def __init__(self, source: Source, pipeline: ImagePipeline, seed: int) -> None:
@@ -56,7 +56,7 @@ class ReadCeiling:
 
     @property
     def possible(self) -> bool:
-        """Return whether there is anything to read: not for arrays, which are in memory, nor if all images are bad."""
+        """Return whether there is anything to read; False for arrays in memory and if all images are bad."""
         return bool(self._indices) and (
             is_cache(self._source) or not isinstance(self._source.read(self._indices[0]), np.ndarray)
         )
@@ -71,14 +71,14 @@ class ReadCeiling:
         return measure_rate(read, seconds=seconds)
 
     def cold(self, seconds: float) -> Rate:
-        """Measure images/s from storage: images are dropped from the page cache, outside the time that counts.
+        """Measure images/s from storage: images are dropped from the page cache outside the measured time.
 
-        Raises ValueError, saying why, if the bytes did not come from storage (the file system is in memory, or another
-        process keeps the pages cached), if the kernel does not count them, or if the images' files are not known.
+        Raises ValueError if the bytes did not come from storage (the file system is in memory, or another process
+        keeps the pages cached), if the kernel does not count them, or if the images' files are not known.
         """
         ranges = list(file_ranges(self._source, self._indices))
         if not ranges:
-            raise ValueError("the places of the images in their files are unknown")
+            raise ValueError("the positions of the images in their files are unknown")
         images: list[int] = []
         times: list[float] = []
         expected, came, spent = 0, storage_bytes(), Stopwatch()
@@ -98,7 +98,7 @@ class ReadCeiling:
             raise ValueError("this kernel does not report what is read from storage")
         if now - came < _ENOUGH * expected or not expected:
             raise ValueError(
-                f"of {expected / 1e6:,.1f} MB that were dropped from the page cache {(now - came) / 1e6:,.1f} MB were "
+                f"{expected / 1e6:,.1f} MB were dropped from the page cache, only {(now - came) / 1e6:,.1f} MB were "
                 "read from storage again"
             )
         return Rate.from_steps(images, times)
@@ -106,8 +106,8 @@ class ReadCeiling:
     def many(self, seconds: float) -> Rate:
         """Measure images/s with many reader threads.
 
-        Storage that keeps each read waiting scales with the threads; storage whose bandwidth is used up does not. What
-        lies in files is dropped from the page cache before each pass, outside the time that counts.
+        Storage limited by latency scales with the threads; storage limited by bandwidth does not. Images in files are
+        dropped from the page cache before each pass, outside the measured time.
         """
         ranges = list(file_ranges(self._source, self._indices))
         times: list[float] = []
@@ -123,7 +123,7 @@ class ReadCeiling:
         return Rate.from_steps([len(self._indices)] * len(times), times)
 
     def _back_into_the_page_cache(self) -> None:
-        """Read everything again, since the loader is measured next."""
+        """Read everything again, because the loader is measured next."""
         for index in self._indices:
             with suppress(LoaderError):
                 self._source.read(index)
@@ -149,7 +149,7 @@ class ReadCeiling:
 
 
 def file_ranges(source: Source, indices: list[int]) -> Iterator[FileRange]:
-    """Yield where the bytes of images `indices` lie; nothing for a source of which this is unknown."""
+    """Yield the byte ranges of images `indices`; nothing for a source that does not know them."""
     if isinstance(source, IndexedSource) and not source.samples.are_objects:
         yield from starmap(FileRange, source.ranges(indices))
     elif isinstance(source, Hdf5Cache):
@@ -195,10 +195,10 @@ def bytes_an_image(source: Source) -> int | None:
 
 
 def drop_cached(ranges: list[FileRange]) -> None:
-    """Have the kernel forget the pages of these bytes, as far as it can.
+    """Ask the kernel to drop the cached pages of these bytes.
 
-    Neighbours are dropped together: the page cache of some file systems is in blocks of up to a few MB, which are
-    dropped as a whole.
+    Neighbours are dropped together: some file systems cache blocks of up to a few MB, which are dropped only as a
+    whole.
     """
     page = os.sysconf("SC_PAGE_SIZE")
     for path, offset, num_bytes in _join_ranges(ranges):

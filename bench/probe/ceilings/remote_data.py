@@ -1,4 +1,4 @@
-"""Which samples of a source come from remote storage, and with which requests."""
+"""Finds the remote samples of a source and the requests that fetch them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LOOKED_AT = 1024  # samples
 
 @runtime_checkable
 class RemoteData(Protocol):
-    """Fetch samples with requests that can be planned: tars, Parquet files, and images by URL."""
+    """A source that fetches samples with requests that can be planned: tars, Parquet files, images by URL."""
 
     @property
     def options(self) -> RemoteOptions:
-        """How the data is fetched."""
+        """Options for fetching."""
         ...
 
     def with_options(self, **changes: Any) -> Source:
-        """Return a source of the same data that fetches by itself; `changes` are fields of RemoteOptions."""
+        """Return a source of the same data with its own fetcher; `changes` are fields of RemoteOptions."""
         ...
 
     def plan_requests(self, indices: npt.NDArray[np.int64]) -> list[Request]:
@@ -33,23 +33,23 @@ class RemoteData(Protocol):
         ...
 
     def requests_under_way(self, requests: int) -> int:
-        """Return how many requests are under way at a time if `requests` may be."""
+        """Return the number of concurrent requests if at most `requests` are allowed."""
         ...
 
 
 def find_remote(source: Source) -> list[RemoteData]:
-    """Return the remote sources that `source` is made of, each once; none for data on this machine."""
+    """Return the remote sources that `source` consists of, each once; none for local data."""
     return [whole for whole in find_whole(source) if isinstance(whole, RemoteData)]
 
 
 def has_remote_samples(source: Source) -> bool:
-    """Return whether samples of `source` come from remote storage, judged by some of them."""
+    """Return whether samples of `source` come from remote storage; checks some of them."""
     some = np.linspace(0, len(source), min(len(source), _LOOKED_AT), endpoint=False).astype(np.int64)
     return bool(find_remote(source)) and count_remote(source, some) > 0
 
 
 def fetched_apart(source: Source, **changes: Any) -> Source:
-    """Return the same data; what is remote has a fetcher of its own, and other options of RemoteOptions."""
+    """Return the same data with separate fetchers for remote sources; `changes` are fields of RemoteOptions."""
     apart = {id(remote): remote.with_options(**changes) for remote in find_remote(source)}
     return _replace_remote(source, apart) if apart else source
 
@@ -61,7 +61,7 @@ def _replace_remote(source: Source, apart: dict[int, Source]) -> Source:
 
 
 def plan_requests(source: Source, indices: npt.NDArray[np.int64]) -> Iterator[Request]:
-    """Yield the requests for images `indices` (int64 [n]), none for those on this machine."""
+    """Yield the requests for images `indices` (int64 [n]); local images need none."""
     for whole, inner in find_places(source, indices):
         if isinstance(whole, RemoteData):
             yield from whole.plan_requests(inner)

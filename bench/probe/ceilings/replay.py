@@ -1,4 +1,4 @@
-"""The loader removed: a few of its batches, held in host memory, fed to the device again and again."""
+"""Replaces the loader by a few of its batches in host memory, fed to the device repeatedly."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from penstock.pipelines.plan.augmentations import BatchKey
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.spec import ImagePipeline
 
-NUM_BATCHES = 4  # more than a processor's caches hold
+NUM_BATCHES = 4  # more than fit into a processor's caches
 
 
 def host_batches(source: Source, pipeline: ImagePipeline, batch_size: int, seed: int) -> list[HostBatch]:
-    """Make the first batches of the stream in this process, as an engine hands them over; bad samples are replaced."""
+    """Make the first batches of the stream in this process, in the form of an engine; bad samples are replaced."""
     settings = {"pipeline": pipeline, "batch_size": batch_size, "seed": seed, "on_bad_sample": "replace"}
     with (
         create_loader(source, backend="torch", workers=0, device="cpu", dtype=torch.uint8, **settings) as loader,  # type: ignore[arg-type]
@@ -44,10 +44,10 @@ def host_batches(source: Source, pipeline: ImagePipeline, batch_size: int, seed:
 
 
 class ReplayedBatches:
-    """Iterates forever over (images, labels) as the loader hands them out, by its feed and batch stage.
+    """Iterates forever over (images, labels) through the loader's feed and batch stage.
 
-    make_batches(): called once, by `prepare()` or the first iteration. resident: the batches lie on the device
-    already, as those of an engine that decodes there.
+    make_batches(): called once, by `prepare()` or the first iteration. resident: the batches are already on the
+    device, as for an engine that decodes there.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ReplayedBatches:
         self._feed: DeviceFeed | None = None
 
     def prepare(self) -> DeviceFeed:
-        """Make the batches, unless that is done; return what feeds them."""
+        """Make the batches on the first call; return their feed."""
         if self._feed is None:
             batches = [
                 dataclasses.replace(b, augments=(self._stage.plan(BatchKey(0, b.cursor.epoch, b.index)),))
@@ -72,14 +72,14 @@ class ReplayedBatches:
             ]
             if self._resident:
                 batches = [dataclasses.replace(b, images=b.images.to(self._target), resident=True) for b in batches]
-            elif self._target.type != "cpu":  # as the slots of an engine are
+            elif self._target.type != "cpu":  # like the slots of an engine
                 batches = [dataclasses.replace(b, images=b.images.pin_memory(), pinned=True) for b in batches]
             endless = cycle(batches)
             self._feed = DeviceFeed(lambda: next(endless), lambda: 1, self._stage)
         return self._feed
 
     def one(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return one of the batches, as the model takes it."""
+        """Return one of the batches as input for the model."""
         return next(iter(self))
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""Remote storage alone: how long a request takes, and what many at a time bring."""
+"""Ceilings of remote storage: the time of one request, and the rate of many concurrent ones."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from penstock.loaders.front.choose_order import choose_order
 from penstock.pipelines.errors import LoaderError
 
 _LOOKS = 5
-_MORE, _MOST_REQUESTS = 4, 512  # times as many requests are tried, up to so many
-_MOST_BYTES = 64 << 20  # of one measurement
-_SHARE_OF = 4096  # samples of which is counted how many are remote
+_MORE, _MOST_REQUESTS = 4, 512  # requests to try: the loader's times _MORE, at most _MOST_REQUESTS
+_MOST_BYTES = 64 << 20  # bytes per measurement
+_SHARE_OF = 4096  # samples to estimate the remote share from
 
 
 class _Run(NamedTuple):
-    """Hold one measurement: what came, and in which time."""
+    """Hold the counts and the time of one measurement."""
 
     requests: int
     images: float
@@ -37,12 +37,12 @@ class _Run(NamedTuple):
 
 
 class StoreCeiling:
-    """Measures a remote store with the requests that a loader makes of it: random batches, neighbours joined.
+    """Measures a remote store with a loader's requests: random batches, neighbours joined.
 
-    Each measurement ends after its seconds or 64 MiB, with the requests that are then under way.
+    Each measurement ends after its seconds or 64 MiB; requests under way are completed.
 
     Attributes:
-        requests: number of requests that each remote source may make at a time.
+        requests: maximum number of concurrent requests per remote source.
     """
 
     def __init__(self, source: Source, batch_size: int, seed: int) -> None:
@@ -60,40 +60,40 @@ class StoreCeiling:
 
     @property
     def more_requests(self) -> int | None:
-        """A larger number of requests that is worth trying; None if there are many, or a loader makes no more."""
+        """A larger number of requests worth trying; None if there are already many, or a loader would not make more."""
         more = _MORE * self.requests
         return more if more <= _MOST_REQUESTS and self._under_way(more) > self._under_way(self.requests) else None
 
     def _under_way(self, requests: int) -> int:
-        """Return the number of requests that a loader makes at a time, of all remote sources together."""
+        """Return the number of concurrent requests of a loader to all remote sources together."""
         return sum(remote.requests_under_way(requests) for remote in self._remotes)
 
     def begin(self, requests: int) -> None:
-        """Begin anew, for a loader that makes so many requests at a time."""
+        """Start over for a loader with this many concurrent requests."""
         self.requests = requests
         self._first_byte_s, self._lone_s, self._runs = [], [], {}
 
     def rate(self, seconds: float) -> Rate:
-        """Measure images/s with the loader's number of requests, after a few requests alone. Raises LoaderError."""
+        """Measure images/s with the loader's number of requests, after a few single requests. Raises LoaderError."""
         self._look()
         return self._measure(self.requests, seconds)
 
     def rate_of_more(self, seconds: float) -> Rate:
         """Measure images/s with `more_requests`.
 
-        Raises ValueError if `rate` has shown that requests wait for each other already, LoaderError.
+        Raises ValueError if `rate` has shown that requests already wait for each other, LoaderError.
         """
         assert self.more_requests is not None
         known = self.time()
         if known is not None and known.is_queueing:
             raise ValueError(
-                f"of {self.requests} requests at a time each takes {1e3 * known.request_s:,.0f} ms, alone "
+                f"each of {self.requests} concurrent requests takes {1e3 * known.request_s:,.0f} ms, a single one "
                 f"{1e3 * known.lone_s:,.0f} ms: the bandwidth is used up"
             )
         return self._measure(self.more_requests, seconds)
 
     def gains_by_more(self, seconds: float) -> bool:
-        """Return whether `more_requests` bring clearly more, and fit the loader's bytes ahead; measures for that."""
+        """Measure; return whether `more_requests` are clearly faster and fit into the loader's bytes ahead."""
         with suppress(LoaderError, ValueError):
             self.rate(seconds)
             if self.more_requests is not None:
@@ -105,7 +105,7 @@ class StoreCeiling:
         return found.gains_by_more and found.more_requests * found.bytes_per_request <= bytes_ahead
 
     def time(self) -> StoreTime | None:
-        """Return the medians of what was measured; None before `rate`."""
+        """Return the medians of the measurements; None before `rate`."""
         under_way = self._under_way(self.requests)
         runs, more = self._runs.get(self.requests), self._runs.get(self.more_requests or 0)
         if not runs:
@@ -124,7 +124,7 @@ class StoreCeiling:
         )
 
     def _look(self) -> None:
-        """Time a few requests one after another: their first byte, and all of their bytes."""
+        """Time a few requests one after another: to the first byte, and to the last."""
         self._touch(next(self._requests))  # opens the connection
         for _ in range(_LOOKS):
             watch = Stopwatch()
@@ -151,12 +151,12 @@ class StoreCeiling:
         return Rate.from_steps([run.images], [run.seconds])
 
     def _fetch(self, watch: Stopwatch, seconds: float, left: list[int]) -> tuple[int, float, int]:
-        """Make one request after another, at least one, while there are bytes `left`; return the counts of a run."""
+        """Make one request after another, at least one, until no bytes are `left`; return the counts of a run."""
         requests, images, num_bytes = 0, 0.0, 0
         while not requests or (watch.seconds < seconds and left[0] > 0):
             request = self._next()
             came = read_joined(request.store, request.ranges).nbytes
-            left[0] -= came  # of all threads; a lost update only lets a request more through
+            left[0] -= came  # shared by all threads; a lost update only allows one more request
             requests, images, num_bytes = requests + 1, images + request.images, num_bytes + came
         return requests, images, num_bytes
 
@@ -165,7 +165,7 @@ class StoreCeiling:
             return next(self._requests)
 
     def _plan(self) -> Iterator[Request]:
-        """Yield the requests for random batches, epoch after epoch; each also brings its share of the local images."""
+        """Yield the requests for random batches of all epochs; each counts its share of the local images too."""
         planned = 0
         for epoch in count():
             if epoch and not planned:

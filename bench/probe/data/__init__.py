@@ -1,1 +1,1 @@
-"""Data to measure on: the demo set, samples of a data set, repetitions."""
+"""Data for measurements: the demo set, samples of a data set, repetitions."""

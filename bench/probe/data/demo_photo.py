@@ -1,4 +1,4 @@
-"""Synthetic photos: JPEGs with the statistics of ImageNet photos, whose class can be seen in any crop of them."""
+"""Synthetic photos: JPEGs with the statistics of ImageNet photos; every crop shows the class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Plane = NDArray[np.float32]
 
-# Pattern of brightness -> directions (x, y) of its waves.
+# Brightness pattern -> directions (x, y) of its waves.
 _SLANT = math.sqrt(0.5)
 PATTERNS: dict[str, tuple[tuple[float, float], ...]] = {
     "horizontal": ((0, 1),),
@@ -20,15 +20,15 @@ PATTERNS: dict[str, tuple[tuple[float, float], ...]] = {
     "plaid": ((1, 0), (0, 1)),
     "plain": (),
 }
-TILE = 1024  # side of a periodic texture in pixels: no photo is larger, so that none repeats within a frame
+TILE = 1024  # side of a periodic texture in pixels: photos are not larger, so that none repeats within a frame
 
 
 @lru_cache(maxsize=2)
 def texture_bank(seed: int) -> dict[str, Plane]:
-    """Return the textures that all photos of one seed are mixed from: name -> float32 [TILE, TILE], unit deviation.
+    """Return the textures of all photos of one seed: name -> float32 [TILE, TILE], unit deviation.
 
-    Photos have amplitude spectra near 1/f (Field 1987; 1/f^1.27 in a sample of ImageNet) but are no Gaussian noise:
-    they have soft light, flat regions with sharp borders, and fine detail. Hence three kinds of texture.
+    Photos have amplitude spectra near 1/f (Field 1987; 1/f^1.27 in a sample of ImageNet) but are not Gaussian noise:
+    they have soft light, flat regions with sharp borders, and fine detail. Hence the three kinds of texture.
     """
     rng = np.random.default_rng(np.random.SeedSequence([seed, 0x7E57]))
     smooth, fine = _noise(rng, 1.9), _noise(rng, 1.0)
@@ -36,7 +36,7 @@ def texture_bank(seed: int) -> dict[str, Plane]:
 
 
 def _noise(rng: np.random.Generator, slope: float) -> Plane:
-    """Draw periodic noise whose amplitudes fall with frequency^-slope."""
+    """Draw periodic noise with amplitudes proportional to frequency^-slope."""
     frequency = np.hypot(np.fft.fftfreq(TILE)[:, None], np.fft.rfftfreq(TILE)[None, :]) * TILE
     # A tile spans about two frames: slower waves would only shift the mean of a photo.
     amplitude = np.where(frequency < 2, 0, np.maximum(frequency, 1) ** -slope)
@@ -47,7 +47,7 @@ def _noise(rng: np.random.Generator, slope: float) -> Plane:
 
 
 def class_name(label: int) -> str:
-    """Return the folder of a class; folders sorted bytewise are in the order of the labels (up to 10,000)."""
+    """Return the folder name of a class; sorted bytewise, up to 10,000 folders are in the order of their labels."""
     return f"{label:04d}_{_pattern_name(label)}_{_hue_degrees(label):03.0f}"
 
 
@@ -56,7 +56,7 @@ def _pattern_name(label: int) -> str:
 
 
 def _hue_degrees(label: int) -> float:
-    """Return the hue of the colour cast: opposite colours first, then those between (van der Corput)."""
+    """Return the hue of the colour cast: opposite colours first, then intermediate ones (van der Corput)."""
     rank, step, turn = label // len(PATTERNS), 0.5, 0.0
     while rank:
         turn += step * (rank & 1)
@@ -75,7 +75,7 @@ def photo_bytes(seed: int, split: int, label: int, number: int) -> bytes:
 
 
 def _frame_size(rng: np.random.Generator) -> tuple[int, int]:
-    """Draw height and width in pixels: the longer side is 500 for most, aspects as of cameras, one in five upright."""
+    """Draw height and width in pixels: most longer sides are 500, aspects are those of cameras, one in five upright."""
     fate = rng.random()
     longer = 500 if fate < 0.72 else int(rng.integers(160, 500) if fate < 0.88 else rng.integers(520, TILE))
     aspect = (4 / 3, 4 / 3, 3 / 2, rng.uniform(1, 1.6))[int(rng.integers(4))]
@@ -88,8 +88,8 @@ def photo_pixels(
 ) -> NDArray[np.uint8]:
     """Return the pixels of one photo, uint8 [height, width, 3] RGB; `height` and `width` up to TILE.
 
-    The class shows twice: as the pattern of brightness and as the hue of the colour cast. Both survive mirroring, and
-    crops of a tenth of the area still hold two periods of the pattern. Amounts are in levels of 255.
+    The class is visible as the brightness pattern and as the hue of the colour cast. Both survive mirroring, and
+    crops of a tenth of the area still contain two periods of the pattern. Amounts are in levels of 255.
     """
 
     def cut(name: str, amount: float) -> Plane:
@@ -112,7 +112,7 @@ def photo_pixels(
 
 
 def _window(rng: np.random.Generator, texture: Plane, height: int, width: int) -> Plane:
-    """Cut a window out of a periodic texture at a random place, mirrored half of the time."""
+    """Cut a window out of a periodic texture at a random position, mirrored half of the time."""
     top, left = (int(v) for v in rng.integers(TILE, size=2))
     rows, columns = (top + np.arange(height)) % TILE, (left + np.arange(width)) % TILE
     if rng.random() < 0.5:
@@ -121,7 +121,7 @@ def _window(rng: np.random.Generator, texture: Plane, height: int, width: int) -
 
 
 def _pattern(rng: np.random.Generator, label: int, bend: Plane) -> Plane:
-    """Draw the pattern of a class, about -1 to 1, 7 to 11 periods per shorter side; `bend` shifts its lines."""
+    """Draw the pattern of a class: about -1 to 1, 7 to 11 periods per shorter side; `bend` shifts its lines."""
     height, width = bend.shape
     per_pixel = rng.uniform(7, 11) / min(height, width) * rng.choice([-1, 1])
     y, x = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)[None, :]
@@ -134,9 +134,9 @@ def _pattern(rng: np.random.Generator, label: int, bend: Plane) -> Plane:
 
 
 def plain_photo(height: int, width: int, seed: int = 0) -> bytes:
-    """Return a JPEG of waves and noise, 4:2:0, quality 90, which takes about as long to decode as a photo.
+    """Return a JPEG of waves and noise, 4:2:0, quality 90, with about the decode time of a photo.
 
-    Unlike a demo photo it shows no class and is made at once. Its bytes depend on the arguments only.
+    Unlike a demo photo it does not show a class and is fast to make. Its bytes depend only on the arguments.
     """
     rng = np.random.default_rng(seed)
     rows, columns = np.linspace(0, 20, height)[:, None, None], np.linspace(0, 20, width)[None, :, None]

@@ -1,4 +1,4 @@
-"""The demo set: a folder of JPEGs with the statistics of ImageNet photos, whose labels can be learned."""
+"""The demo set: a folder of JPEGs with the statistics of ImageNet photos and learnable labels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines.errors import LoaderError
 
 MANIFEST = "synth.json"
-FORMAT = 2  # raise it when the same settings begin to give other bytes
+FORMAT = 2  # increment when the same settings give different bytes
 SPLITS = ("train", "val")
-CHUNK = 16  # photos per work item: 0.2 s, so that progress is smooth and an interrupt is quick
+CHUNK = 16  # photos per work item: 0.2 s, for smooth progress and quick interrupts
 
 
 class _Photo(NamedTuple):
@@ -44,14 +44,14 @@ def synthesise(
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
-    """Write FOLDER/train/CLASS/NNNN.jpg and FOLDER/val/CLASS/NNNN.jpg, unless they are there; return their bytes.
+    """Write FOLDER/train/CLASS/NNNN.jpg and FOLDER/val/CLASS/NNNN.jpg unless they exist; return their size in bytes.
 
-    All is written to FOLDER.tmp.RANDOM, which is renamed in the end: what is found in FOLDER is whole.
+    Files are written to FOLDER.tmp.RANDOM, which is renamed at the end, so that FOLDER is always complete.
     images, validation: number of photos of the two splits, spread evenly over the classes.
-    workers: processes; None takes the CPUs this process may use, 0 and 1 work in this process.
+    workers: processes; None: one per CPU this process may use; 0 or 1: work in this process.
     progress: called with (photos done, photos to write).
-    The bytes of a file depend on seed, split, class and number only.
-    Raises ValueError for settings that cannot work; LoaderError E-MISUSE for a folder that holds something else,
+    The bytes of a file depend only on seed, split, class and number.
+    Raises ValueError for settings that cannot work; LoaderError E-MISUSE for a folder with other contents,
     E-NOSPC, E-ACCESS, and E-WORKER if a worker died.
     """
     if not 1 <= classes <= 10_000:
@@ -76,7 +76,7 @@ def synthesise(
 
 
 def _is_complete(folder: Path, settings: dict[str, int], photos: list[_Photo]) -> bool:
-    """Return whether the demo set is there: not in a missing or empty folder. Raises LoaderError for other contents."""
+    """Return whether the demo set exists; False if there is nothing. Raises LoaderError for other contents."""
     cause = ""
     try:
         with open(open_regular(os.fsencode(folder / MANIFEST)), "rb") as file:
@@ -84,12 +84,12 @@ def _is_complete(folder: Path, settings: dict[str, int], photos: list[_Photo]) -
     except (FileNotFoundError, NotADirectoryError):
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return False
-        cause = f"the folder holds other things than a demo set (no {MANIFEST})"
+        cause = f"the folder contains something other than a demo set (no {MANIFEST})"
     except ValueError:
         cause = f"{MANIFEST} in the folder cannot be read"
     else:
         if found != settings:
-            cause = f"the folder holds a demo set with other settings: {found}, not {settings}"
+            cause = f"the folder contains a demo set with other settings: {found}, not {settings}"
         elif not all(path.is_file() and path.stat().st_size for path in (photo.path(folder) for photo in photos)):
             cause = "photos of the demo set in the folder are missing"
     if cause:
@@ -100,13 +100,13 @@ def _is_complete(folder: Path, settings: dict[str, int], photos: list[_Photo]) -
 
 @contextmanager
 def _rename_when_done(folder: Path) -> Iterator[Path]:
-    """Give a folder to write to that becomes `folder` if all goes well; remove what killed runs left an hour ago."""
+    """Yield a new folder that is renamed to `folder` on success; remove leftovers of killed runs after an hour."""
     remove_left_folders(os.fsencode(folder.parent), os.fsencode(folder.name))
     unfinished = Path(os.fsdecode(random_name(os.fsencode(folder))))
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
-        unfinished.rename(folder)  # which may be there, and empty
+        unfinished.rename(folder)  # which may exist and be empty
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
@@ -124,7 +124,7 @@ def _write_photos(
     with closing(map_in_workers(work, iter(chunks), workers if workers > 1 else 0)) as counts:
         for count in counts:
             done += count
-            os.utime(folder)  # a run that lives is not taken for one that was killed
+            os.utime(folder)  # shows that this run has not been killed
             progress(done, len(photos))
 
 
@@ -136,7 +136,7 @@ def _write_chunk(
         data = photo_bytes(seed, *photos[place])
         try:
             photos[place].path(folder).write_bytes(data)
-        except OSError as error:  # in a worker process it would count as a fault of the work
+        except OSError as error:  # in a worker process an OSError would count as a bug of the work
             raise _make_loader_error(error, folder) from error
     return len(places)
 
@@ -144,5 +144,5 @@ def _write_chunk(
 def _make_loader_error(error: OSError, folder: Path) -> LoaderError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return LoaderError("E-NOSPC", error.strerror or str(error), path=str(folder))
-    cause = f"nothing can be written there: {error.strerror or error}"
-    return LoaderError("E-ACCESS", cause, fix="choose a folder that can be written", path=str(folder))
+    cause = f"the folder cannot be written: {error.strerror or error}"
+    return LoaderError("E-ACCESS", cause, fix="choose a writable folder", path=str(folder))

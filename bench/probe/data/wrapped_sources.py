@@ -1,4 +1,4 @@
-"""Makes data to measure from a source: its images again and again, a sample of them, or images in memory."""
+"""Makes data for measurements from a source: its images repeated, a sample of them, or images in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
 
 
 def _without_shares(source: Any) -> Any:
-    """Return the images of a mixture joined in order: what is measured of them does not depend on it."""
+    """Return the images of a mixture joined in order: the measurements do not depend on the shares."""
     if getattr(source, "mixture", None) is None:
         return source
     if source.is_joined:
@@ -22,16 +22,16 @@ def _without_shares(source: Any) -> Any:
 
 
 def repeat_source(source: Source, entries: int) -> Data:
-    """Return the images of a small source again and again, as a large one.
+    """Return a large source that repeats the images of a small one.
 
-    Each entry has its own crops and place in the order; all reads soon come from the page cache.
+    Each entry has its own crops and position in the order; soon all reads come from the page cache.
     """
     indices = np.arange(entries) % len(source)
     return as_data(_without_shares(source)).take(indices, f"{entries:,} entries, repeating ")
 
 
 def each_once(source: Source) -> Source:
-    """Return the images of data that repeats them, each once; other data as it is."""
+    """Return data without its repeated images; data without repetitions is returned unchanged."""
     rows = source.steps[0].rows if isinstance(source, Data) else None
     if rows is None:
         return source
@@ -40,20 +40,20 @@ def each_once(source: Source) -> Source:
 
 
 class FetchedSource(Data):
-    """Serves the images of a source that fetches them, each from memory after its first time."""
+    """Serves the images of a fetching source; after its first read an image comes from memory."""
 
     def __init__(self, source: Source) -> None:
         super().__init__([_without_shares(source)])
         self._held: dict[int, bytes | npt.NDArray[np.uint8]] = {}
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
-        """Return an encoded image, or pixels of a source joined with it that has those."""
+        """Return an encoded image, or pixels if they come from a joined source of pixels."""
         if index not in self._held:
             self._held[index] = super().read(index)
         return self._held[index]
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Say in `rows` where images `indices` lie in memory; pixels stay ELSEWHERE."""
+        """Fill `rows` with the addresses of images `indices` in memory; pixels stay ELSEWHERE."""
         kept = [self.read(index) for index in indices.tolist()]
         for row, image in enumerate(kept):
             if isinstance(image, bytes):
@@ -63,6 +63,6 @@ class FetchedSource(Data):
 
 
 def sample_of(source: Source, count: int) -> Data:
-    """Return at most `count` images of a source, at equal distances."""
+    """Return at most `count` images of a source, evenly spaced."""
     count = min(count, len(source))
     return as_data(_without_shares(source)).take(np.linspace(0, len(source), count, endpoint=False).astype(np.int64))

@@ -1,1 +1,1 @@
-"""The search for the settings that are fastest on this machine."""
+"""The search for the fastest settings on this machine."""

@@ -1,4 +1,4 @@
-"""The backends that can serve the data here, each with what to search of it."""
+"""The backends that can serve the data here, each with its search space."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from penstock.pipelines.sample.dali_graph import import_dali
 Values = dict[str, tuple[KnobValue, ...]]
 
 PREFETCH = (3, 1, 6)
-_FEW = 8  # CPUs: with more, not every number of workers is tried
-_LOOK_S = 0.4  # of a measurement of remote storage, at most
+_FEW = 8  # CPUs: with more, only some numbers of workers are tried
+_LOOK_S = 0.4  # maximum seconds of a measurement of remote storage
 
 
 def search_spaces(
     settings: BenchSettings, opener: LoaderOpener, ceilings: DecodeCeilings
 ) -> tuple[list[SearchSpace], dict[str, str]]:
-    """Return the spaces of the settings' backend, or of all that can run; and backend -> why of those left out."""
+    """Return the spaces of the settings' backend, or of all that can run; and backend -> reason of those left out."""
     spaces: list[SearchSpace] = []
     left_out: dict[str, str] = {}
     requests = _requests_to_try(settings, opener, ceilings)
@@ -54,7 +54,7 @@ def search_spaces(
 
 
 def _requests_to_try(settings: BenchSettings, opener: LoaderOpener, ceilings: DecodeCeilings) -> tuple[int, ...]:
-    """Return numbers of requests to compare, where more than the loader makes bring more; else nothing."""
+    """Return numbers of requests to compare if more than the loader's default are faster; else ()."""
     if not settings.tunes or "requests" in settings.data_options or not opener.has(cached=False):
         return ()
     store = ceilings.store(settings.batch_size, cached=False)
@@ -65,9 +65,9 @@ def _requests_to_try(settings: BenchSettings, opener: LoaderOpener, ceilings: De
 
 
 def ways_to_decode(device: str) -> tuple[str, ...]:
-    """Return the values of the dali backend's `decode` to compare on `device`; none where there is no choice.
+    """Return the values of the dali backend's `decode` to compare on `device`; () if there is only one.
 
-    Some GPUs have a hardware decoder that takes whole images alone. Regions are tried only where they are right.
+    The hardware decoder of some GPUs decodes only whole images. Regions are tried only where they are correct.
     """
     if device == "cpu":
         return ()
@@ -75,21 +75,21 @@ def ways_to_decode(device: str) -> tuple[str, ...]:
 
 
 def usable_cpus(settings: BenchSettings) -> int:
-    """Return the number of CPUs that workers may fill."""
+    """Return the number of CPUs that workers may use."""
     return default_workers() if settings.max_cpu is None else min(default_workers(), int(settings.max_cpu))
 
 
 def start_workers(settings: BenchSettings) -> int:
-    """Return the number of workers to begin with: as the user said, or one per CPU."""
+    """Return the initial number of workers: the user's, or one per CPU."""
     return usable_cpus(settings) if settings.workers is None else settings.workers
 
 
 def available_backends(
     settings: BenchSettings, opener: LoaderOpener, left_out: dict[str, str]
 ) -> Iterator[tuple[str, bool]]:
-    """Yield (backend, whether it reads a cache) of those asked for, the one that is likely to be the fastest first.
+    """Yield (backend, whether it reads a cache) of the requested backends, the probably fastest first.
 
-    left_out: receives the others, and why.
+    left_out: receives the other backends with reasons.
     """
     cached = opener.has(cached=True)
     if settings.backend != ALL_BACKENDS:
@@ -98,11 +98,11 @@ def available_backends(
     if cached:
         yield "hdf5", True
     else:
-        left_out["hdf5"] = "there is no cache (--cache)"
+        left_out["hdf5"] = "no cache given (--cache)"
     if opener.has(cached=False):
         yield "torch", False
     else:
-        left_out["torch"] = "DATA is a cache, which hdf5 reads with the same workers"
+        left_out["torch"] = "DATA is a cache; hdf5 reads it with the same workers"
     try:
         import_dali()
     except LoaderError as error:
@@ -112,10 +112,10 @@ def available_backends(
 
 
 def values_to_try(backend: str, settings: BenchSettings) -> Values:
-    """Return option -> values to try, the backend's own default first; {} for a backend that is not searched.
+    """Return option -> values to try, the backend's default first; {} for a backend that is not searched.
 
-    A number of workers that the user has set is not searched. Nor are the bytes ahead of remote data: more of them than
-    the requests bring at a time gain nothing.
+    A number of workers set by the user is not searched. Nor are the bytes ahead of remote data: more than the
+    concurrent requests fetch gain nothing.
     """
     cpus = usable_cpus(settings)
     if backend == "dali":
@@ -127,16 +127,16 @@ def values_to_try(backend: str, settings: BenchSettings) -> Values:
 
 
 def _worker_counts(cpus: int) -> tuple[int, ...]:
-    """Return one worker a CPU, then other counts worth comparing; with few CPUs all smaller ones are among them."""
+    """Return one worker per CPU, then other counts worth comparing; with few CPUs they include all smaller ones."""
     others = (cpus + 1, cpus // 2, 2 * cpus, max(0, cpus - 1), cpus // 4, 0)
     return tuple(dict.fromkeys((cpus, *others, *(range(cpus) if cpus <= _FEW else ()))))
 
 
 def _dali_values(fixed: int | None, cpus: int, device: str) -> Values:
-    """Return values for DALI's threads, their readers and the batches ahead; for a GPU, for its decoder as well.
+    """Return values for DALI's threads, its readers and the batches ahead; for a GPU also for its decoder.
 
-    On a CPU all threads share the CPUs: one thread more than CPUs fills the gaps, and of many CPUs the readers need
-    some for themselves. On a GPU the decoder does most of the work, and fewer threads suffice.
+    On a CPU all threads share the CPUs: one extra thread fills the gaps, and with many CPUs the readers need some of
+    them. On a GPU the decoder does most of the work, and fewer threads suffice.
     """
     workers, on_gpu = cpus if fixed is None else fixed, device != "cpu"
     readers = default_readers(workers)

@@ -1,4 +1,4 @@
-"""What a loader may take of the machine, and smaller settings for one that takes more."""
+"""Limits on a loader's use of the machine, and smaller settings for one that exceeds them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from penstock.bench.probe.search.candidate import Candidate
 from penstock.bench.probe.search.trials import Trial
 from penstock.loaders.dali.dali_engine import default_readers
 
-_NOISE = 1.05  # of what was measured: a worker that is always busy, and the little that the consumer does
+_NOISE = 1.05  # tolerance: a worker that is always busy, plus the consumer's small share
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budgets:
-    """Limits of what a loader may take: CPUs that it keeps busy, MB beyond what the process had; None: no limit."""
+    """Limits of a loader: busy CPUs, and MB in addition to those of the process; None: no limit."""
 
     max_cpu: float | None = None
     max_memory: float | None = None
 
     def refuses(self, trial: Trial) -> str:
-        """Return why a loader that took this may not be chosen; "" if it may."""
+        """Return why a loader with these measurements may not be chosen; "" if it may."""
         reasons = []
         if _share(trial.cpu_cores, self.max_cpu) > _NOISE:
             reasons.append(f"{trial.cpu_cores:.2f} processors, --max-cpu is {self.max_cpu:g}")
@@ -28,11 +28,11 @@ class Budgets:
         return "; ".join(reasons) and f"over budget: {'; '.join(reasons)}"
 
     def excess(self, trial: Trial) -> float:
-        """Return what was taken as a share of the budget: of CPUs or of memory, whichever is more."""
+        """Return the used share of the budget, of CPUs or of memory, whichever is larger."""
         return max(_share(trial.cpu_cores, self.max_cpu), _share(trial.memory_mb, self.max_memory))
 
     def too_many(self, workers: int, best: Candidate, trial: Trial | None) -> bool:
-        """Return whether so many workers would take too many CPUs, by what those of `best` took in `trial`."""
+        """Return whether `workers` would use too many CPUs, extrapolated from `best` in `trial`."""
         if self.max_cpu is None or workers <= self.max_cpu:
             return False
         if trial is None or trial.cpu_cores is None or not best.workers:
@@ -40,7 +40,7 @@ class Budgets:
         return trial.cpu_cores / best.workers * workers > _NOISE * self.max_cpu
 
     def smaller(self, candidate: Candidate, trial: Trial, *, fewer_workers: bool = True) -> Candidate | None:
-        """Return what to try after `candidate`, which took more than it may; None if it cannot be less.
+        """Return a smaller candidate to try after `candidate` exceeded the budget; None if there is none.
 
         Over CPUs: fewer workers, in proportion. Over memory: one batch ahead, then threads, then fewer workers.
         """
@@ -59,5 +59,5 @@ class Budgets:
         return fewer
 
 
-def _share(taken: float | None, limit: float | None) -> float:
-    return 0.0 if taken is None or limit is None else taken / limit
+def _share(used: float | None, limit: float | None) -> float:
+    return 0.0 if used is None or limit is None else used / limit

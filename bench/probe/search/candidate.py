@@ -1,4 +1,4 @@
-"""One way of loading the data, and how it is opened: what a benchmark compares."""
+"""One way of loading the data, and how it is opened, for comparison in a benchmark."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Candidate:
     """Describe one way of loading the data.
 
     Attributes:
-        dtype: of the batches, one of DTYPES.
+        dtype: dtype of the batches, one of DTYPES.
         cached: whether it reads the cache.
-        options: further arguments of create_loader, those of remote data among them.
+        options: further arguments of create_loader, including those for remote data.
     """
 
     backend: str
@@ -39,11 +39,11 @@ class Candidate:
     options: Options = field(default_factory=dict)
 
     def option(self, name: str) -> KnobValue:
-        """Return the value of one of the options, or of the "decoder"; None for what it does not have."""
+        """Return the value of an option or of "decoder"; None if it is not set."""
         return self.decoder if name == "decoder" else self.options.get(name)
 
     def with_option(self, name: str, value: KnobValue) -> Candidate:
-        """Return a copy with another value of one of the options, or of the "decoder"."""
+        """Return a copy with another value of an option or of "decoder"."""
         if name == "decoder":
             return replace(self, decoder=str(value))
         return replace(self, options={**self.options, name: value})
@@ -72,7 +72,7 @@ class Candidate:
 class LoaderOpener:
     """Opens candidates over the same data: each serves the same stream in the same batches.
 
-    data: the data as it is, which may be a cache itself; cache: its cache, None where there is none.
+    data: the data, which may be a cache itself. cache: the cache of the data, or None.
     """
 
     def __init__(self, settings: BenchSettings, pipeline: ImagePipeline, data: Source, cache: Source | None) -> None:
@@ -86,18 +86,18 @@ class LoaderOpener:
         return self.source(cached=not self.has(cached=False)).classes
 
     def has(self, *, cached: bool) -> bool:
-        """Return whether there is a cache, or, for cached=False, whether there is anything but a cache."""
+        """Return whether there is a cache, or, for cached=False, whether there are files."""
         return self._sources[cached] is not None
 
     def source(self, *, cached: bool) -> Source:
-        """Return what candidates read. Raises ValueError for what is not there."""
+        """Return the source that candidates read. Raises ValueError if it does not exist."""
         found = self._sources[cached]
         if found is None:
-            raise ValueError("there is no cache: pass --cache" if cached else "there are no files: DATA is a cache")
+            raise ValueError("no cache: pass --cache" if cached else "no files: DATA is a cache")
         return found
 
     def open(self, candidate: Candidate) -> Loader:
-        """Open a loader that replaces bad samples, and of remote data fetches its own. Raises as create_loader does."""
+        """Open a loader that replaces bad samples and has its own fetcher. Raises as create_loader does."""
         options: dict[str, Any] = dict(candidate.options)
         of_remote = {name: options.pop(name) for name in REMOTE_OPTIONS if name in options}
         source = fetched_apart(self.source(cached=candidate.cached), **of_remote)
@@ -117,13 +117,13 @@ class LoaderOpener:
 
 
 class BenchData:
-    """Opens the data of a benchmark and their cache, both repeated or cut to `settings.entries` if that is given.
+    """Opens the data of a benchmark and its cache, both repeated or cut to `settings.entries` if that is given.
 
-    Builds the cache if it is not there. Raises ValueError for too few images, and as open_source and prepare_whole do.
+    Builds a missing cache. Raises ValueError for too few images, and as open_source and prepare_whole do.
 
     Attributes:
-        plain: `source` at the length asked for.
-        opener: opens loaders over the data and their cache.
+        plain: `source` at the requested length.
+        opener: opens loaders over the data and its cache.
     """
 
     def __init__(self, data: Any, settings: BenchSettings) -> None:

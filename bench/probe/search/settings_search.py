@@ -1,4 +1,4 @@
-"""The search of settings for one benchmark run: which backends take part, for how long, and what the record says."""
+"""The search for settings in one benchmark run: its backends, its time, and its part of the record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def search_settings(
     progress: Callable[[int, int, str], None],
     measured: Callable[[str, Sequence[float]], None] = lambda what, rates: None,
 ) -> SearchResult:
-    """Search as `settings` ask for.
+    """Search as requested by `settings`.
 
     `progress(0, 0, what)` is called before each measurement, `measured(what, [images/s])` after it.
 
@@ -51,12 +51,12 @@ def search_settings(
     spaces, left_out = search_spaces(settings, opener, ceilings)
     if not spaces:
         reasons = "; ".join(f"{backend}: {why}" for backend, why in left_out.items())
-        raise ValueError(f"no backend can serve these data here: {reasons}")
+        raise ValueError(f"no backend can serve this data here: {reasons}")
     found = search.run(spaces)
     tried = tuple(tried_candidate(log.candidate, log.result, log.why) for log in search.logs.values())
     notes = [f"backend {backend} was left out: {why}" for backend, why in left_out.items()]
     if settings.tunes and not any(space.options for space in spaces):
-        notes.append(f"there is nothing to search of backend {settings.backend!r} with these settings")
+        notes.append(f"backend {settings.backend!r} has nothing to search with these settings")
     if found.untried:
         left = [f"{backend} ({', '.join(names)})" if names else backend for backend, names in found.untried.items()]
         notes.append(f"not tried in {settings.search_seconds:.0f} s (--tune-seconds): {'; '.join(left)}")
@@ -64,7 +64,7 @@ def search_settings(
 
 
 def given_settings(settings: BenchSettings, opener: LoaderOpener) -> SearchResult:
-    """Return what the settings say, as the result of a search that tried nothing."""
+    """Return the given settings as the result of a search without trials."""
     chosen = Candidate(
         backend=settings.backend,
         decoder=settings.decoder,
@@ -76,9 +76,9 @@ def given_settings(settings: BenchSettings, opener: LoaderOpener) -> SearchResul
 
 
 def final_choice(found: SearchResult, rates: Mapping[str, float]) -> tuple[Candidate, str]:
-    """Return the chosen candidate, or another backend's that was clearly faster in the final rounds, with a note then.
+    """Return the chosen candidate, or one that was clearly faster in the final rounds, and a note in that case.
 
-    rates: backend -> images/s in those rounds, of the others only where they could be measured.
+    rates: backend -> images/s in those rounds; other backends may be missing.
     """
     chosen = found.chosen
     best = max(found.all, key=lambda candidate: rates.get(candidate.backend, 0.0))
@@ -87,7 +87,7 @@ def final_choice(found: SearchResult, rates: Mapping[str, float]) -> tuple[Candi
         return chosen, ""
     return best, (
         f"{best.describe()} is recommended: in the final rounds it had {lead:.2f} times the images/s of "
-        f"{chosen.describe()}, which the search chose"
+        f"{chosen.describe()}, the choice of the search"
     )
 
 

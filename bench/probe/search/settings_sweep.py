@@ -13,19 +13,19 @@ from penstock.bench.probe.search.trials import Trial
 from penstock.bench.record.bench_record import KnobValue, Tried
 from penstock.pipelines.errors import LoaderError
 
-HOPELESS = 0.7  # of the best backend: no setting makes up for that
-SWEEP_SHARE = 0.6  # of the search's time: the rest is for the final
+HOPELESS = 0.7  # share of the best backend's rate: no setting compensates for less
+SWEEP_SHARE = 0.6  # share of the search's time; the rest is for the final
 FINALISTS = 4
-FINAL_TRIALS = 4  # of each finalist, the one of the sweep included
-_NEED_WORKERS = ("prefetch", "readers")  # options that matter only where there are workers
+FINAL_TRIALS = 4  # trials of each finalist, including the one of the sweep
+_NEED_WORKERS = ("prefetch", "readers")  # options that matter only with workers
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """Hold what to search of one backend.
+    """Hold the search space of one backend.
 
     Attributes:
-        options: option of the backend, or "decoder" -> values to try, what matters most first.
+        options: option of the backend, or "decoder" -> values to try, the most important option first.
     """
 
     start: Candidate
@@ -35,10 +35,10 @@ class SearchSpace:
 
 @dataclass(kw_only=True)
 class CandidateLog:
-    """Hold what was measured of one candidate.
+    """Hold the trials of one candidate.
 
     Attributes:
-        why: the reason why it cannot be chosen, "" if it can.
+        why: why it cannot be chosen, "" if it can.
     """
 
     candidate: Candidate
@@ -58,13 +58,13 @@ class CandidateLog:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """Hold what a search found.
+    """Hold the result of a search.
 
     Attributes:
         chosen: the fastest candidate.
         others: the best candidate of each other backend that was searched.
-        untried: backend -> options with values that there was no time for; empty if its start was not measured either.
-        tried, notes: what a record says of the search.
+        untried: backend -> options with values that were not tried for lack of time; empty if not even its start was.
+        tried, notes: the search's part of the record.
     """
 
     chosen: Candidate
@@ -75,7 +75,7 @@ class SearchResult:
 
     @property
     def all(self) -> tuple[Candidate, ...]:
-        """Return the chosen one and the others."""
+        """Return the chosen candidate and the others."""
         return (self.chosen, *self.others)
 
 
@@ -83,10 +83,10 @@ class SettingsSweep:
     """Searches for the fastest candidate within budgets and a given time, in three steps.
 
     1. The start of each backend is measured twice, the second time in reverse order. Backends far behind drop out.
-    2. Every combination of values is measured once: first those that change one option of a start, the backends
-       alternating, then those whose changes gained most.
-    3. The best FINALISTS are measured again, round by round, each round in the reverse order of the one before. So a
-       drift of the machine's speed affects all alike. The highest median wins.
+    2. Every combination of values is measured once: first those that change one option of a start, with the backends
+       alternating, then the most promising ones.
+    3. The best FINALISTS are measured again, round by round, each round in reverse order of the previous one, so that
+       a drift of the machine's speed affects all equally. The highest median wins.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class SettingsSweep:
     ) -> None:
         """Prepare a search.
 
-        measure(candidate): one trial; raises LoaderError if the candidate cannot be measured. time_used(): the share of
-        the search's time that is over, from 0 to 1 and beyond. say(what): called before each trial.
+        measure(candidate): runs one trial; raises LoaderError if that fails. time_used(): the share of
+        the search's time that has passed; may exceed 1. say(what): called before each trial.
         """
         self._measure, self._budgets = measure, budgets or Budgets()
         self._time_used, self._say = time_used, say
@@ -107,7 +107,7 @@ class SettingsSweep:
         self._failure: LoaderError | None = None
 
     def try_candidate(self, candidate: Candidate) -> bool:
-        """Measure the candidate once more; return whether it can be chosen, and log why not."""
+        """Measure the candidate once more; return whether it can be chosen, and log the reason if not."""
         log = self.log(candidate)
         self._say(candidate.describe())
         try:
@@ -132,7 +132,7 @@ class SettingsSweep:
         return SearchResult(chosen=chosen, others=tuple(filter(None, others)), untried=untried)
 
     def _measure_starts(self, spaces: Sequence[SearchSpace], untried: dict[str, tuple[str, ...]]) -> list[SearchSpace]:
-        """Return the spaces whose start fits the budgets, each start measured twice; there is at least one."""
+        """Measure each start twice; return the spaces with a start that fits the budgets, at least one."""
         found: list[SearchSpace] = []
         for space in spaces:
             if found and self._time_used() >= 1:
@@ -148,7 +148,7 @@ class SettingsSweep:
         return found
 
     def _start_that_fits(self, space: SearchSpace) -> Candidate | None:
-        """Return the space's start, or a smaller one if that takes more than it may; None if none was found."""
+        """Return the space's start, or a smaller one that fits the budgets; None if none was found."""
         candidate: Candidate | None = space.start
         while candidate is not None:
             if self.try_candidate(candidate):
@@ -163,13 +163,13 @@ class SettingsSweep:
         refused = [(self._budgets.excess(log.result), log) for log in self.logs.values() if log.result]
         if not refused and self._failure is not None:
             return self._failure
-        cut = " in the time there was" if self._time_used() >= 1 else ""
+        cut = " in the available time" if self._time_used() >= 1 else ""
         _, least = min(refused, key=lambda need: need[0])
         need = f"{least.candidate.describe()}: {least.why}"
-        return ValueError(f"nothing that fits was found{cut}; the smallest need was that of {need}")
+        return ValueError(f"nothing that fits was found{cut}; smallest need: {need}")
 
     def _without_slow_backends(self, spaces: Sequence[SearchSpace]) -> list[SearchSpace]:
-        """Return the spaces worth a search, at least one; log why another is not."""
+        """Return the spaces worth searching, at least one; log the reason for the others."""
         working = [space for space in spaces if not self.log(space.start).why] or list(spaces[:1])
         best = max((self.log(space.start) for space in working), key=lambda log: log.images_per_s)
         for log in (self.log(space.start) for space in working):
@@ -179,7 +179,7 @@ class SettingsSweep:
         return [space for space in working if self.log(space.start) is best or not self.log(space.start).why]
 
     def _sweep(self, spaces: Sequence[SearchSpace], untried: dict[str, tuple[str, ...]]) -> None:
-        """Measure each combination once, as far as there is time; note the options with values never measured."""
+        """Measure each combination once while there is time; note the options with untried values."""
         late: set[tuple[str, str]] = set()
         for turn in zip_longest(*(_single_changes(space) for space in spaces)):
             for space, name, candidate in filter(None, turn):
@@ -193,7 +193,7 @@ class SettingsSweep:
             untried |= {backend: names} if names else {}
 
     def _try_once(self, space: SearchSpace, candidate: Candidate) -> bool:
-        """Measure a candidate that was not; return False if there is no time for one that is worth it."""
+        """Measure an untried candidate if it is worth a trial; return False if there was no time for it."""
         if candidate.describe() in self.logs or not self._is_worth_a_trial(space, candidate):
             return True
         in_time = self._time_used() < SWEEP_SHARE
@@ -208,7 +208,7 @@ class SettingsSweep:
         return not self._budgets.too_many(candidate.workers, start, self.log(start).result)
 
     def _promise(self, space: SearchSpace, candidate: Candidate) -> float:
-        """Return images/s of the candidate if the gains of its single changes multiply."""
+        """Return the candidate's images/s, assuming that the gains of its single changes multiply."""
         start = self._rate_of(space.start)
         changed = (space.start.with_option(name, candidate.option(name)) for name in space.options)
         return start * math.prod(self._rate_of(change) / max(start, 1e-9) for change in changed)
@@ -221,7 +221,7 @@ class SettingsSweep:
         return [log for log in self.logs.values() if log.candidate.backend in backends and not log.why]
 
     def _final(self, logs: Sequence[CandidateLog]) -> Candidate | None:
-        """Return the best of the fastest candidates, each measured FINAL_TRIALS times; None if there is none."""
+        """Return the best of the fastest candidates after FINAL_TRIALS trials each; None if there is none."""
         running = sorted(logs, key=lambda log: -log.images_per_s)[:FINALISTS]
         while len(running) > 1 and min(len(log.trials) for log in running) < FINAL_TRIALS and self._time_used() < 1:
             running = running[::-1]
@@ -238,12 +238,12 @@ def _fastest(logs: Sequence[CandidateLog]) -> Candidate | None:
 
 
 def _values(space: SearchSpace, name: str) -> list[KnobValue]:
-    """Return the values to try of an option, the start's first."""
+    """Return the values of an option to try, the start's first."""
     return list(dict.fromkeys((space.start.option(name), *space.options[name])))
 
 
 def _single_changes(space: SearchSpace) -> Iterator[tuple[SearchSpace, str, Candidate]]:
-    """Yield what differs from the start in one option: the first other value of each option, then the second."""
+    """Yield candidates that differ from the start in one option: first each option's second value, then its third."""
     values = ([(name, value) for value in _values(space, name)[1:]] for name in space.options)
     for changes in zip_longest(*values):
         for name, value in filter(None, changes):

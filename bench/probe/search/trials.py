@@ -1,4 +1,4 @@
-"""Short measurements of candidates: images/s, and what a loader takes of the machine while it is measured."""
+"""Short measurements of candidates: images/s, and the loader's CPUs and memory meanwhile."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock.bench.record.resources import ResourceWatch, release_unused_memory
 from penstock.bench.record.settings import BenchSettings
 from penstock.loaders.run.workers.launch import worker_context
 
-MIN_SECONDS = 0.625  # four fifths of it, half a second, count
+MIN_SECONDS = 0.625  # four fifths of it, half a second, are measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Hold one short measurement of a candidate: its mean rate, CPUs kept busy, MB taken; None if unknown."""
+    """Hold one short measurement of a candidate: mean rate, busy CPUs, MB of memory; None if unknown."""
 
     images_per_s: float
     cpu_cores: float | None = None
@@ -37,15 +37,15 @@ class Trial:
 
 
 def trial_seconds(seconds: float) -> float:
-    """Return the length of a trial in seconds, where a whole measurement takes `seconds`."""
+    """Return the length of a trial in seconds if a whole measurement takes `seconds`."""
     return max(seconds / 4, min(seconds, MIN_SECONDS))
 
 
 class TrialMeter:
-    """Measures candidates in short trials, each opened for its trial alone.
+    """Measures candidates in short trials, each opened only for its trial.
 
-    A loader that stayed open would fetch batches ahead while another is measured: that would slow down the other, and
-    its own next trial would begin with batches made before.
+    An open loader would prefetch batches while another is measured: it would slow down the other, and its own next
+    trial would begin with finished batches.
     """
 
     def __init__(self, opener: LoaderOpener, settings: BenchSettings) -> None:
@@ -54,10 +54,10 @@ class TrialMeter:
         self._server_mb: float | None = None
 
     def measure(self, candidate: Candidate) -> Trial:
-        """Open the candidate, measure it, close it. Raises LoaderError where it cannot be opened or read.
+        """Open, measure and close the candidate. Raises LoaderError if it cannot be opened or read.
 
-        Its memory is what the process tree takes beyond what it had before, and for worker processes what serves them
-        all: the fork server, which stays for the next ones.
+        Its memory is the growth of the process tree. For worker processes it includes the fork server, which stays
+        alive for later candidates.
         """
         server_mb = self._fork_server_mb() if candidate.has_processes else 0.0
         release_unused_memory()
@@ -70,13 +70,13 @@ class TrialMeter:
             rate = loader_rate(watch.watched(loader), seconds=self.seconds, device=self._device)
         found = watch.resources()
         return Trial(
-            images_per_s=rate.images / rate.seconds,  # its windows hold a batch or two, and batches come in bursts
+            images_per_s=rate.images / rate.seconds,  # windows contain only one or two batches, which come in bursts
             cpu_cores=found.cpu_cores if found else None,
             memory_mb=max(0.0, found.memory_mb - had_mb) if found and found.memory_mb is not None else None,
         )
 
     def _fork_server_mb(self) -> float:
-        """Return the MB that the fork server holds; the first call starts it."""
+        """Return the memory of the fork server in MB; the first call starts it."""
         if self._server_mb is None:
             before = tree_memory_mb()
             worker_context("forkserver")

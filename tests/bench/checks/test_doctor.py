@@ -221,7 +221,7 @@ def test_a_torch_for_cuda_is_asked_for_the_kernels_needs(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("library", "state", "found"), [("lib", "ok", "1.0"), (None, "warn", "JPEGs that are read and decoded whole")]
+    ("library", "state", "found"), [("lib", "ok", "1.0"), (None, "warn", "JPEGs in caches are read and decoded whole")]
 )
 def test_requirements_of_caches(library, state, found, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "native_library", lambda: library)
@@ -286,7 +286,7 @@ def test_the_command_tells_all_and_writes_it_down(
     told = capsys.readouterr().out
     assert {"memory", "open files", "decoder simplejpeg", "data: file system", "data: reading"} <= set(found)
     assert len(found) == told.count("\n") - 1 - told.count("-> ")
-    assert "40 images decoded, none of them odd" in found["data: a sample"]["found"]
+    assert "40 images decoded, none of them unusual" in found["data: a sample"]["found"]
     monkeypatch.setattr(*LACKS["open files"])
     with pytest.raises(typer.Exit) as caught:
         doctor(workers=1, batch_size=4, size=16)

@@ -39,7 +39,7 @@ MISTAKES = {
     f"iterate a.h5 {SMALL}": (CACHE, "E-CACHE"),
     "compare potos.json potos.json": (USAGE, "penstock bench DATA --json FILE"),
     "cache info photos": (CACHE, "this folder holds no cache"),
-    "synth /proc/demo": (DATA, "nothing can be written there"),
+    "synth /proc/demo": (DATA, "the folder cannot be written"),
     f"iterate photos --state-out /proc/s.json {SMALL}": (DATA, "E-ACCESS"),
     f"iterate photos --backend hdf5 --cache /proc/c.h5 {SMALL}": (CACHE, "takes no new file"),
     "train photos --checkpoint /proc/c.pt --device cpu": (DATA, "E-ACCESS"),

@@ -123,7 +123,7 @@ def test_a_signal_leaves_one_line_and_nothing_else(
         run = penstock_here(*arguments)
         assert run.returncode == 0, run.stderr
         assert "continuing" in run.stderr
-        assert "were there from a build that was stopped" in run.stdout
+        assert "came from a build that was stopped" in run.stdout
         assert "stored 120 as JPEGs in strips" in run.stdout
         assert os.listdir(folder) == ["x.h5"]
 

@@ -104,7 +104,7 @@ def test_the_table_names_ratio_and_noise(tmp_path: Path) -> None:
     assert "both ours + model 500 (490 to 510) 500 (490 to 510) 1.000 within the noise" in lines
     assert "baseline theirs 400 (400 to 400) 440 (440 to 440) 1.100 faster" in lines
     assert "Versions: torch '2.9' and '2.10'" in lines
-    assert "slower than 0.9 times: ours, 0.800 times" in lines
+    assert "below 0.9 times: ours, 0.800 times" in lines
 
 
 def test_names_are_text_and_no_markup(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_names_are_text_and_no_markup(tmp_path: Path) -> None:
     for name in (*names[:2], "\\x1b[2Jtheirs", names[3]):
         assert f" {name} " in output
     assert "\x1b" not in output
-    assert "slower than 0.9 times: [red]ours[/red], 0.800 times" in output
+    assert "below 0.9 times: [red]ours[/red], 0.800 times" in output
 
 
 def test_json_holds_the_same(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_what_is_not_comparable_is_refused_unless_forced(tmp_path: Path, path: s
     code, _, error = run(tmp_path, after)
     assert (code, words in error, "--force" in error) == (2, True, True)
     code, output, _ = run(tmp_path, after, "--force")
-    assert (code, f"Not the same: {words}" in output) == (0, True)
+    assert (code, f"Different: {words}" in output) == (0, True)
 
 
 @pytest.mark.parametrize(("name", "value"), [("rounds", 9), ("workers", 2), ("baseline", True)])

@@ -317,7 +317,7 @@ def test_real_search_keeps_its_budgets(photos: Path, tmp_path: Path) -> None:
         pass
     settings = small(max_cpu=8, max_memory=4000, tune_seconds=1, decoder="simplejpeg", dtype="uint8")
     record = run(cache, settings)
-    assert "backend torch was left out: DATA is a cache, which hdf5 reads with the same workers" in record.notes
+    assert "backend torch was left out: DATA is a cache; hdf5 reads it with the same workers" in record.notes
     assert record.choice.cached
     assert record.verdict is not None
     assert "cache=" not in record.verdict.call
@@ -325,9 +325,7 @@ def test_real_search_keeps_its_budgets(photos: Path, tmp_path: Path) -> None:
         if not tried.why:
             assert 0 <= (tried.cpu_cores or 0) <= 8 * 1.05
             assert 0 < (tried.memory_mb or 0) <= 4000
-    with pytest.raises(
-        ValueError, match=r"smallest need was that of torch .* \d: over budget: \d+ MB, --max-memory is 1$"
-    ):
+    with pytest.raises(ValueError, match=r"smallest need: torch .* \d: over budget: \d+ MB, --max-memory is 1$"):
         run(cache, small(backend="torch", max_memory=1, workers=1, decoder="simplejpeg"))
     with pytest.raises(ValueError, match="--no-tune"):
         small(max_cpu=1, tune=False)

@@ -82,10 +82,10 @@ def test_larger_samples_need_more_bytes_ahead() -> None:
     short = replace(short, settings=replace(short.settings, data_options={"bytes_ahead": 1_000_000}))
     verdict = judge(short, "data")
     assert verdict.limit == "latency"
-    assert "fewer are under way than 64, which would bring 640" in verdict.sentence
+    assert "fewer than 64 are under way, which would bring 640" in verdict.sentence
     ahead = given(verdict, "--bytes-ahead 12800000")
     assert (ahead.change, ahead.images_per_s) == (Change(bytes_ahead=12_800_000), 640)
-    assert "hold 10.0 of 64 requests" in ahead.why
+    assert "enough for 10.0 of 64 requests" in ahead.why
 
 
 def test_whole_blocks_make_one_request_of_many() -> None:
@@ -99,9 +99,8 @@ def test_whole_blocks_make_one_request_of_many() -> None:
 def test_bandwidth_is_named_with_what_keeps_the_data_near() -> None:
     verdict = judge(near(cache=1250.0), "data")
     assert verdict.limit == "bandwidth"
-    assert (
-        "300 images/s; 32.0 MB/s come with 64 requests at a time, which is 320 images/s; decoding could do 2,000"
-        in (verdict.sentence)
+    assert "300 images/s; 32.0 MB/s (320 images/s) with 64 concurrent requests; decoding could do 2,000" in (
+        verdict.sentence
     )
     copy = given(verdict, "--local-cache FOLDER")
     assert copy.images_per_s == pytest.approx(1500)  # 0.67 ms of each processor an image
@@ -111,7 +110,7 @@ def test_bandwidth_is_named_with_what_keeps_the_data_near() -> None:
     assert not [advice for advice in verdict.advice or () if advice.what.startswith(("--requests", "shuffle"))]
     same = judge(far(of_store(more_bytes_per_s=65e6), fetch_more=650.0), "data")
     assert same.limit == "bandwidth"
-    assert "256 no more" in same.sentence
+    assert "no more with 256" in same.sentence
 
 
 def test_the_network_is_not_named_where_something_else_limits() -> None:

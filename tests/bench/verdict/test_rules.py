@@ -32,7 +32,7 @@ def test_storage_is_known_by_what_the_workers_wait_for() -> None:
     verdict = reading()
     assert verdict.limit == "storage"
     assert "90% of their time reading, 9.9 ms per image" in verdict.sentence
-    assert "many reads at once give 700 images/s, so that each waits" in verdict.sentence
+    assert "many reads at once give 700 images/s, so each waits" in verdict.sentence
     assert "its bandwidth is used up" in reading(many=190.0).sentence
     assert reading(read_share=0.3).limit == "loader"
     assert reading(cpu=0.95).limit == "cpu"  # it is work, in whatever the source does

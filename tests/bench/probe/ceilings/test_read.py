@@ -89,7 +89,7 @@ def test_where_images_lie_is_where_their_bytes_are(photos: Path, cache: Hdf5Cach
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        ([0, 0], r"of 0\.\d MB .* 0\.0 MB were read from storage again"),
+        ([0, 0], r"^0\.\d MB were dropped .* 0\.0 MB were read from storage again"),
         ([None, None], "this kernel does not report"),
     ],
 )
@@ -115,7 +115,7 @@ def test_arrays_have_nothing_to_read() -> None:
     arrays = open_source((np.zeros((5, 8, 8, 3), np.uint8), np.arange(5)))
     assert not ReadCeiling(arrays, imagenet_train(32), 0).possible
     assert bytes_an_image(arrays) is None
-    with pytest.raises(ValueError, match="places of the images in their files are unknown"):
+    with pytest.raises(ValueError, match="positions of the images in their files are unknown"):
         ReadCeiling(arrays, imagenet_train(32), 0).cold(0.01)
 
 

@@ -49,7 +49,7 @@ def test_of_storage_that_is_far_more_requests_bring_more(server: RangeServer, ph
     assert time.images_per_request >= 1
     finding = remote_speed("data", remote, 4)
     assert finding.state == "warn"
-    assert "with 1 requests at a time" in finding.found
+    assert "with 1 concurrent requests" in finding.found
     assert "requests=4" in finding.fix
     tight = StoreCeiling(open_remote(server, photos, requests=1, bytes_ahead=1), 4, 0)
     assert not tight.gains_by_more(SHORT_S)  # the loader could not hold what they bring
@@ -64,7 +64,7 @@ def test_of_a_bandwidth_that_is_used_up_more_requests_are_not_tried(server: Rang
     assert time is not None
     assert time.is_queueing
     assert time.bytes_per_s <= 1.2 * server.bytes_per_s
-    with pytest.raises(ValueError, match=r"of 16 requests at a time each takes .* the bandwidth is used up"):
+    with pytest.raises(ValueError, match=r"each of 16 concurrent requests takes .* the bandwidth is used up"):
         store.rate_of_more(SHORT_S)
     assert remote_speed("data", remote, 4).state == "ok"
     server.stop()
@@ -113,7 +113,7 @@ def test_images_by_url_are_measured_as_remote_too(server: RangeServer, photos: I
     server.delay_s = 0.1
     finding = remote_speed("data", source, 4)
     assert finding.state == "warn"
-    assert "with 1 requests at a time" in finding.found
+    assert "with 1 concurrent requests" in finding.found
     assert find_remote(fetched_apart(source)) not in ([], [source])
     assert source.traffic == (0, 0)  # type: ignore[attr-defined]
 

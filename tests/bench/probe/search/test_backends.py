@@ -65,7 +65,7 @@ def test_all_that_can_run_enter_each_on_what_it_reads(sources: tuple[Source, Sou
     assert left_out == {}
     spaces, left_out = spaces_of(settings(), LoaderOpener(settings(), PIPELINE, files, None))
     assert [space.start.backend for space in spaces] == ["torch", "dali"]
-    assert left_out == {"hdf5": "there is no cache (--cache)"}
+    assert left_out == {"hdf5": "no cache given (--cache)"}
 
 
 @pytest.mark.parametrize(("way", "tried"), [("regions", ("auto", "whole")), ("whole", None), ("ours", None)])
