@@ -1,4 +1,4 @@
-"""Train SimCLR: two views of each image, which is read and decoded once.
+"""Train SimCLR: two views of each image, read and decoded only once.
 
 python simclr_views.py imagenet/train
 """
@@ -26,7 +26,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
 def contrast(first, second, temperature=0.1):
-    """Return the NT-Xent loss: each view has to find the other one of its image."""
+    """Return the NT-Xent loss: each view must find the other view of its image."""
     both = F.normalize(torch.cat([first, second]), dim=1)
     scores = (both @ both.T / temperature).fill_diagonal_(float("-inf"))
     partner = torch.arange(len(both), device=both.device).roll(len(first))

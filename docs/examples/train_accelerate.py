@@ -1,4 +1,4 @@
-"""Train with Accelerate: the loader is registered for checkpoints, not prepared, because its batches are on the device.
+"""Train with Accelerate: register the loader for checkpoints but do not prepare it: its batches are on the device.
 
 accelerate launch train_accelerate.py imagenet
 """

@@ -1,4 +1,4 @@
-"""Train with Lightning: the loaders go in as they are, and a checkpoint keeps their place.
+"""Train with Lightning: pass the loaders directly; a checkpoint saves their position.
 
 python train_lightning.py imagenet
 """

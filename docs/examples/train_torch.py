@@ -1,4 +1,4 @@
-"""Train a ResNet in plain torch, with mixed precision, on one GPU, many, or a CPU; stop and start it at any time.
+"""Train a ResNet in plain torch, with mixed precision, on one or more GPUs or a CPU; stop and resume it at any time.
 
 python train_torch.py imagenet                                  # one process
 torchrun --nproc-per-node 8 train_torch.py imagenet             # eight GPUs
