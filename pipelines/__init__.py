@@ -1,4 +1,4 @@
-"""What happens to one sample, then to one batch."""
+"""Processing of single samples, then of batches."""
 
 import sys
 import warnings

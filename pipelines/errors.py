@@ -1,4 +1,4 @@
-"""The error contract: `LoaderError` with a stable code, a message of one line, a proposed fix and an exit code."""
+"""The error contract: `LoaderError` with a stable code, a one-line message, a proposed fix and an exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PathText = TypeVar("PathText", str, bytes, "str | bytes")
 
 
 class ErrorCode(NamedTuple):
-    """Hold the properties of one stable code.
+    """Properties of one stable code.
 
     Attributes:
         exit_code: exit code of the `penstock` command when it ends with this error.
@@ -26,7 +26,7 @@ class ErrorCode(NamedTuple):
 
 EXIT_OK, EXIT_USAGE, EXIT_DATA, EXIT_CACHE, EXIT_WORKER, EXIT_TIMEOUT, EXIT_RESOURCE = 0, 2, 3, 4, 5, 6, 7
 CANNOT_ALLOCATE = "can't allocate memory"  # torch's CPU allocator raises a RuntimeError whose text contains this
-# The fields of an error that say where it happened: how each is written in the line, and how it is read from it.
+# The fields of an error that locate it: how each is written to the line, and how it is read back.
 _NUMBER, _WORD, _QUOTED = r"\d+", r"\S+", r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _PLACE: dict[str, tuple[str, Callable[[str], Any]]] = {
     "sample": (_NUMBER, int),
@@ -40,11 +40,11 @@ _LINE = re.compile(
     + "".join(f"(?: {name}=(?P<{name}>{pattern}))?" for name, (pattern, _) in _PLACE.items())
     + " cause=(?P<cause>.*): fix=(?P<fix>.*)"
 )
-# In an address: user and password; and what follows the path, where a signed address has its key. urllib3 names an
-# address without its host, after "url: ".
+# Secrets in an address: user and password, and everything after the path, where a signed address has its key. urllib3
+# prints an address without its host, after "url: ".
 _USER = re.compile(r"(?<=://)[^\s/?#'\"<>]*@")
 _QUERY = re.compile(r"((?:://|url: /)[^\s?#'\"<>]*)[?#][^\s'\"<>]*")
-MAX_SHOWN = 200  # characters of a value in a message
+MAX_SHOWN = 200  # characters shown of a value in a message
 _SKIP = "repair or remove the file, or pass on_bad_sample='replace'"
 
 ERROR_CODES: dict[str, ErrorCode] = {
@@ -91,14 +91,14 @@ ERROR_CODES: dict[str, ErrorCode] = {
 def printable(path: bytes | str) -> str:
     """Quote a path as one line of ASCII, as `repr` does, with undecodable bytes and control characters escaped.
 
-    Of an address it leaves out what hide_secrets hides. A longer one than any path of a file that people name, such as
-    a picture where a path is expected, is shortened in the middle.
+    Addresses are printed without the parts that hide_secrets hides. A text longer than any usual path, such as an image
+    passed as a path, is shortened in the middle.
     """
     return ascii(shorten(hide_secrets(os.fsdecode(path) if isinstance(path, bytes) else path)))
 
 
 def shorten(text: str) -> str:
-    """Return the text, of more than 200 characters only the beginning and the end."""
+    """Return the text; of more than 200 characters, only the beginning and the end."""
     return text if len(text) <= MAX_SHOWN else f"{text[:60]}...{text[63 - MAX_SHOWN :]}"
 
 
@@ -118,16 +118,16 @@ def hide_secrets(text: PathText) -> PathText:
 class LoaderError(RuntimeError):
     """Report a failure with a stable code, in one line that says where it happened, what happened and what to do.
 
-    `str(error)` is `LoaderError[E-TRUNC] sample=17 path='a.jpg' backend=torch rank=0 worker=4242 cause=...: fix=...`;
-    fields that are None are left out, and so is what hide_secrets hides. The error can be pickled, and built from its
-    text alone, as torch does with an error of a worker. Raises KeyError for a code not in ERROR_CODES, ValueError for a
+    `str(error)` is `LoaderError[E-TRUNC] sample=17 path='a.jpg' backend=torch rank=0 worker=4242 cause=...: fix=...`,
+    without fields that are None and without the parts that hide_secrets hides. The error can be pickled, and built from
+    its text alone, as torch does with a worker's error. Raises KeyError for a code not in ERROR_CODES, ValueError for a
     text without such a line.
 
     Attributes:
         code: a key of ERROR_CODES.
         exit_code: exit code of the `penstock` command when it ends with this error.
-        cause: what went wrong, one line.
-        fix: what the user can do, one line; the code's own fix unless another is given.
+        cause: what went wrong, in one line.
+        fix: what the user can do, in one line; the code's own fix unless another is given.
         sample: index of the sample in its data set.
         path: path of the sample's file.
         backend: name of the backend that raised.
@@ -167,7 +167,7 @@ class LoaderError(RuntimeError):
 
     @property
     def of_sample(self) -> bool:
-        """Whether the data caused it, not the machine or the program: only then may another sample succeed."""
+        """Whether the data caused the error, not the machine or the program: only then may another sample succeed."""
         return self.exit_code in (EXIT_DATA, EXIT_CACHE)
 
     def line(self) -> str:
@@ -189,7 +189,7 @@ class LoaderError(RuntimeError):
 
 
 def _read_line(text: str) -> tuple[str, str, str, dict[str, Any]]:
-    """Return code, cause, fix and place of the last error line in `text`. Raises ValueError without one."""
+    """Return code, cause, fix and place from the last error line in `text`. Raises ValueError if there is none."""
     lines = list(_LINE.finditer(text))
     if not lines:
         raise ValueError(f"text without a LoaderError line: {text}")
@@ -199,7 +199,7 @@ def _read_line(text: str) -> tuple[str, str, str, dict[str, Any]]:
 
 
 def count_text(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless it is 1: "1 class", "1,000 classes"."""
+    """Return a number with its noun, plural unless it is 1: "1 class", "1,000 classes"."""
     ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{ending}"
 

@@ -1,4 +1,4 @@
-"""Names functions that users pass, so that a saved state can tell whether it is the same one."""
+"""Names for functions that users pass, so that resuming a saved state detects a different function."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _SCRIPT = ("__main__", "__mp_main__")
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, np.dtype, range, slice)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _SET = re.compile(r"\{([^{}:\[\]()]*)\}")
-_MAX_CHARACTERS = 100  # of a name; a longer one is cut, and a digest stands for the rest
-_MAX_BYTES = 1 << 20  # of an array that is looked at
-_MAX_DEPTH = 6  # of functions and objects in each other
+_MAX_CHARACTERS = 100  # of a name; a longer one is cut, with a digest for the rest
+_MAX_BYTES = 1 << 20  # of an array that is digested
+_MAX_DEPTH = 6  # of nested functions and objects
 _MAX_PARTS = 100  # of a collection; a larger one is one part
-# What is left of a printed array does not depend on the program's settings.
+# Fixed print options, so that a printed array does not depend on the program's settings.
 _PRINTED: Any = {"edgeitems": 3, "threshold": 1000, "precision": 8, "suppress": False, "linewidth": 75, "sign": "-"}
 _OF_MODULES = frozenset(vars(torch.nn.Module())) - {"_modules"}
 
 
 @dataclass(frozen=True)
 class _At:
-    """Say where in a function the value at hand is.
+    """The place of a value inside a function.
 
     Attributes:
-        parts: what is found there, by the steps to it; filled in on the way.
-        without: the steps to parts that do not count.
-        steps: to the value at hand.
-        within: ids of the functions and objects that hold it, the outermost first.
+        parts: texts of the parts found, by the steps to them; filled in during the walk.
+        without: steps to the parts that do not count.
+        steps: steps to the value.
+        within: ids of the functions and objects that contain it, outermost first.
         is_apart: whether it belongs to a part that counts as a whole.
-        called: the name of the method that is called of an object.
+        called: name of the method that is called on an object.
     """
 
     parts: dict[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class _At:
         return _At(within=(*self.within, id(holder)), is_apart=True)
 
     def counts(self, text: str) -> bool:
-        """Note what is found here, and return whether it counts."""
+        """Record the text found at this place, and return whether it counts."""
         self.parts[self.steps] = text
         return self.steps not in self.without
 
@@ -65,19 +65,19 @@ class _At:
         return text if self.counts(text) else ""
 
     def is_deep(self, value: Any) -> bool:
-        """Return whether a function or an object is only to be named: it holds itself, or lies too deep."""
+        """Return whether only the name of a function or object counts: it contains itself, or is nested too deep."""
         return len(self.within) > _MAX_DEPTH or id(value) in self.within
 
 
 def name_function(function: Any, without: Collection[str] = ()) -> str:
-    """Return a name that is the same in another process, and another one for other parameters.
+    """Return a name that is the same in every process and differs for other parameters.
 
-    Functions are named by module and name, those of a script and those without a name of their own (lambdas, inner
-    functions) by a digest of their code, defaults and captured values as well. Other callables are named by class and
-    parameters: by their repr and the functions and callables that they hold, which a repr does not tell apart, or by
-    all attributes where the repr is Python's own. Weights of modules are left out: they change in a training.
+    Functions are named by module and name; functions of a script, lambdas and inner functions also by a digest of their
+    code, defaults and captured values. Other callables are named by class and parameters: by their repr and the
+    callables in their attributes, which a repr does not distinguish, or by all attributes if the repr is Python's
+    default. Weights of modules are omitted, because training changes them.
 
-    without: the parts, by their names in `find_parts`, that do not count.
+    without: parts that do not count, by their names in `find_parts`.
     """
     with np.printoptions(**_PRINTED):
         name = _name(function, _At(without=without))
@@ -88,7 +88,7 @@ def name_function(function: Any, without: Collection[str] = ()) -> str:
 
 
 def find_parts(function: Any) -> dict[str, str]:
-    """Return what a name is made of, however deep: attributes, captured values and arguments, and what these hold."""
+    """Return the parts of a name: attributes, captured values and arguments, including nested ones."""
     at = _At()
     with np.printoptions(**_PRINTED):
         _name(function, at)
@@ -96,7 +96,7 @@ def find_parts(function: Any) -> dict[str, str]:
 
 
 def _own_attributes(function: Any, called: str) -> dict[str, Any]:
-    """Return the attributes of an object, without those that calls set: they are no parameters."""
+    """Return the attributes of an object, without those that calls set, since these are not parameters."""
     own = getattr(function, "__dict__", {})
     slots = [name for kind in type(function).__mro__ for name in _as_names(vars(kind).get("__slots__", ()))]
     own = {**{name: getattr(function, name) for name in slots if hasattr(function, name)}, **own}
@@ -109,7 +109,7 @@ def _own_attributes(function: Any, called: str) -> dict[str, Any]:
 def _set_by(kind: type, method: str) -> frozenset[str]:
     """Return the names of the attributes that a method sets, or another method that it calls.
 
-    A trial does not tell: whether a call sets some of them may be drawn.
+    Found in the code, because in a trial call random draws may decide which attributes are set.
     """
     found: set[str] = set()
     waiting, seen = [method, "forward"], {"__init__"}
@@ -141,7 +141,7 @@ def _as_names(slots: Any) -> tuple[str, ...]:
 
 
 def _name(function: Any, at: _At) -> str:
-    # What torch.compile has made of a function tells settings and paths of the machine, and addresses.
+    # A function compiled by torch.compile contains settings and paths of the machine, and addresses.
     function = getattr(function, "__dict__", {}).get("_torchdynamo_orig_callable", function)
     if isinstance(function, functools.partial):
         given = [_describe(each, at.into(function, str(number))) for number, each in enumerate(function.args)]
@@ -174,14 +174,14 @@ def _name_object(value: Any, at: _At) -> str:
         return f"{kind}({_join(_attributes(value, at))})"
     try:
         name = f"{kind}:{' '.join(_SET.sub(_sort, _ADDRESS.sub('', repr(value))).split())}"
-    except Exception:  # of the user's
+    except Exception:  # from the user's code
         name = kind
     held = _attributes(value, at, only=_holds_callable)
     return f"{name}({_join(held)})" if held else name
 
 
 def _sort(found: re.Match[str]) -> str:
-    """Return a printed set in an order that is the same in another process."""
+    """Return a printed set in an order that is the same in every process."""
     return f"{{{', '.join(sorted(found[1].split(', ')))}}}"
 
 
@@ -193,7 +193,7 @@ def _attributes(value: Any, at: _At, only: Callable[[Any], bool] = lambda value:
 
 
 def _holds_callable(value: Any, depth: int = 0) -> bool:
-    """Return whether a value is a function or an object that can be called, or a collection with one."""
+    """Return whether a value is a callable, or a collection that contains one."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (tuple, list)):
@@ -207,7 +207,7 @@ def _join(found: Mapping[str, str]) -> str:
 
 
 def _describe(value: Any, at: _At) -> str:
-    """Return the text of a parameter; of objects that cannot be called, and of what is large, their class."""
+    """Return the text of a parameter; for large values and objects that cannot be called, their class."""
     if isinstance(value, enum.Enum):
         return at.keep(str(value))
     if isinstance(value, np.generic):
@@ -250,7 +250,7 @@ def _describe_collection(value: Any, at: _At) -> str:
 
 
 def _digest_tensor(value: torch.Tensor) -> str:
-    """Return a digest of a constant; "" for what trains, is large, or would have to come from a device."""
+    """Return a digest of a constant; "" for tensors that are trained, large, or on a device."""
     is_constant = value.device.type == "cpu" and not value.requires_grad and value.layout == torch.strided
     if not is_constant or value.nbytes > _MAX_BYTES:
         return ""
@@ -269,7 +269,7 @@ def _digest(function: Any, at: _At) -> str:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             captured.append(_describe(cell.cell_contents, at.into(function, name)))
-        except ValueError:  # it is not filled yet
+        except ValueError:  # an empty cell
             captured.append("")
     given = [function.__defaults__ or (), function.__kwdefaults__ or {}]
     defaults = _describe(given, at.into(function, "defaults"))

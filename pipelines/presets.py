@@ -1,8 +1,8 @@
 """Pipelines of published training recipes: timm's, DeiT III, SimCLR, DINO, torchvision's for masks and boxes.
 
-Each function takes the size of the images, and fields of ImagePipeline and of Augmentations that replace its own. In
-all of them images are resized by antialiased bilinear interpolation, where timm, DeiT III and DINO take bicubic or draw
-one of the two, and a mixed pair has its own share, where timm draws one for a batch (`mixup_mode="pair"` does as here).
+Each function accepts the size of the images, and fields of ImagePipeline and Augmentations that override its own. All
+of them resize by antialiased bilinear interpolation, whereas timm, DeiT III and DINO use bicubic or draw one of the
+two. Each mixed pair has its own share, whereas timm draws one per batch (except with `mixup_mode="pair"`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def timm_a1(size: _Size = 224, **settings: Any) -> ImagePipeline:
 
 
 def timm_a2(size: _Size = 224, **settings: Any) -> ImagePipeline:
-    """Return the training pipeline of A2 (300 epochs): that of A1 with mixup 0.1.
+    """Return the training pipeline of A2 (300 epochs): A1 with mixup 0.1.
 
     Source and evaluation: see timm_a1. Not part of the data: binary cross-entropy without label smoothing, repeated
     augmentation, LAMB, stochastic depth 0.05.
@@ -41,10 +41,10 @@ def timm_a2(size: _Size = 224, **settings: Any) -> ImagePipeline:
 
 
 def timm_a3(size: _Size = 160, **settings: Any) -> ImagePipeline:
-    """Return the training pipeline of A3 (100 epochs): images of 160, RandAugment rand-m6-mstd0.5-inc1, mixup 0.1.
+    """Return the training pipeline of A3 (100 epochs): size 160, RandAugment rand-m6-mstd0.5-inc1, mixup 0.1.
 
     Source: see timm_a1. Evaluate at 224: `imagenet_eval(224, center_fraction=0.95)`.
-    Not part of the data: binary cross-entropy without label smoothing, LAMB. A3 has no repeated augmentation.
+    Not part of the data: binary cross-entropy without label smoothing, LAMB. A3 does not use repeated augmentation.
     """
     return _timm(size, {"rand_magnitude": 6, "mixup": 0.1}, settings)
 
@@ -54,7 +54,7 @@ def deit3(size: _Size = 224, **settings: Any) -> ImagePipeline:
 
     Source: Touvron, Cord, Jégou: "DeiT III: Revenge of the ViT", arXiv 2204.07118; augment.py and the commands in
     README_revenge.md of facebookresearch/deit. Larger models train at 192 or 160. Evaluate with
-    `imagenet_eval(224, center_fraction=1.0)`. Fine-tuning at a higher resolution takes timm's rand-m9-mstd0.5-inc1
+    `imagenet_eval(224, center_fraction=1.0)`. Fine-tuning at a higher resolution uses timm's rand-m9-mstd0.5-inc1
     instead: `imagenet_train(224, auto_augment="timm", rand_magnitude_std=0.5, mixup=0.8, cutmix=1.0)`.
     Not part of the data: binary cross-entropy, repeated augmentation, LAMB, stochastic depth, LayerScale.
     """
@@ -64,8 +64,8 @@ def deit3(size: _Size = 224, **settings: Any) -> ImagePipeline:
 def deit3_21k(size: _Size = 224, **settings: Any) -> ImagePipeline:
     """Return the training pipeline of DeiT III on ImageNet-21k: a simple random crop, 3-Augment, cutmix 1.0, no mixup.
 
-    The shorter side is resized to `size`, four pixels are added on each side, and a crop of `size` is cut out. They are
-    black, where the reference mirrors the edge. The reference fine-tunes on ImageNet-1k with the same pipeline.
+    The shorter side is resized to `size`, four pixels are added on each side, and a crop of `size` is cut out. Added
+    pixels are black; the reference mirrors the edge. The reference fine-tunes on ImageNet-1k with the same pipeline.
     Source and evaluation: see deit3. Not part of the data: cross-entropy with label smoothing 0.1, LAMB, stochastic
     depth.
     """
@@ -79,9 +79,9 @@ def simclr_view(size: _Size = 224, *, strength: float = 1.0, **settings: Any) ->
 
     Source: Chen, Kornblith, Norouzi, Hinton: "A simple framework for contrastive learning", arXiv 2002.05709, appendix
     A, with its PyTorch code for the colours; data_util.py of google-research/simclr. `strength` scales the jitter; the
-    paper takes 0.5 and no blur for CIFAR-10. As there, pixels are scaled to 0 to 1 and not normalised further.
-    The blur is Pillow's, which approximates the sampled Gaussian of the paper, and repeats pixels at the edges where
-    the paper's code takes black. Not part of the data: the contrastive loss, LARS.
+    paper uses 0.5 and no blur for CIFAR-10. As in the paper, pixels are scaled to 0 to 1 and not normalised further.
+    The blur is Pillow's, which approximates the sampled Gaussian of the paper, and repeats pixels at the edges; the
+    paper's code uses black there. Not part of the data: the contrastive loss, LARS.
     """
     recipe: dict[str, Any] = {
         "color_jitter": (0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength),
@@ -98,8 +98,8 @@ def simclr(size: _Size = 224, *, strength: float = 1.0, **settings: Any) -> tupl
     """Return the pipelines of SimCLR's two views, for `create_loader(..., pipeline=simclr())`.
 
     Each draws colour jitter with probability 0.8, grey 0.2 and blur 0.5; pixels are scaled to 0 to 1 and not normalised
-    further. `strength` scales the jitter; the paper takes 0.5 and `blur=0.0` for CIFAR-10. `settings` are those of
-    imagenet_train. Source, and what differs: penstock.pipelines.presets.simclr_view.
+    further. `strength` scales the jitter; the paper uses 0.5 and `blur=0.0` for CIFAR-10. `settings` are those of
+    imagenet_train. Source and differences: see penstock.pipelines.presets.simclr_view.
     """
     return (simclr_view(size, strength=strength, **settings),) * 2
 
@@ -107,8 +107,8 @@ def simclr(size: _Size = 224, *, strength: float = 1.0, **settings: Any) -> tupl
 def dino(size: _Size = 224, *, local_size: _Size = 96, local_views: int = 8) -> tuple[ImagePipeline, ...]:
     """Return the pipelines of DINO's views, for `create_loader(..., pipeline=dino())`: two global, then local ones.
 
-    size: of the global views, which take 0.4 to 1 of the area; local_size: of the `local_views`, which take 0.05 to
-    0.4. Source: Caron et al.: "Emerging properties in self-supervised vision transformers", arXiv 2104.14294.
+    size: size of the global views, which cover 0.4 to 1 of the area; local_size: size of the `local_views`, which cover
+    0.05 to 0.4. Source: Caron et al.: "Emerging properties in self-supervised vision transformers", arXiv 2104.14294.
     """
     return dino_global_1(size), dino_global_2(size), *(dino_local(local_size),) * local_views
 
@@ -143,7 +143,7 @@ def segmentation_train(size: _Size = 480, *, base: int = 520, **settings: Any) -
     """Return a training pipeline for semantic segmentation: the shorter side drawn from 0.5 to 2 of `base`, a crop.
 
     Source: SegmentationPresetTrain in references/segmentation/presets.py of pytorch/vision. Images that are smaller
-    than the crop are padded on all sides, black, where the reference pads right and below. Masks of with_fields follow.
+    than the crop are padded with black on all sides; the reference pads right and below. Masks of with_fields follow.
     """
     recipe: dict[str, Any] = {"crop": "random", "shorter_side": (base // 2, 2 * base)}
     return imagenet_train(size, **{**recipe, **settings})
@@ -153,8 +153,8 @@ def detection_train(size: _Size = 1024, **settings: Any) -> ImagePipeline:
     """Return a training pipeline for detection with large-scale jitter: scaled by 0.1 to 2, cropped or padded.
 
     Source: Ghiasi et al.: "Simple copy-paste is a strong data augmentation method for instance segmentation", arXiv
-    2012.07177; DetectionPresetTrain with "lsj" in references/detection/presets.py of pytorch/vision. Padding has the
-    mean colour, right and below. Boxes, keypoints and masks of with_fields follow.
+    2012.07177; DetectionPresetTrain with "lsj" in references/detection/presets.py of pytorch/vision. The padding lies
+    right and below, in the mean colour. Boxes, keypoints and masks of with_fields follow.
     """
     recipe: dict[str, Any] = {
         "crop": "scale_jitter",

@@ -19,9 +19,9 @@ from penstock.pipelines.messages.checked import (
 )
 from penstock.pipelines.messages.foreign_names import refuse_unknown
 
-MAX_VIEWS = 256  # a number of 8 bits, next to one for the purpose of a draw
+MAX_VIEWS = 256  # a view number has 8 bits, next to the bits for the purpose of a draw
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
-"""Mean of red, green and blue over ImageNet's photos, on a scale from 0 to 1, as torchvision has it."""
+"""Mean of red, green and blue over ImageNet's photos, on a scale from 0 to 1, as in torchvision."""
 IMAGENET_STD = (0.229, 0.224, 0.225)
 """Standard deviation of red, green and blue, on the same scale."""
 DEFAULT_MAX_PIXELS = 100_000_000
@@ -29,9 +29,9 @@ RAND_BINS = 31  # number of magnitudes of torchvision's RandAugment and TrivialA
 MAX_RAND_OPS = 16
 TIMM_MAGNITUDE = 10  # the highest magnitude of timm's RandAugment
 _MAX_BLUR_SIGMA = 10.0
-_MAX_JITTER = 100.0  # times the scale at which an image fits
+_MAX_JITTER = 100.0  # relative to the scale at which an image fits
 MAX_SIDE = 16384  # of an output image, in pixels
-_LARGEST_MOMENT = 4.0  # above any mean or std of pixels from 0 to 1, and below those of levels to 255
+_LARGEST_MOMENT = 4.0  # above any mean or std of pixels from 0 to 1, and below those of levels up to 255
 
 
 def _checked_interval(name: str, value: Any, highest: float | None = None) -> tuple[int | float, ...]:
@@ -73,7 +73,7 @@ def _checked_side(value: Any) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentations:
-    """Choose the augmentations of the batch stage, in the order in which they are applied; the defaults do nothing.
+    """The augmentations of the batch stage, in the order of application; the defaults do nothing.
 
     Raises ValueError for settings that cannot work.
 
@@ -82,9 +82,9 @@ class Augmentations:
             RandAugment with increasing severities: "rand-m9-mstd0.5-inc1" is "timm" with rand_magnitude_std=0.5.
         rand_ops: number of operations that RandAugment draws for each image, 1 to 16; timm's skips each with
             probability 1/2.
-        rand_magnitude: magnitude of RandAugment's operations, 0 to 30; of timm's, 0 to 10.
-        rand_magnitude_std: standard deviation of each operation's magnitude, for "timm"; it stays between 0 and 10.
-        three_augment: whether each image is either made grey, solarized at level 128 or blurred, as in DeiT III.
+        rand_magnitude: magnitude of RandAugment's operations, 0 to 30; for "timm", 0 to 10.
+        rand_magnitude_std: standard deviation of each operation's magnitude, for "timm"; magnitudes stay in 0 to 10.
+        three_augment: whether each image is made grey, solarized at level 128 or blurred (one of them), as in DeiT III.
         color_jitter: (brightness, contrast, saturation, hue) as for torchvision's ColorJitter, hue at most 0.5.
         color_jitter_probability: probability that an image is jittered at all.
         grayscale: probability that an image is made grey, in three equal channels.
@@ -95,7 +95,7 @@ class Augmentations:
         erasing: probability of torchvision's RandomErasing, which sets a box to 0 after normalising (with dtype uint8:
             to the mean colour).
         mixup: alpha of the Beta distribution of the shares by which pairs of images are blended; 0 for no mixup.
-        cutmix: the same for pairs that exchange a box; with both, a coin flip chooses for each pair.
+        cutmix: the same for pairs that exchange a box; with both, each pair uses either with probability 1/2.
     """
 
     auto_augment: Literal["rand", "trivial", "timm"] | None = None
@@ -149,7 +149,7 @@ class Augmentations:
 
     @property
     def moves_pixels(self) -> bool:
-        """Whether pixels change places within an image: masks, boxes and keypoints then follow them."""
+        """Whether pixels move within an image: masks, boxes and keypoints then follow."""
         return self.auto_augment is not None
 
     @property
@@ -159,7 +159,7 @@ class Augmentations:
 
     @property
     def unfused(self) -> tuple[str, ...]:
-        """The settings that the fused kernels cannot do; the batch stage uses torch's kernels if there are any."""
+        """Settings that the fused kernels do not support; if there are any, the batch stage uses torch's kernels."""
         found = {
             "auto_augment": self.auto_augment == "timm",
             "three_augment": self.three_augment,
@@ -184,7 +184,7 @@ NO_AUGMENTATIONS = Augmentations()
 Crop = Literal["random_resized", "center", "full", "random", "scale_jitter", "letterbox", "five", "ten"]
 CROPS: tuple[Crop, ...] = get_args(Crop)
 _RANDOM_CROPS = ("random_resized", "random", "scale_jitter")
-# Settings that only some crops use; others refuse them, since they would do nothing.
+# Settings that only some crops use; with other crops they raise, since they would do nothing.
 _CROPS_OF_SETTING = {
     "padding": ("random",),
     "shorter_side": ("random", "center", "five", "ten"),
@@ -194,7 +194,7 @@ _CROPS_OF_SETTING = {
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePipeline:
-    """Configure the sample stage, which handles each image, and the batch stage, which handles each batch.
+    """Settings of the sample stage, which handles each image, and the batch stage, which handles each batch.
 
     Sample stage, in whole levels: crop, antialiased bilinear resize to `size`, rotation, vertical and horizontal flip.
     Batch stage, on the target device: `augment`, then `(pixel / 255 - mean) / std` for each channel.
@@ -202,7 +202,7 @@ class ImagePipeline:
 
     Attributes:
         size: (height, width) of the resulting images, in pixels.
-        crop: "random_resized" draws area and aspect as torchvision's RandomResizedCrop does; "center" takes the centre
+        crop: "random_resized" draws area and aspect as torchvision's RandomResizedCrop does; "center" uses the centre
             window that has the aspect of `size`; "full" resizes the whole image, whatever its aspect; "random" is
             torchvision's RandomCrop with pad_if_needed, after `shorter_side` and `padding`; "scale_jitter" is
             large-scale jitter, torchvision's ScaleJitter and FixedSizeCrop; "letterbox" fits the whole image into
@@ -211,21 +211,21 @@ class ImagePipeline:
         ratio: lowest and highest aspect (width / height) of the window, for "random_resized".
         center_fraction: side of the window, as a share of the largest that fits, for "center", "five" and "ten".
         shorter_side: length in pixels to which the shorter side is resized before the crop, as torchvision's Resize
-            does, for "center", "five", "ten" and "random"; (low, high) draws it, for "random". None: no such resize,
+            does, for "center", "five", "ten" and "random"; for "random", (low, high) draws it. None: no such resize,
             and "random" keeps the scale.
         padding: pixels added on each side before the crop, for "random"; less than each side of `size`.
         jitter: lowest and highest scale, relative to that of "letterbox", for "scale_jitter".
-        align: where an image lies that does not fill `size`, "center" or "top_left", for "letterbox" and
-            "scale_jitter"; "scale_jitter" of torchvision pads as "top_left".
-        fill: colour of what the image does not cover: levels 0 to 255 of red, green and blue, or one level of grey.
-        rotate90: probability of a turn by 90, 180 or 270 degrees, each as likely: 0.75 makes all four turns equally
-            likely. For square sizes.
+        align: position of an image that does not fill `size`, "center" or "top_left", for "letterbox" and
+            "scale_jitter"; torchvision's scale jitter pads as with "top_left".
+        fill: colour of areas outside the image: levels 0 to 255 of red, green and blue, or one level of grey.
+        rotate90: probability of a turn by 90, 180 or 270 degrees (equally likely): 0.75 makes all four orientations
+            equally likely. Only for square sizes.
         vertical_flip: probability of a vertical flip.
         flip: probability of a horizontal flip.
         channels: 3, or 1 for grey images: resized in colour, then converted as Pillow's mode L, so that grey keeps its
             levels.
-        depth: bits of a level, 8 or 16. With 16, images of 16 bits keep them, those of 8 bits are multiplied by 257,
-            and floats are `(level / 65535 - mean) / std`.
+        depth: bits per level, 8 or 16. With 16, 16-bit images keep their levels, levels of 8-bit images are multiplied
+            by 257, and floats are `(level / 65535 - mean) / std`.
         mean: mean of each channel (red, green, blue; one number for channels=1), on a scale from 0 to 1.
         std: standard deviation of each channel, on the same scale.
         exif: "ignore" leaves the pixels as stored (torchvision's choice), "apply" turns them upright first.
@@ -285,7 +285,7 @@ class ImagePipeline:
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:
-        """Raise ValueError for settings that are possible alone, and not together."""
+        """Raise ValueError for settings that are valid alone but not together."""
         for name, crops in _CROPS_OF_SETTING.items():
             if self.crop not in crops and getattr(self, name) != getattr(type(self), name):
                 raise ValueError(f"{name} is for crop={' or '.join(map(repr, crops))}, got crop={self.crop!r}")
@@ -314,19 +314,19 @@ class ImagePipeline:
 
     @property
     def shorter_side_range(self) -> tuple[int, int]:
-        """Lowest and highest length of the shorter side; (0, 0) for no such resize."""
-        assert not isinstance(self.shorter_side, int)  # __post_init__ has made a range of it
+        """Lowest and highest length of the shorter side; (0, 0) without such a resize."""
+        assert not isinstance(self.shorter_side, int)  # __post_init__ has converted it to a range
         return self.shorter_side or (0, 0)
 
     @property
     def is_plain(self) -> bool:
-        """Whether an image is a crop in colour that fills the output and is not turned, as all decoders can make it."""
+        """Whether images are colour crops that fill the output and are not turned: all decoders can make these."""
         placed = self.crop not in ("random_resized", "center", "full") or self.shorter_side is not None
         return not placed and not self.vertical_flip and not self.rotate90 and (self.channels, self.depth) == (3, 8)
 
     @property
     def num_views(self) -> int:
-        """How many crops the setting `crop` makes of each image, one per view."""
+        """Number of crops that the setting `crop` makes of each image, one per view."""
         return {"five": 5, "ten": 10}.get(self.crop, 1)
 
     @property
@@ -352,7 +352,7 @@ def imagenet_train(size: int | tuple[int, int] = 224, **settings: object) -> Ima
     chosen = {field.name: settings.pop(field.name) for field in fields(Augmentations) if field.name in settings}
     if chosen:
         if "augment" in settings:
-            raise ValueError(f"give augment, or {', '.join(chosen)}, not both")
+            raise ValueError(f"pass either augment, or {', '.join(chosen)}, not both")
         settings["augment"] = Augmentations(**chosen)  # type: ignore[arg-type]
     refuse_unknown("imagenet_train", [name for name in settings if name not in _OF_IMAGES], PIPELINE_SETTINGS)
     return ImagePipeline(size=_pair(size), **settings)  # type: ignore[arg-type]
@@ -364,7 +364,7 @@ def imagenet_eval(
     """Return the usual pipeline for evaluation: a centre crop with the field of view of `Resize(256), CenterCrop(224)`.
 
     `size` is in pixels, one side or (height, width); nothing is flipped.
-    Raises TypeError for any other setting: ImagePipeline(crop="center", ...) has them all.
+    Raises TypeError for any other setting: use ImagePipeline(crop="center", ...) for these.
     """
     refuse_unknown("imagenet_eval", list(unknown), ("size", "center_fraction"))
     return ImagePipeline(size=_pair(size), crop="center", flip=0.0, center_fraction=center_fraction)
@@ -374,7 +374,7 @@ _SAME_IN_VIEWS = ("exif", "resample", "max_pixels", "channels", "depth", "fill")
 
 
 def checked_views(pipeline: Any) -> tuple[ImagePipeline, ...]:
-    """Return the pipeline of each view, imagenet_train() for None. Raises ValueError for what cannot work together."""
+    """Return the pipeline of each view, imagenet_train() for None. Raises ValueError for incompatible views."""
     one = imagenet_train() if pipeline is None else pipeline
     views: tuple[Any, ...] = tuple(pipeline) if isinstance(pipeline, (list, tuple)) else (one,)
     for view in views:
@@ -392,6 +392,6 @@ def checked_views(pipeline: Any) -> tuple[ImagePipeline, ...]:
     if len(views) == 1:
         views *= views[0].num_views
     elif any(view.num_views > 1 for view in views):
-        raise ValueError("crop must not be 'five' or 'ten' in a sequence of views, since these make views themselves")
+        raise ValueError("crop must not be 'five' or 'ten' in a sequence of views: these crops define views themselves")
     found: tuple[ImagePipeline, ...] = views
     return found

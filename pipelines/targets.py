@@ -1,4 +1,4 @@
-"""Labels that are no class numbers: one array for a batch, or several by name."""
+"""Labels that are not class numbers: one array for a batch, or several by name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Targets = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
 
 
 def parts_of(targets: Targets) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of targets by name; one alone has the name ""."""
+    """Return the arrays of targets by name; a single array has the name ""."""
     return targets if isinstance(targets, dict) else {"": targets}
 
 
 def map_targets(function: Callable[[Any], Any], targets: Any) -> Any:
-    """Return `function` of an array (or tensor) of targets, or of each in a dict."""
+    """Apply `function` to an array (or tensor) of targets, or to each in a dict."""
     if isinstance(targets, dict):
         return {name: function(part) for name, part in targets.items()}
     return function(targets)

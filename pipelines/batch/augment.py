@@ -1,4 +1,4 @@
-"""Operations on uint8 pixels, as planned for a batch: those of automatic policies and of jitter, grey and blur."""
+"""Operations on uint8 pixels, as planned for a batch: automatic policies, colour jitter, grey and blur."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GROUPS: tuple[tuple[Op, ...], ...] = (
     (Op.BLUR,),
     *interpolate.GROUPS,
 )
-_WHOLE_GROUPS = range(_GROUPS.index((Op.BLUR,)), len(_GROUPS))  # make pieces of their own
+_WHOLE_GROUPS = range(_GROUPS.index((Op.BLUR,)), len(_GROUPS))  # split their batches into pieces themselves
 _ON_CPU = {
     Op.GRAYSCALE: make_grey,
     Op.BLUR: blur_each,
@@ -52,7 +52,7 @@ def augment(images: torch.Tensor, plan: AugmentPlan, fill: tuple[int, int, int] 
     """Apply the operations of `plan` to uint8 [batch, height, width, 3], and return the result in new memory.
 
     Runs on the images' device, piece by piece; nothing is read back from the device. Operations that interpolate fill
-    the parts that come from outside an image with the colour `fill`, the others with black.
+    the areas outside an image with the colour `fill`, the others with black.
     """
     order = np.arange(len(images))
     for ops, values in zip(plan.ops, plan.values, strict=True):

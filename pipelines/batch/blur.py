@@ -13,12 +13,12 @@ from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import Floats
 
 _PASSES = 3
-_ONE = 1 << 24  # in the fixed point that Pillow's box blur computes in
-_DEVICE_VALUES = 1 << 24  # of a piece of the batch: its three intermediate results take 64 MB each
+_ONE = 1 << 24  # in the fixed-point format of Pillow's box blur
+_DEVICE_VALUES = 1 << 24  # per piece of the batch: its three intermediate results take 64 MB each
 
 
 def weigh_taps(sigmas: Floats) -> npt.NDArray[np.int32]:
-    """Return the weights of a pixel and of each pair of pixels around it, int32 [n, taps]: of one of the box blurs.
+    """Return the weights of one box blur, for a pixel and each pair of pixels around it: int32 [n, taps].
 
     They sum to 2**24 (pairs counted twice). In float32, as in Pillow's BoxBlur.c. Gwosdek et al., "Theoretical
     foundations of Gaussian convolution by extended box filtering", SSVM 2011, equations 7, 11 and 14.
@@ -39,7 +39,7 @@ def weigh_taps(sigmas: Floats) -> npt.NDArray[np.int32]:
 def blur_each(images: torch.Tensor, sigmas: Floats) -> None:
     """Blur uint8 [n, height, width, 3], in place, as Pillow's ImageFilter.GaussianBlur; sigmas: [n], pixels.
 
-    One image after another: with weights that are numbers a CPU takes half the time.
+    One image after another: a CPU takes half the time if the weights are plain numbers.
     """
     weights = weigh_taps(sigmas)
     memory = _allocate(images[:1], len(weights[0]))
@@ -57,7 +57,7 @@ def blur_together(images: torch.Tensor, sigmas: Floats) -> None:
 
 
 def _allocate(images: torch.Tensor, taps: int) -> torch.Tensor:
-    """Return memory for the intermediate results, which a CPU uses again for each image: fresh pages cost as much."""
+    """Return memory for intermediate results, reused on a CPU for each image: fresh pages cost as much as the work."""
     n, height, width, _ = images.shape
     frame = 2 * 3 * (taps - 1) * n * max(height, width)
     return torch.empty(3 * images.numel() + frame, dtype=torch.int32, device=images.device)
@@ -71,7 +71,7 @@ def _blur_both_ways(rows: torch.Tensor, weights: Any, memory: torch.Tensor) -> N
 def _blur_along(pixels: torch.Tensor, weights: Any, axis: int, stride: int, memory: torch.Tensor) -> None:
     """Blur uint8 [n, height, width * 3] along an axis, in place; neighbours along it are `stride` values apart.
 
-    weights: one for each tap, numbers or tensors [n, 1, 1]; memory: of _allocate.
+    weights: one for each tap, numbers or tensors [n, 1, 1]; memory: from _allocate.
     """
     length, margin = pixels.shape[axis], (len(weights) - 1) * stride
     shape = list(pixels.shape)
@@ -84,7 +84,7 @@ def _blur_along(pixels: torch.Tensor, weights: Any, axis: int, stride: int, memo
         (framed.narrow(axis, margin - away, length), framed.narrow(axis, margin + away, length))
         for away in range(stride, margin + 1, stride)
     ]
-    # Pixels beyond an edge are those next to the edge.
+    # Pixels beyond an edge repeat the pixels at the edge.
     edges = [(margin - away, margin) for away in range(stride, margin + 1, stride)]
     edges += [(margin + length - stride + away, margin + length - stride) for away in range(stride, margin + 1, stride)]
     copies = [(framed.narrow(axis, to, stride), framed.narrow(axis, source, stride)) for to, source in edges]
@@ -95,7 +95,7 @@ def _blur_along(pixels: torch.Tensor, weights: Any, axis: int, stride: int, memo
         for (before, after), weight in zip(pairs, weights[1:], strict=True):
             torch.add(before, after, out=pair)
             total.add_(pair, alpha=weight) if isinstance(weight, int) else total.addcmul_(pair, weight)
-        # The sum is below 2**32: where it is above 2**31 it is negative here, and has the same bits.
+        # The sum is below 2**32: a sum above 2**31 is negative here, with the same bits.
         torch.bitwise_right_shift(total.add_(_ONE // 2), 24, out=inner)
         inner.bitwise_and_(255)
     pixels.copy_(inner)

@@ -19,20 +19,20 @@ GREY = (32768, (19595, 38470, 7471))
 def to_planes(images: torch.Tensor) -> torch.Tensor:
     """Copy images [n, height, width, 3] as planes of one channel, contiguous [n, 3, height, width]."""
     planes = torch.empty((len(images), 3, *images.shape[1:3]), dtype=images.dtype, device=images.device)
-    for channel in range(3):  # one by one, which takes a CPU a fifth of the time of a permuted copy
+    for channel in range(3):  # one by one: on a CPU this takes a fifth of the time of a permuted copy
         planes[:, channel] = images[..., channel]
     return planes
 
 
 def interleave(channels: torch.Tensor, images: torch.Tensor) -> None:
-    """Write planes [n, 3, height, width] into `images` [n, height, width, 3]: the reverse of `planes`."""
+    """Write planes [n, 3, height, width] into `images` [n, height, width, 3]: the reverse of `to_planes`."""
     torch.stack(channels.unbind(1), -1, out=images)
 
 
 def to_grey(channels: torch.Tensor) -> torch.Tensor:
     """Convert planes to grey as Pillow converts to mode L: whole numbers in float32 [n, height, width].
 
-    Every sum is an integer below 2**24, so float32 is exact in whatever order a device adds.
+    Every sum is an integer below 2**24, so float32 is exact whatever the order of additions on a device.
     """
     red, green, blue = channels.to(torch.float32).unbind(1)
     return (red * 19595).add_(green * 38470).add_(blue * 7471).add_(32768).mul_(2.0**-16).floor_()
@@ -46,7 +46,7 @@ def constants(device: torch.device, *values: int) -> torch.Tensor:
 
 
 def power_of_two(n: int) -> int:
-    """Return the power of two that is at least `n`, so that batches of different lengths share cached tables."""
+    """Return `n` rounded up to a power of two, so that batches of different lengths share cached tables."""
     return 1 << max(0, n - 1).bit_length()
 
 
@@ -94,7 +94,7 @@ def adjust_color(images: torch.Tensor, factors: Floats) -> None:
 def adjust_sharpness(images: torch.Tensor, factors: Floats) -> None:
     """Blend uint8 [n, height, width, 3] with a 3x3 smoothing, in place: Pillow's ImageEnhance.Sharpness; factors: [n].
 
-    The outermost pixels stay as they are.
+    The outermost pixels are unchanged.
     """
     n, height, width, _ = images.shape
     if height < 3 or width < 3:
@@ -136,7 +136,7 @@ def hsv_tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _to_single(values: Floats) -> Floats:
-    """Round to float32, where Pillow's C code stores a float, and return float64, in which it continues."""
+    """Round to float32 and return float64: Pillow's C code stores a float, then computes in double."""
     return values.astype(np.float32).astype(np.float64)
 
 
@@ -146,7 +146,7 @@ def hue_shifts(turns: Floats) -> npt.NDArray[np.int64]:
 
 
 def hue_shares(turns: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """Tabulate the share of the saturation that each channel loses, in 255ths: float32 [n, 3, 256], by 8-bit hue.
+    """Tabulate by 8-bit hue the share of the saturation that each channel loses, in 255ths: float32 [n, 3, 256].
 
     The hue is turned first, as in torchvision: by int(255 * turn), modulo 256.
     """

@@ -1,6 +1,6 @@
-"""Operations for devices, bit-exact with those for CPUs: with fewer kernels and a third of the memory traffic.
+"""Operations for devices, bit-exact with the CPU versions, with fewer kernels and a third of the memory traffic.
 
-On a CPU the others are faster: its caches cannot hold these tables, and its kernels take one type at a time.
+On a CPU the other versions are faster: its caches cannot hold these tables, and its kernels accept only one type.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def adjust_sharpness(images: torch.Tensor, factors: Floats) -> None:
     inner.copy_(mixed.add_(smooth).clamp_(0, 255))
 
 
-_MAX_IMAGES = 256  # at a time: their numbers are one byte of the indices into the table
+_MAX_IMAGES = 256  # per call: an image's number is one byte of the index into the table
 
 
 def adjust_color(images: torch.Tensor, factors: Floats) -> None:
     """Blend uint8 [n, height, width, 3] with its grey image, in place: Pillow's ImageEnhance.Color; factors: [n].
 
-    The result for a value depends on the value and its pixel's grey: a table of 2**16 results for each image.
+    The result depends on the value and its pixel's grey level: a table of 2**16 results per image.
     """
     for first in range(0, len(images), _MAX_IMAGES):
         _adjust_color(images[first : first + _MAX_IMAGES], factors[first : first + _MAX_IMAGES])
@@ -67,7 +67,7 @@ def adjust_color(images: torch.Tensor, factors: Floats) -> None:
 
 def _adjust_color(images: torch.Tensor, factors: Floats) -> None:
     n, device = len(images), images.device
-    # A word is 255 - grey above the number of the image times 256, to which the value is added.
+    # A word has 255 - grey in its upper half; its lower half is 256 times the image's number, plus the value.
     start, weights = 255 * 65536 + 65535 - GREY[0], tuple(-weight for weight in GREY[1])
     words = add_weighted(images, start, weights)  # type: ignore[arg-type]  # of three
     numbers = (np.arange(n) * 256).astype(np.uint16).view(np.int16)
@@ -127,7 +127,7 @@ def _tabulate_hue_and_span(device: torch.device) -> tuple[torch.Tensor, torch.Te
 
 @lru_cache(maxsize=8)
 def _tabulate_by_share(device: torch.device) -> torch.Tensor:
-    """Tabulate the rest of the largest channel's value: uint8 [2**24], by [share that it loses, value, span].
+    """Tabulate what remains of the largest channel's value: uint8 [2**24], by [share that it loses, value, span].
 
     Computed on the device, in whole numbers, so that it is the same on every processor.
     """

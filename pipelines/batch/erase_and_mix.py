@@ -15,11 +15,11 @@ _CPU_VALUES = 1 << 18  # values of a piece of the batch, so that intermediate re
 def _find_rows(
     boxes: npt.NDArray[np.int32], shape: tuple[int, int, int], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the rows of pixels that one box in each image covers, and the part of these rows that lies in the box.
+    """Find the pixel rows covered by one box per image, and the part of these rows that lies in the box.
 
     boxes: left, top, right, bottom in pixels, int32 [n, 4]; an empty box for none; shape: height, width and channels.
-    Returns row numbers, int64 [m], counted through all images stacked vertically, and which values of these rows lie in
-    the box, bool [m, width * channels].
+    Returns row numbers, int64 [m], in the vertical stack of all images, and a mask of the values in the box, bool
+    [m, width * channels].
     """
     height, width, channels = shape
     left, top, right, bottom = boxes.astype(np.int64).T
@@ -57,7 +57,7 @@ def mix(images: torch.Tensor, mixing: Mixing) -> None:
 
 
 def compute_given_shares(mixing: Mixing) -> npt.NDArray[np.float32]:
-    """Return the share of itself that each image of a pair gives to the other in blending, float32 [n / 2]."""
+    """Return the share that each image of a pair contributes to the other in blending, float32 [n / 2]."""
     return (1.0 - np.where(mixing.cut, 1.0, mixing.share)).astype(np.float32)
 
 
@@ -72,13 +72,13 @@ def _blend(images: torch.Tensor, shares: npt.NDArray[np.float32]) -> None:
         pair = pairs[first : first + step]  # not torch.split: autograd forbids changing its parts in place
         even, odd = pair[:, 0], pair[:, 1]
         moved = (even - odd.to(wide)).mul_(given[first : first + step])
-        even.sub_(moved)  # in float32, and rounded once, where images are of half precision
+        even.sub_(moved)  # half-precision images: in float32, rounded once
         odd.add_(moved)
 
 
 def _exchange(images: torch.Tensor, boxes: npt.NDArray[np.int32]) -> None:
     n, height, width, channels = images.shape
-    # Here a pair is one image of twice the height, and the boxes lie in its upper half.
+    # A pair is treated as one image of twice the height, with the boxes in its upper half.
     upper, inside = _find_rows(boxes, (2 * height, width, channels), images.device)
     rows = torch.stack((upper, upper + height))
     flat = images.view(n * height, width * channels)
@@ -94,7 +94,7 @@ def make_soft_targets(labels: torch.Tensor, mixing: Mixing, num_classes: int) ->
     """
     share = np.repeat(mixing.share, 2).astype(np.float32)
     own = to_device(share, labels.device) * (labels >= 0)
-    # 0 in a pair with padding (its share is 1), so that a partner with label -1 contributes nothing
+    # 0 in a pair with padding (the kept share is 1), so that a partner with label -1 contributes nothing
     other = to_device(1 - share, labels.device)
     targets = torch.zeros((len(labels), num_classes), dtype=torch.float32, device=labels.device)
     classes = torch.stack((labels, labels.view(-1, 2).flip(1).view(-1)), 1).clamp_(min=0)
@@ -102,7 +102,7 @@ def make_soft_targets(labels: torch.Tensor, mixing: Mixing, num_classes: int) ->
 
 
 def mix_targets(targets: torch.Tensor, mixing: Mixing) -> torch.Tensor:
-    """Mix targets, floats [batch] or [batch, k], in the shares of their images; NaN of padding stays in its row."""
+    """Mix targets, floats [batch] or [batch, k], by the shares of their images; NaN in a padding row stays there."""
     share = np.repeat(mixing.share, 2).astype(np.float32).reshape(-1, *[1] * (targets.dim() - 1))
     own = to_device(share, targets.device)
     partners = targets.view(-1, 2, *targets.shape[1:]).flip(1).view(targets.shape)

@@ -1,4 +1,4 @@
-"""The batch stage in a few Triton kernels: one upload, at most two launches per round, and one at the end."""
+"""The batch stage in a few Triton kernels: one upload, at most two launches per round, and one final launch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from penstock.pipelines.plan.moves import fixed_steps, inverse_matrices
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 _TABULATED = (Op.CONTRAST, Op.AUTO_CONTRAST, Op.EQUALIZE)
 ROUND_WORDS, END_WORDS = 8, 12  # parameters of an image, for a round and for the end
-OPS = tuple(op for op in Op if op <= Op.GRAYSCALE)  # those that the kernels can do
+OPS = tuple(op for op in Op if op <= Op.GRAYSCALE)  # the operations that the kernels support
 _BLENDS = (Op.BRIGHTNESS, Op.COLOR, Op.CONTRAST, Op.SHARPNESS)
-# Elements that a program handles at a time, and its warps: pixels of a round, levels to count, values at the end. A
-# thread holds few of them: nvdisasm counts 105, 64 and 78 registers on an H100, and none is spilled.
+# Elements per step of a program, and its warps: pixels of a round, levels to count, values at the end. Each thread
+# has few of them: nvdisasm counts 105, 64 and 78 registers on an H100, without spills.
 BLOCKS = {"apply_round": (512, 4), "make_tables": (4096, 8), "finish": (1024, 4)}
 
 Words = npt.NDArray[np.int32]
@@ -31,17 +31,17 @@ class FusedStage:
     """Augment, normalise, erase and mix uint8 batches on one device, bit-exact with the CPU path.
 
     Attributes:
-        levels: result for each level of a channel, followed by that of an erased pixel: [3, 257] of one of DTYPES.
+        levels: result for each level of a channel, then for an erased pixel: [3, 257] of one of DTYPES.
     """
 
     def __init__(self, levels: torch.Tensor, device: torch.device) -> None:
         self.levels = levels.to(device)
         self._hues, self._saturations = hsv_tables(device)
         self._stretches = make_stretch_factors(device)
-        self._no_boxes = torch.zeros(0, dtype=torch.int32, device=device)  # the parameters of images without a box
+        self._no_boxes = torch.zeros(0, dtype=torch.int32, device=device)  # parameters of images without a box
 
     def normalise(self, images: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Return uint8 [n, height, width, 3] as `levels` says, in new memory or `out`: one launch, and no upload."""
+        """Map uint8 [n, height, width, 3] through `levels`, into new memory or `out`: one launch, no upload."""
         n = len(images)
         if len(self._no_boxes) < n * END_WORDS:
             self._no_boxes = torch.zeros(n * END_WORDS, dtype=torch.int32, device=images.device)
@@ -50,7 +50,7 @@ class FusedStage:
     def __call__(self, images: torch.Tensor, plan: AugmentPlan, out: torch.Tensor | None = None) -> torch.Tensor:
         """Apply the plan to uint8 [n, height, width, 3], into new memory or `out`; nothing is read back.
 
-        With dtype uint8 and nothing to do it returns the images. Raises ValueError for the plan of another batch.
+        Returns the images themselves for uint8 and an empty plan. Raises ValueError for the plan of another batch.
         """
         n, height, width, _ = images.shape
         if n != len(plan.erased):  # a kernel would read beyond its parameters

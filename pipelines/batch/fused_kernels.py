@@ -1,10 +1,10 @@
-"""Triton kernels of the batch stage: one for the tables of a round, one for its pixels, one for the steps after them.
+"""Triton kernels of the batch stage: the tables of a round, its pixels, and the steps after all rounds.
 
-Kernels compute in whole numbers or, like the CPU path, with one rounding after another. They must be launched with
+Kernels compute in integers or, like the CPU path, round after each operation. They must be launched with
 enable_fp_fusion=False, so that products and sums are not fused.
 """
 # mypy: ignore-errors
-# (the body of a kernel is Triton's language, which Python's types do not describe)
+# (kernel bodies are written in Triton's language, which Python's types do not describe)
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from penstock.pipelines.plan.augmentations import Op
 try:
     import triton
     import triton.language as tl
-except ImportError:  # fused.py asks first
+except ImportError:  # fused.py checks first
     raise
 
 _ROUND, _END = tl.constexpr(ROUND_WORDS), tl.constexpr(END_WORDS)
-_LEVELS = tl.constexpr(257)  # of a channel's table of results: each level, and an erased pixel
+_LEVELS = tl.constexpr(257)  # entries of a channel's table of results: each level, and an erased pixel
 _HALF, _RED, _GREEN, _BLUE = (tl.constexpr(number) for number in (GREY[0], *GREY[1]))
 _ROTATE, _BRIGHTNESS, _COLOR, _CONTRAST, _SHARPNESS = (
     tl.constexpr(int(op)) for op in (Op.ROTATE, Op.BRIGHTNESS, Op.COLOR, Op.CONTRAST, Op.SHARPNESS)
@@ -39,7 +39,7 @@ def _kernel(body):
 
 @triton.jit
 def image_start(images, image, pixels):
-    """Return where the values of an image begin; a batch may hold more than 2**31."""
+    """Return where the values of an image begin; a batch may have more than 2**31 values."""
     return images + image.to(tl.int64) * (pixels * 3)
 
 
@@ -59,7 +59,7 @@ def _grey(red, green, blue):
 
 @triton.jit
 def _blend(start, end, factor):
-    """Compute Pillow's Image.blend of whole numbers, in float32, clamped to [0, 255] and rounded down: int32."""
+    """Compute Pillow's Image.blend of integers, in float32, clamped to [0, 255] and rounded down: int32."""
     mixed = (end - start).to(tl.float32) * factor + start.to(tl.float32)
     return tl.minimum(tl.maximum(mixed, 0.0), 255.0).to(tl.int32)
 
@@ -92,7 +92,7 @@ def make_tables(images, records, stretches, tables, pixels, BLOCK: tl.constexpr)
             else:
                 value = tl.load(start + place * 3 + channel, mask=inside, other=0).to(tl.int32)
             counts += tl.histogram(value, 256)
-        counts -= tl.where(level == 0, (pixels + BLOCK - 1) // BLOCK * BLOCK - pixels, 0)  # places that were not inside
+        counts -= tl.where(level == 0, (pixels + BLOCK - 1) // BLOCK * BLOCK - pixels, 0)  # places outside the image
         if op == _CONTRAST:
             total = tl.sum(counts.to(tl.int64) * level, 0)
             mean = ((2 * total + pixels) // (2 * pixels)).to(tl.int32)
@@ -129,7 +129,7 @@ def _smooth(start, place, width, inner, channel):
 
 @triton.jit
 def _channel_of_hue(hue, offset, colour, value):
-    """Return a channel's value by Pillow's HSV, a part of the largest channel's; `colour` is saturation times value."""
+    """Return a channel's value by Pillow's HSV, at most the largest channel's; `colour` is saturation times value."""
     part = (offset * 255 + hue * 6) % 1530
     share = tl.minimum(tl.maximum(tl.minimum(part, 1020 - part), 0), 255)
     return value - (share * colour + 32512) // 65025
@@ -137,7 +137,7 @@ def _channel_of_hue(hue, offset, colour, value):
 
 @_kernel
 def apply_round(images, results, records, tables, hues, saturations, height, width, BLOCK: tl.constexpr):
-    """Apply to each image the operation that its record names: uint8 [n, height, width, 3] to `results`.
+    """Apply the operation of its record to each image: uint8 [n, height, width, 3] to `results`.
 
     A program handles BLOCK pixels of one image, so that all of them take the same branch.
     """
@@ -207,7 +207,7 @@ def _in_box(record, x, y):
 
 @triton.jit
 def _finish_value(images, records, levels, image, element, inside, x, y, pixels):
-    """Normalise values of an image, erase its box: the stage's dtype."""
+    """Normalise values of an image and erase its box; return the stage's dtype."""
     level = tl.load(image_start(images, image, pixels) + element, mask=inside, other=0).to(tl.int32)
     level = tl.where(_in_box(records + image * _END, x, y), 256, level)
     return tl.load(levels + (element % 3) * _LEVELS + level)
@@ -218,7 +218,7 @@ def finish(images, results, records, levels, pixels, width, MIXED: tl.constexpr,
     """Normalise, erase and mix uint8 [n, height, width, 3] to `results` of the stage's dtype.
 
     levels: result for each level of a channel, and for an erased pixel, [3, 257] of that dtype. A program handles BLOCK
-    values of one image. If MIXED, for the whole batch, it also reads those of the image's partner.
+    values of one image. If MIXED (for the whole batch), it also reads the values of the image's partner.
     """
     blocks = tl.cdiv(pixels * 3, BLOCK)
     image = tl.program_id(0) // blocks

@@ -16,7 +16,7 @@ OPS = (Op.SHEAR_X, Op.SHEAR_Y, Op.TRANSLATE_X, Op.TRANSLATE_Y, Op.ROTATE)
 
 
 def warp(images: torch.Tensor, matrices: Floats) -> None:
-    """Move the pixels of uint8 [n, height, width, 3], in place; `matrices`: of moves.inverse_matrices, [n, 6]."""
+    """Move the pixels of uint8 [n, height, width, 3], in place; `matrices`: from moves.inverse_matrices, [n, 6]."""
     n, height, width, _ = images.shape
     library = native_library() if images.device.type == "cpu" and images.is_contiguous() else None
     if library is not None:
@@ -25,7 +25,7 @@ def warp(images: torch.Tensor, matrices: Floats) -> None:
             library.pn_move(source.data_ptr(), image.data_ptr(), height, width, 3, steps.ctypes.data, bytes(3))
         return
     fixed = fixed_steps(matrices)[:, :, None, None]
-    # Pixels outside the image are taken from a black frame of one pixel.
+    # Pixels outside the image are read from a black frame, one pixel wide.
     framed = images.new_zeros((n, height + 2, width + 2, 3))
     framed[:, 1:-1, 1:-1] = images
     places = _compute_places if images.device.type == "cpu" else device_ops.compute_places

@@ -1,4 +1,4 @@
-"""Shears, translations and rotations of uint8 batches that interpolate as Pillow's BILINEAR and BICUBIC do."""
+"""Shears, translations and rotations of uint8 batches with interpolation, as Pillow's BILINEAR and BICUBIC do."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.pipelines.native.library import native_library
 from penstock.pipelines.plan.augmentations import Floats, Op
 from penstock.pipelines.plan.moves import inverse_matrices, plain_moves
 
-_FIRSTS = {Op.SHEAR_X_BILINEAR: 2, Op.SHEAR_X_BICUBIC: 4}  # of each kind, with the number of taps along an axis
+_FIRSTS = {Op.SHEAR_X_BILINEAR: 2, Op.SHEAR_X_BICUBIC: 4}  # first operation of each kind: taps per axis
 _ACROSS, _DOWN = (Op.SHEAR_X, Op.TRANSLATE_X), (Op.SHEAR_Y, Op.TRANSLATE_Y)
-# Those of a group move along the same axes.
+# The operations of a group move pixels along the same axes.
 GROUPS = tuple(
     tuple(Op(first + op - Op.SHEAR_X) for op in moves) for first in _FIRSTS for moves in (_ACROSS, _DOWN, (Op.ROTATE,))
 )
 _ROUNDING = 2.0**-11  # above the errors of sums in float32, so that whole numbers are not rounded down to the next
-_CPU_PIXELS, _DEVICE_PIXELS = 1 << 16, 1 << 22  # of a piece of the batch
+_CPU_PIXELS, _DEVICE_PIXELS = 1 << 16, 1 << 22  # per piece of the batch
 
 Axis = list[tuple[torch.Tensor, torch.Tensor | None]]
 
@@ -27,8 +27,8 @@ Axis = list[tuple[torch.Tensor, torch.Tensor | None]]
 def warp_smoothly(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats, fill: tuple[int, int, int]) -> None:
     """Move the pixels of uint8 [n, height, width, 3], in place; all operations belong to one of GROUPS.
 
-    Pixels from outside the image get the colour `fill`. Results are Pillow's, but for one level in a few values of a
-    thousand: it computes in float64.
+    Pixels from outside the image get the colour `fill`. Results equal Pillow's except in a few values per thousand,
+    which differ by one level, because Pillow computes in float64.
     """
     n, height, width, _ = images.shape
     taps = 2 if ops[0] < Op.SHEAR_X_BICUBIC else 4
@@ -44,7 +44,7 @@ def warp_smoothly(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Float
             )
         return
     step = max(1, (_CPU_PIXELS if images.device.type == "cpu" else _DEVICE_PIXELS) // (height * width))
-    # A CPU uses the memory again for each piece: fresh pages cost as much as the work.
+    # A CPU reuses the memory for each piece: fresh pages cost as much as the work.
     memory = torch.empty((3, 3 * min(n, step) * height * width), dtype=torch.float32, device=images.device)
     for first in range(0, n, step):
         piece = slice(first, first + step)
@@ -89,8 +89,8 @@ def _place_taps(
 ) -> tuple[Axis, torch.Tensor]:
     """Return source pixels and their weights along an axis, each [n, height, width] or broadcast to that.
 
-    matrix: [n, 3], of which the position is computed. The second result is negative where that is outside the image.
-    Without taps the position along the axis is the pixel's own.
+    matrix: [n, 3], gives the source position. The second result is negative where this is outside the image. Without
+    taps, pixels keep their position along the axis.
     """
     (height, width), length = size, size[axis]
     if not taps:

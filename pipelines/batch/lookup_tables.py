@@ -1,4 +1,4 @@
-"""Operations on uint8 batches that replace each value by one from a table: 256 values for each image and channel."""
+"""Operations on uint8 batches that replace each value through a table: 256 values per image and channel."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def look_up(images: torch.Tensor, tables: torch.Tensor) -> None:
 def _compute_places(images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Compute 768 * image + 256 * channel + value, [n, height, width * 3].
 
-    In whole rows, because loops over 3 channels are slow on a CPU.
+    Computed for whole rows, because loops over 3 channels are slow on a CPU.
     """
     n, height, width, _ = images.shape
     return torch.add(images.view(n, height, width * 3), _offsets(images.device, dtype, power_of_two(n), width)[:n])
@@ -90,7 +90,7 @@ def _tabulate_solarize(thresholds: Floats) -> npt.NDArray[np.uint8]:
 
 
 def _tabulate_solarize_add(added: Floats) -> npt.NDArray[np.uint8]:
-    """Make the tables of timm's solarize_add: a number is added to the levels below 128."""
+    """Make the tables of timm's solarize_add: a number is added to levels below 128."""
     levels = np.arange(256)
     return np.where(levels < 128, np.minimum(levels + added, 255), levels).astype(np.uint8)
 
@@ -117,7 +117,7 @@ def _bytes_of(values: npt.NDArray[Any], images: torch.Tensor) -> torch.Tensor:
 def _is_at_least(images: torch.Tensor, thresholds: npt.NDArray[Any]) -> torch.Tensor:
     """Return 255 where a level is at least the image's threshold (0 to 256), 0 elsewhere, uint8.
 
-    By arithmetic, because a comparison takes a CPU five times as long.
+    Uses arithmetic, because a comparison takes five times as long on a CPU.
     """
     below = images.to(torch.int16).sub_(to_device(thresholds.astype(np.int16), images.device).view(-1, 1, 1, 1))
     return below.bitwise_right_shift_(15).bitwise_not_().to(torch.uint8)
@@ -134,7 +134,7 @@ def _tabulate_contrast(images: torch.Tensor, factors: Floats) -> torch.Tensor:
 
 @lru_cache(maxsize=8)
 def make_stretch_factors(device: torch.device) -> torch.Tensor:
-    """Return scale factors for auto-contrast, float64 [256, 2], by (max - min): of levels, and of the lowest level."""
+    """Return scale factors for auto-contrast, float64 [256, 2], indexed by (max - min): for levels, for the lowest."""
     scales = np.ones((256, 2))
     scales[1:] = 255.0 / np.arange(1, 256)[:, None]
     scales[0, 1] = 0.0
@@ -159,7 +159,7 @@ def _tabulate_equalize(images: torch.Tensor, _: Floats) -> torch.Tensor:
     counts = torch.zeros((n, 3, 256), dtype=torch.int32, device=device)
     counts.view(-1).scatter_add_(0, place, constants(device, 1).expand(place.shape))
     upto = counts.cumsum(2)
-    # Pillow leaves out the highest level that occurs; the count up to the one before it is the largest below the total.
+    # Pillow omits the highest level that occurs: the count up to the previous level is the largest below the total.
     step = (upto % pixels).amax(2, keepdim=True).floor_divide_(255)
     spread = upto.sub_(counts).add_(step // 2).floor_divide_(step.clamp(min=1)).clamp_(max=255)
     return torch.where(step > 0, spread, _levels(device, torch.int64))

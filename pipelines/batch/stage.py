@@ -10,22 +10,22 @@ from penstock.pipelines.batch.fused_check import choose_fused_stage
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
 from penstock.pipelines.spec import ImagePipeline
 
-_PARALLEL_GRAIN = 32768  # at::internal::GRAIN_SIZE: torch runs elementwise operations of this size in one thread
+_PARALLEL_GRAIN = 32768  # at::internal::GRAIN_SIZE: torch runs elementwise operations up to this size in one thread
 MEMORY_FORMATS = (torch.channels_last, torch.contiguous_format)
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-DTYPES = (torch.uint8, *_FLOATS)  # of a pipeline whose depth is 8; with 16 the first one is torch.uint16
+DTYPES = (torch.uint8, *_FLOATS)  # for depth=8; with depth=16 the first one is torch.uint16
 
 
 class BatchStage:
     """Turn batches [batch, height, width, channels] of levels into model input, on the batch's device.
 
-    With the dtype of the levels, torch.uint8 (torch.uint16 for a depth of 16), they are returned unchanged, without a
+    With the dtype of the levels, torch.uint8 (torch.uint16 with depth=16), levels are returned unchanged, without a
     copy; floats are `(level / 255 - mean) / std` (65535 for 16 bits), computed in float32. A pipeline that augments
-    needs the plan of each batch. Raises ValueError for another dtype or memory format, and for a pipeline that mixes
+    needs the plan of each batch. Raises ValueError for other dtypes and memory formats, and for a pipeline that mixes
     without a float dtype or without `num_classes`.
 
     Attributes:
-        dtype: dtype of the resulting images, that of the levels or a float of DTYPES.
+        dtype: dtype of the resulting images: the dtype of the levels, or a float of DTYPES.
         device: device of the batches.
         memory_format: memory format of the resulting images, one of MEMORY_FORMATS; channels_last needs no copy.
     """
@@ -63,7 +63,7 @@ class BatchStage:
         self._blank = blank.to(device)
         # Operations that interpolate fill with the mean colour, as timm's do.
         self._fill = tuple((mean * 255).round().clamp(0, 255).to(torch.int64).expand(3).tolist())
-        # Where some operation has no fused kernel, the one that normalises is used after torch's.
+        # If an operation has no fused kernel, torch's kernels augment and the fused kernel normalises.
         self._fuses_plans = self._augment.active and not self._augment.unfused
         works = self._fuses_plans or dtype != self._raw
         can_fuse = works and pipeline.channels == 3 and pipeline.depth == 8
@@ -74,26 +74,26 @@ class BatchStage:
 
     @property
     def copies(self) -> bool:
-        """Whether results never share the memory of what they were made of."""
+        """Whether results never share memory with their input."""
         return self.dtype != self._raw
 
     @property
     def fused(self) -> bool:
-        """Whether all of the stage runs as Triton kernels instead of torch's; the results are the same."""
+        """Whether the whole stage runs as Triton kernels instead of torch's; the results are the same."""
         return self._fused is not None and (self._fuses_plans or not self._augment.active)
 
     @property
     def kernels(self) -> str:
-        """What runs the stage: "fused kernels" or "torch", and the settings that have no fused kernel."""
+        """Kernels that run the stage: "fused kernels" or "torch", with the settings that have no fused kernel."""
         without = "" if self.device.type == "cpu" else ", ".join(self._augment.unfused)
         return "fused kernels" if self.fused else f"torch (no fused kernel for {without})" if without else "torch"
 
     def plan(self, key: BatchKey) -> AugmentPlan | None:
-        """Draw the augmentations of the batch `key`, of images of the pipeline's size; None if it has none."""
+        """Draw the augmentations of the batch `key`, for images of the pipeline's size; None if it has none."""
         return plan_augmentations(self._augment, self._size, key) if self._augment.active else None
 
     def targets(self, labels: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
-        """Return labels unchanged, or mixed: int64 [batch] become soft targets, float32 [batch, num_classes]."""
+        """Return labels unchanged, or mixed: int64 [batch] becomes soft targets, float32 [batch, num_classes]."""
         if plan is None or plan.mixing is None or self._num_classes is None:
             return labels
         if labels.is_floating_point():
@@ -103,21 +103,21 @@ class BatchStage:
     def __call__(
         self, images: torch.Tensor, out: torch.Tensor | None = None, plan: AugmentPlan | None = None
     ) -> torch.Tensor:
-        """Return the images as [batch, channels, height, width] of this stage's dtype and memory format.
+        """Return the images as [batch, channels, height, width], in this stage's dtype and memory format.
 
-        images: levels [batch, height, width, channels]; with their dtype the channels_last result shares their memory,
-        unless it is augmented. out: contiguous, of the shape of `images` and this stage's dtype, CPU memory for the
-        result.
-        plan: result of the method `plan` for this batch; without it a pipeline that augments raises ValueError.
+        images: levels [batch, height, width, channels]; a channels_last result of the same dtype shares their memory,
+        unless it is augmented. out: CPU memory for the result, contiguous, with the shape of `images` and this stage's
+        dtype.
+        plan: result of the method `plan` for this batch; a pipeline that augments raises ValueError without it.
 
         Float images that require gradients (float64 for gradcheck) get them through normalising, erasing and mixing.
-        The operations before these work on whole levels, as Pillow's do: they have no gradient, and raise ValueError
-        for floats.
+        The earlier operations work on integer levels, as Pillow's do: they have no gradient, and raise ValueError for
+        floats.
         """
         return self._run(images, out, plan).permute(0, 3, 1, 2).contiguous(memory_format=self.memory_format)
 
     def _run(self, images: torch.Tensor, out: torch.Tensor | None, plan: AugmentPlan | None) -> torch.Tensor:
-        """Do the work of a call, and return the images as [batch, height, width, channels]."""
+        """Augment, normalise and mix; return the images as [batch, height, width, channels]."""
         if plan is None:
             if self._augment.active:
                 raise ValueError("this pipeline augments: the batch stage needs the plan of the batch")
@@ -136,13 +136,13 @@ class BatchStage:
         return result
 
     def _augment_pixels(self, images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
-        """Apply the operations of `plan`; one channel is taken as three equal ones, which they stay in all of them."""
+        """Apply the operations of `plan`; one channel is processed as three, which stay equal in every operation."""
         if images.shape[3] == 3:
             return augment(images, plan, self._fill)
         return augment(images.expand(-1, -1, -1, 3), plan, self._fill)[..., :1].contiguous()
 
     def _normalise(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        """Normalise images and return them as [batch, height, width, channels] of this stage's dtype."""
+        """Normalise images and return them as [batch, height, width, channels] in this stage's dtype."""
         if self.dtype == self._raw:
             return images
         if images.device.type == "cpu" and not images.requires_grad and self._fused is None:
@@ -157,7 +157,7 @@ class BatchStage:
     def _normalise_on_device(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         """Normalise in one kernel, which reads bytes, computes in float32, and writes the stage's dtype.
 
-        Levels of 16 bits take another one, since torch computes with no uint16.
+        Levels of 16 bits need another kernel, since torch cannot compute with uint16.
         """
         images = images.to(torch.float32) if images.dtype == torch.uint16 else images
         result = torch.empty(images.shape, dtype=self.dtype, device=images.device) if out is None else out
@@ -166,7 +166,7 @@ class BatchStage:
     def _normalise_on_cpu(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         """Normalise in one pass over the batch, a few rows at a time, so that intermediate results stay in the cache.
 
-        A chunk is too small for torch's thread pool: waking threads for it would cost more than the work, and take CPUs
+        A chunk is too small for torch's thread pool: waking threads would cost more than the work, and would take CPUs
         from the loader's workers.
         """
         batch, height, width, channels = images.shape
@@ -186,31 +186,31 @@ class BatchStage:
         return results.view(images.shape)
 
     def _tables_of(self, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return scale and shift of each value of an image row, so that the CPU pass runs over long contiguous rows."""
+        """Return scale and shift for each value of an image row: the CPU pass runs over long contiguous rows."""
         if width not in self._row_tables:
             self._row_tables[width] = self._scale.repeat(width), self._shift.repeat(width)
         return self._row_tables[width]
 
 
 class PatchStage(BatchStage):
-    """Turn patches [batch, length, levels] into model input of the same shape; it augments nothing."""
+    """Turn patches [batch, length, levels] into model input of the same shape, without augmentation."""
 
     def __call__(
         self, images: torch.Tensor, out: torch.Tensor | None = None, plan: AugmentPlan | None = None
     ) -> torch.Tensor:
-        """Return the patches in this stage's dtype; `images` and `out` as BatchStage takes them."""
+        """Return the patches in this stage's dtype; `images` and `out` as for BatchStage."""
         levels = images.view(*images.shape[:2], -1, len(self._scale))
         return self._normalise(levels, None if out is None else out.view(levels.shape)).flatten(2)
 
 
 class PlainStage:
-    """Hand batches of a user's own transform on; floats become `dtype`. It is called as BatchStage is.
+    """Pass on batches of a user's own transform; floats become `dtype`. Called like BatchStage.
 
     Attributes:
-        dtype: of the results.
+        dtype: dtype of the results.
         device: device of the batches.
-        copies: whether results never share the memory of what they were made of.
-        kernels: what runs augmentations.
+        copies: whether results never share memory with their input.
+        kernels: kernels that run augmentations.
     """
 
     copies = False
@@ -232,12 +232,12 @@ class PlainStage:
 
 
 def _movable(levels: torch.Tensor) -> torch.Tensor:
-    """Return levels as a type that torch's operations take: uint16, which few do, as int16 of the same bits."""
+    """Return levels in a type that torch's operations support: uint16, which few do, as int16 with the same bits."""
     return levels.view(torch.int16) if levels.dtype == torch.uint16 else levels
 
 
 def _tabulate_results(scale: torch.Tensor, shift: torch.Tensor, blank: torch.Tensor) -> torch.Tensor:
-    """Tabulate the result for each level of a channel, and for an erased pixel: [3, 257] of the dtype of `blank`."""
+    """Tabulate the result for each level of a channel, and for an erased pixel: [3, 257], in the dtype of `blank`."""
     levels = torch.arange(256, dtype=torch.uint8, device="cpu")[:, None].repeat(1, 3)
     results = torch.empty((257, 3), dtype=blank.dtype, device="cpu")
     results[:256] = levels if blank.dtype == torch.uint8 else torch.addcmul(shift, levels, scale)

@@ -1,4 +1,4 @@
-"""Copying small arrays from the host to the batch's device without waiting for the device."""
+"""Copies small arrays from the host to the batch's device without waiting for the device."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     """Return `array` as a tensor on `device`; the copy is queued on the current stream.
 
-    On a CPU the tensor shares the array's memory. A copy to a CUDA device goes through page-locked memory of torch's
-    own pool, which torch does not reuse before the copy is complete.
+    On a CPU the tensor shares the array's memory. A copy to a CUDA device goes through torch's pool of page-locked
+    memory, which torch does not reuse before the copy is complete.
     """
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == "cuda":

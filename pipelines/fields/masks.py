@@ -1,4 +1,4 @@
-"""Decodes masks and cuts windows of them by nearest neighbour."""
+"""Decodes masks and resizes windows of them by nearest neighbour."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Window
 
 Mask = npt.NDArray[Any]
-_ONE_CHANNEL = ("1", "L", "P", "I", "I;16", "I;16B")  # Pillow's modes whose pixels are one whole number
+_ONE_CHANNEL = ("1", "L", "P", "I", "I;16", "I;16B")  # Pillow's modes with one integer per pixel
 _LOSSY = ("jpeg", "tiff_jpeg", "webp")  # compressions of TIFF
 _TIFF_TAGS = {"bits": 258, "photometric": 262, "format": 339}
 _UNSIGNED, _SIGNED = 1, 2  # formats of TIFF's samples
@@ -31,11 +31,11 @@ def window_of_mask(
     ignore_index: int,
     out: Mask | None = None,
 ) -> Mask:
-    """Return the window of a mask, integers [h, w], as BatchPlan describes it for an image: [height, width].
+    """Return the window of a mask, integers [h, w], as BatchPlan defines it for an image: [height, width].
 
-    Each output pixel has the value of the source pixel under its centre, exactly as Pillow's NEAREST has it, which
-    torchvision takes for PIL images; the image's bilinear filter has the same centre. Pixels outside of `place` are
-    `ignore_index`. The result is in `out` if that is given.
+    Each output pixel has the value of the source pixel under its centre, exactly as with Pillow's NEAREST, which
+    torchvision uses for PIL images; the image's bilinear filter has the same centre. Pixels outside `place` are
+    `ignore_index`. The result is written to `out` if given.
     """
     height, width = out_size
     whole = np.empty(out_size, mask.dtype) if out is None else out
@@ -53,7 +53,7 @@ def window_of_mask(
 def _sources(begin: int, length: int, count: int) -> npt.NDArray[np.intp]:
     """Return the source pixel under the centre of each of `count` output pixels over `length` source pixels.
 
-    A centre between two pixels goes where Pillow's sum of steps in float64 ends up.
+    A centre between two pixels is rounded as Pillow's sum of steps in float64 is.
     """
     steps = np.full(count, length / count)
     steps[0] /= 2
@@ -61,9 +61,9 @@ def _sources(begin: int, length: int, count: int) -> npt.NDArray[np.intp]:
 
 
 def encode_mask(mask: Mask) -> bytes:
-    """Return a mask, integers [h, w], as a file from which decode_mask reads the same values.
+    """Encode a mask, integers [h, w], as a file from which decode_mask reads the same values.
 
-    That is a PNG for values of 8 and 16 bits, and a TIFF for others. Raises LoaderError E-UNSUPPORTED for other arrays.
+    The file is a PNG for values of 8 and 16 bits, otherwise a TIFF. Raises LoaderError E-UNSUPPORTED for other arrays.
     """
     from PIL import Image
 
@@ -72,20 +72,20 @@ def encode_mask(mask: Mask) -> bytes:
         kind for kind in (np.uint8, np.uint16, np.int32) if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max
     ]
     if mask.ndim != 2 or high < low or not types:
-        cause = f"a mask must be integers [height, width] of 32 bits at most, got {mask.dtype} {list(mask.shape)}"
-        raise LoaderError("E-UNSUPPORTED", cause, fix="give each image a mask of its size")
+        cause = f"a mask must be integers [height, width] of at most 32 bits, got {mask.dtype} {list(mask.shape)}"
+        raise LoaderError("E-UNSUPPORTED", cause, fix="pass a mask of the same size for each image")
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(mask, types[0])).save(file, "TIFF" if types[0] is np.int32 else "PNG")
     return file.getvalue()
 
 
 def decode_mask(data: bytes | Mask) -> Mask:
-    """Return the values of a mask, integers [h, w]: palette indices, or grey levels as numbers from 0 on.
+    """Return the values of a mask, integers [h, w]: palette indices, or grey levels numbered from 0.
 
-    A grey image of 1, 2 or 4 bits has the values 0 to 1, 3 or 15, one of PGM those that it is written with.
+    A grey image of 1, 2 or 4 bits has the values 0 to 1, 3 or 15; a PGM has the values in the file.
 
-    Raises LoaderError E-CORRUPT, E-UNSUPPORTED for a mask of several channels, for a JPEG, which changes values, and
-    for a TIFF whose levels count from white.
+    Raises LoaderError E-CORRUPT; E-UNSUPPORTED for a mask of several channels, for a JPEG, which changes values, and
+    for a TIFF that counts levels from white.
     """
     if isinstance(data, np.ndarray):
         return data
@@ -94,7 +94,7 @@ def decode_mask(data: bytes | Mask) -> Mask:
     try:
         with Image.open(io.BytesIO(data)) as image:
             if image.mode not in _ONE_CHANNEL or image.format == "JPEG" or image.info.get("compression") in _LOSSY:
-                cause = f"a mask must have one channel without loss, this is a {image.format} of mode {image.mode}"
+                cause = f"a mask must have one channel and lossless coding, got {image.format} of mode {image.mode}"
                 raise LoaderError("E-UNSUPPORTED", cause, fix="save masks as PNG, grey or with a palette")
             restore = _find_levels(image, data)
             values = np.asarray(image.convert("L") if image.mode == "1" else image)
@@ -105,7 +105,7 @@ def decode_mask(data: bytes | Mask) -> Mask:
 
 
 def _find_levels(image: Any, data: bytes) -> Callable[[Mask], Mask]:
-    """Return what makes the levels of an open image, as they are stored, of those that Pillow makes of them."""
+    """Return a function that converts Pillow's levels of an open image back to the stored levels."""
     if image.format == "PNG":
         is_grey = len(data) > 25 and data[25] == 0
         return _of_few_bits(data[24]) if is_grey else np.asarray
@@ -120,7 +120,7 @@ def _find_levels(image: Any, data: bytes) -> Callable[[Mask], Mask]:
 def _find_tiff_levels(tags: dict[str, Any], mode: str) -> Callable[[Mask], Mask]:
     bits, sample = ((tags[name] or (1,))[0] for name in ("bits", "format"))
     if tags["photometric"] == 0 and mode == "L":
-        cause = "the levels of this TIFF count from white (PhotometricInterpretation 0)"
+        cause = "this TIFF counts levels from white (PhotometricInterpretation 0)"
         raise LoaderError("E-UNSUPPORTED", cause, fix="save masks as PNG, grey or with a palette")
     if (bits, sample) == (8, _SIGNED):
         return lambda values: values.view(np.int8)
@@ -130,6 +130,6 @@ def _find_tiff_levels(tags: dict[str, Any], mode: str) -> Callable[[Mask], Mask]
 
 
 def _of_few_bits(bits: int) -> Callable[[Mask], Mask]:
-    """Return what divides the levels of 2 or 4 bits by what Pillow multiplies them by."""
+    """Return a function that undoes Pillow's scaling of levels of 2 or 4 bits."""
     step = {2: 85, 4: 17}.get(bits, 1)
     return np.asarray if step == 1 else lambda values: values // step

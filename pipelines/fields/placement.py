@@ -1,7 +1,7 @@
-"""Moves boxes and keypoints of a batch to where its plans put their pixels.
+"""Moves the boxes and keypoints of a batch as its plans move the pixels.
 
-Coordinates are distances from the left and the upper edge of the upright image: the first pixel reaches from 0 to 1,
-its centre is 0.5. All is computed in float64.
+Coordinates are distances from the left and upper edges of the upright image: the first pixel extends from 0 to 1,
+its centre is at 0.5. All computations are in float64.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
 from penstock.pipelines.plan.crops import BatchPlan
 
 Floats = npt.NDArray[np.float64]
-Size = tuple[int, int] | None  # (height, width) of all outputs; None where each output is as large as its place
-STILL: Floats = np.empty((0, 1, 2, 3))  # matrices of no operations
-_CORNERS = np.array(((0, 1), (2, 1), (2, 3), (0, 3)))  # where in a box the coordinates of its corners are
-_SLACK = 1.0  # pixels that annotations may reach over the image's edge: tools round, and some count pixels from 1
+Size = tuple[int, int] | None  # (height, width) of all outputs; None if each output is as large as its place
+STILL: Floats = np.empty((0, 1, 2, 3))  # matrices for a plan without operations
+_CORNERS = np.array(((0, 1), (2, 1), (2, 3), (0, 3)))  # positions in a box of its corners' coordinates
+_SLACK = 1.0  # pixels by which annotations may exceed the image: tools round, and some count pixels from 1
 
 
 def move_points(points: Floats, rows: npt.NDArray[np.intp], plan: BatchPlan, size: Size) -> Floats:
@@ -37,9 +37,9 @@ def move_points(points: Floats, rows: npt.NDArray[np.intp], plan: BatchPlan, siz
 
 
 def find_matrices(plan: BatchPlan, size: Size, moves: Floats = STILL) -> Floats:
-    """Return where a point (x, y) of each image lands: x' = a x + b y + c and y' = d x + e y + f.
+    """Return the matrix that moves points (x, y) of each image: x' = a x + b y + c and y' = d x + e y + f.
 
-    Returns float64 [batch, 2, 3], zeros in rows without a sample. size, moves: as place_boxes takes them.
+    Returns float64 [batch, 2, 3], zeros in rows without a sample. size, moves: as for place_boxes.
     """
     window, place = plan.windows.astype(np.float64), plan.places.astype(np.float64)
     scale = np.divide(place[:, 2:], window[:, 2:], out=np.zeros((len(window), 2)), where=window[:, 2:] > 0)
@@ -62,7 +62,7 @@ def find_matrices(plan: BatchPlan, size: Size, moves: Floats = STILL) -> Floats:
 def corners_of(boxes: Ragged, kind: FieldKind, sizes: npt.NDArray[np.int32]) -> Floats:
     """Return boxes as left, top, right, bottom in pixels, float64 [n, 4].
 
-    boxes: with the parts xyxy [n, 4], or center and sides as shares of the image's where `kind` is relative. sizes:
+    boxes: with the parts xyxy [n, 4], or centre and sides as shares of the image's sides if `kind` is relative. sizes:
     widths and heights of the images, int32 [rows, 2].
     """
     given = boxes.parts[0].astype(np.float64)
@@ -74,14 +74,14 @@ def corners_of(boxes: Ragged, kind: FieldKind, sizes: npt.NDArray[np.int32]) -> 
 
 
 def find_outside(corners: Floats, rows: npt.NDArray[np.intp], sizes: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
-    """Return the numbers of boxes that are not in their image. One pixel over the edge is rounding."""
+    """Return the numbers of boxes outside their image. One pixel over the edge is accepted as rounding."""
     sides = sizes[rows]
     inside = (corners[:, :2] >= -_SLACK).all(1) & (corners[:, 2:] <= sides + _SLACK).all(1)
     return np.flatnonzero(~inside)
 
 
 def find_other_sizes(boxes: Ragged, sizes: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
-    """Return the numbers of boxes whose third part, if there is one, says another size than that of their image."""
+    """Return the numbers of boxes that declare (in their optional third part) a size different from their image's."""
     if len(boxes.parts) < 3:
         return np.empty(0, np.intp)
     said, are = (np.ascontiguousarray(each, np.int32).view(np.int64)[:, 0] for each in (boxes.parts[2], sizes))
@@ -91,12 +91,12 @@ def find_other_sizes(boxes: Ragged, sizes: npt.NDArray[np.int32]) -> npt.NDArray
 def place_boxes(
     boxes: Ragged, corners: Floats, kind: FieldKind, plan: BatchPlan, size: Size, moves: Floats = STILL
 ) -> tuple[Ragged, npt.NDArray[np.bool_]]:
-    """Cut boxes to the windows, drop those of which too little is left, and move the others to output pixels.
+    """Cut boxes to the windows, drop boxes with too little area left, and move the others to output pixels.
 
-    Returns boxes, float32 [m, 4] (x1, y1, x2, y2), their classes and what else they have, and which of the boxes
-    these are. A box of which nothing is left is always dropped. moves: of forward_matrices, all outputs having one
-    size, after which a box is the smallest one around its four moved corners, cut to the image; what is left of it
-    counts in the same way.
+    Returns the boxes kept, float32 [m, 4] (x1, y1, x2, y2), with their classes and other parts, and a mask of the boxes
+    kept. A box without any area left is always dropped. moves: from forward_matrices, if all outputs have one size; a
+    moved box is the smallest box around its four moved corners, cut to the image, and the area cut off there counts
+    too.
     """
     windows = plan.windows[boxes.rows].astype(np.float64)
     low, high = windows[:, :2], windows[:, :2] + windows[:, 2:]
@@ -116,13 +116,13 @@ def place_boxes(
 
 
 def _find_moved(matrices: Floats, rows: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], Floats]:
-    """Return which elements, of the images in `rows`, an operation moves, and the matrix of each of these."""
+    """Return the elements (of the images in `rows`) that an operation moves, and the matrix of each."""
     moved = (matrices != np.eye(2, 3)).any((1, 2))[rows]
     return np.flatnonzero(moved), matrices[rows[moved]]
 
 
 def _surround(boxes: Floats, matrix: Floats) -> Floats:
-    """Return the smallest boxes around the corners of boxes [n, 4], each of which its matrix [n, 2, 3] moves."""
+    """Return the smallest boxes around the corners of boxes [n, 4] after moving each by its matrix [n, 2, 3]."""
     corners = boxes[:, _CORNERS] @ matrix[:, :, :2].transpose(0, 2, 1) + matrix[:, None, :, 2]
     return np.concatenate((corners.min(1), corners.max(1)), 1)
 
@@ -137,9 +137,8 @@ def place_keypoints(
 ) -> npt.NDArray[np.float32]:
     """Move sets of keypoints, [n, k, 3] of x, y and visibility, of the images in `rows`, int [n].
 
-    Those outside the window, those that a move takes out of the image, and those of visibility 0, become zeros. Where
-    the result is a mirror image, the pairs `kind.swaps` change places. moves: of forward_matrices, all outputs having
-    one size.
+    Points outside the window, points that a move takes out of the image, and points of visibility 0 become zeros. In
+    mirrored images the pairs `kind.swaps` change places. moves: from forward_matrices, if all outputs have one size.
     """
     given = points.astype(np.float64)
     window = plan.windows[rows].astype(np.float64)[:, None]

@@ -1,4 +1,4 @@
-"""Ragged holds arrays whose rows have different lengths, as columns without an object per row."""
+"""Arrays with rows of different lengths, stored as columns without an object per row."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 
 class Ragged(NamedTuple):
-    """Hold so many elements per row, one row after another.
+    """Rows of different lengths, stored one after another.
 
     Attributes:
-        lengths: int64 [rows], the elements of each row.
-        parts: arrays of equal length, [sum of lengths, ...]: what there is of each element.
+        lengths: int64 [rows], the number of elements in each row.
+        parts: arrays of equal length, [sum of lengths, ...]: the values of each element.
     """
 
     lengths: npt.NDArray[np.int64]
@@ -26,7 +26,7 @@ class Ragged(NamedTuple):
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     def checked(self, count: int) -> Ragged:
-        """Return this, which must have `count` rows. Raises ValueError."""
+        """Return self. Raises ValueError unless it has `count` rows and consistent lengths."""
         if len(self.lengths) != count or any(len(part) != self.lengths.sum() for part in self.parts):
             elements = ", ".join(str(len(part)) for part in self.parts)
             what = f"{len(self.lengths)} lengths of {self.lengths.sum()} elements, and {elements} elements"
@@ -34,12 +34,12 @@ class Ragged(NamedTuple):
         return self
 
     def keep(self, kept: npt.NDArray[np.bool_]) -> Ragged:
-        """Return the elements that `kept`, bool [elements], says."""
+        """Return the elements selected by `kept`, bool [elements]."""
         lengths = np.bincount(self.rows[kept], minlength=len(self.lengths)).astype(np.int64)
         return Ragged(lengths, tuple(part[kept] for part in self.parts))
 
     def pad(self, fills: Sequence[float]) -> tuple[npt.NDArray[Any], ...]:
-        """Return each part as [rows, longest, ...], with its value of `fills` behind the elements of a row."""
+        """Return each part as [rows, longest, ...], with its value from `fills` after the elements of a row."""
         longest = int(self.lengths.max(initial=0))
         places = np.arange(longest) < self.lengths[:, None]
         padded = []
@@ -51,7 +51,7 @@ class Ragged(NamedTuple):
 
 
 def find_elements(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the numbers of the elements of rows that begin at `starts`, one row after another."""
+    """Return the element numbers of rows that begin at `starts`, one row after another."""
     ends = np.cumsum(lengths)
     return np.repeat(starts - ends + lengths, lengths) + np.arange(int(lengths.sum()))
 
@@ -66,9 +66,9 @@ def take_rows(values: Any, rows: npt.NDArray[np.intp]) -> Any:
 
 
 def join_rows(values: Sequence[Any]) -> Any:
-    """Return the rows of all of `values`, which are each a Ragged, or arrays, or lists.
+    """Return the concatenated rows of `values`, which are all Ragged, all arrays or all lists.
 
-    A part that some lack, such as the image sizes of boxes, is 0 there.
+    A part that some values lack, such as the image sizes of boxes, is 0 there.
     """
     if isinstance(values[0], Ragged):
         most = max(values, key=lambda value: len(value.parts)).parts

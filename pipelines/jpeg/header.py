@@ -1,4 +1,4 @@
-"""Reading and checking JPEG headers and markers, and cutting a file down to the rows that a crop needs.
+"""Reads and checks JPEG headers and markers, and cuts a file down to the rows that a crop needs.
 
 ITU-T T.81 (JPEG): Annex B for the markers, F.2 for the order of MCUs in a baseline scan.
 """
@@ -17,21 +17,21 @@ SOI, EOI, _NEXT_SCAN = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
 _SOF0, _DHT, _JPG, _DAC = 0xC0, 0xC4, 0xC8, 0xCC
 _RST0, _RST7, _SOI, _EOI, _TEM, _SOS, _APP0, _APP1, _APP14 = 0xD0, 0xD7, 0xD8, 0xD9, 0x01, 0xDA, 0xE0, 0xE1, 0xEE
 _FRAMES = frozenset(range(_SOF0, 0xD0)) - {_DHT, _JPG, _DAC}
-_BARE = frozenset((0x00, _TEM, *range(_RST0, _RST7 + 1), _SOI, _EOI, 0xFF))  # bytes behind 0xFF that no length follows
+_BARE = frozenset((0x00, _TEM, *range(_RST0, _RST7 + 1), _SOI, _EOI, 0xFF))  # bytes after 0xFF without a length field
 _FACTORS = {h << 4 | v: (h, v) for h in range(1, 5) for v in range(1, 5)}  # sampling factors by their byte
 _LUMA_FACTORS = frozenset(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)))
 _EXIF = b"Exif\0\0"
 _EXTRANEOUS = re.compile(r"Corrupt JPEG data: (\d+) extraneous bytes before marker 0x([0-9a-f]{2})")
 _BEHIND_FILL = re.compile(rb"[^\xff]")
 # More markers than this, before the image data or after it, are junk: walking 64 MB of them would take half a minute.
-# Metadata comes in segments of up to 64 kB, so only 650 MB of it would need this many.
+# Metadata comes in segments of up to 64 kB, so only 650 MB of metadata would need this many.
 _MAX_MARKERS = 10_000
-_SEARCHED_BYTES = 1 << 16  # searched for a marker at a time, so that the arrays stay small
+_SEARCHED_BYTES = 1 << 16  # searched for a marker per step, so that the arrays stay small
 # A progressive decoder visits every block in each scan, even an empty one: 0.2 ms per megapixel. Encoders write 10
 # scans (libjpeg), at most about 20 (mozjpeg). An image of max_pixels may have 32, a smaller one more, up to the 500 of
 # libjpeg-turbo's own TJFLAG_LIMITSCANS.
 _USUAL_SCANS, _MAX_SCANS = 32, 500
-# How libjpeg's warnings begin (jerror.h, JWRN_*). It repairs what it warns about; every other message is an error.
+# How libjpeg's warnings begin (jerror.h, JWRN_*). It repairs the damage that it warns about; other messages are errors.
 _HEADER_WARNINGS = (
     "Unknown Adobe color transform code ",
     "Warning: unknown JFIF revision number ",
@@ -48,7 +48,7 @@ _WARNINGS = (
 
 
 class JpegHeader(NamedTuple):
-    """Hold the contents of the markers before the first scan of a JPEG with 8 bits per sample.
+    """Contents of the markers before the first scan of a JPEG with 8 bits per sample.
 
     Attributes:
         width: width of the image, in pixels.
@@ -56,10 +56,10 @@ class JpegHeader(NamedTuple):
         components: number of components: 1 grey, 3 colour, 4 CMYK or YCCK.
         sof: second byte of the start-of-frame marker: 0xC0 baseline, 0xC2 progressive.
         sampling: (horizontal, vertical) sampling factors of each component.
-        height_offset: where the frame header holds the height (16 bits), in bytes.
-        scan_offset: where the entropy-coded data of the first scan begins, in bytes.
-        single_scan: whether the first scan holds all components.
-        segments: (marker, start, end) of each segment before the entropy-coded data, in bytes; start at the marker.
+        height_offset: offset of the height (16 bits) in the frame header, in bytes.
+        scan_offset: offset of the first scan's entropy-coded data, in bytes.
+        single_scan: whether the first scan contains all components.
+        segments: (marker, start, end) of each segment before the entropy-coded data, in bytes; it starts at its marker.
     """
 
     width: int
@@ -134,7 +134,7 @@ def _too_many_markers() -> LoaderError:
 
 
 def _skip_bare_marker(data: bytes, position: int) -> int:
-    """Return where the next marker must be after one without a length; `position` is that of its 0xFF byte.
+    """Return where the next marker must be after a marker without a length, which has its 0xFF byte at `position`.
 
     Raises IndexError if nothing follows fill bytes (T.81 B.1.1.2).
     """
@@ -192,7 +192,7 @@ def is_warning(text: str) -> bool:
     """Return whether libjpeg's message `text` is about damage that it repaired: then it has written all rows.
 
     Only the text shows this. TurboJPEG keeps the last message, but reports an error after a warning as a warning,
-    although some rows of the memory then still hold their previous content.
+    although some rows of the memory then still have their previous content.
     """
     return text.startswith(_WARNINGS)
 
@@ -226,7 +226,7 @@ def rules_out_stray_markers(warning: str, header: JpegHeader) -> bool:
 
 
 def check_markers(data: bytes, header: JpegHeader) -> bool:
-    """Follow the markers from the first scan to the end of the image; LoaderError E-CORRUPT if they do not lead there.
+    """Follow the markers from the first scan to the end of the image. Raises LoaderError E-CORRUPT if this fails.
 
     Returns whether the end of the image directly follows the first scan. Stray markers are rejected because libjpeg's
     result depends on the row at which it meets one, and so on the crop.
@@ -237,22 +237,22 @@ def check_markers(data: bytes, header: JpegHeader) -> bool:
 def check_scans(data: bytes, header: JpegHeader, max_pixels: int) -> None:
     """Raise LoaderError E-BOMB if a JPEG has so many scans that decoding it would take minutes.
 
-    An image of `max_pixels` may have _USUAL_SCANS, a smaller one proportionally more, up to _MAX_SCANS. Raises also as
-    check_markers does.
+    An image of `max_pixels` may have _USUAL_SCANS, a smaller one proportionally more, up to _MAX_SCANS. Also raises the
+    errors of check_markers.
     """
     allowed = min(_USUAL_SCANS * max_pixels // (header.width * header.height), _MAX_SCANS)
-    if header.stoppable or data.count(_NEXT_SCAN, header.scan_offset) < allowed:  # perhaps too high: thumbnails
+    if header.stoppable or data.count(_NEXT_SCAN, header.scan_offset) < allowed:  # may count thumbnails too
         return
     scans = 1
     for marker in _markers(data, header):
         scans += marker == _SOS
         if scans > allowed:
             cause = f"more than {allowed} scans of {header.width}x{header.height} pixels; encoders write about ten"
-            raise LoaderError("E-BOMB", cause, fix="re-code it (jpegtran -progressive) or remove the file")
+            raise LoaderError("E-BOMB", cause, fix="re-encode it (jpegtran -progressive) or remove the file")
 
 
 def _markers(data: bytes, header: JpegHeader) -> Iterator[int]:
-    """Yield the markers after the first scan up to the image's end, without restarts; raises as check_markers."""
+    """Yield the markers after the first scan up to the image's end, without restarts; errors as in check_markers."""
     position, in_scan = header.scan_offset, True
     for _ in range(_MAX_MARKERS):
         at = _next_marker(data, position)
@@ -280,7 +280,7 @@ def _next_marker(data: bytes, start: int) -> int:
         flags = begins.view(np.uint8)
         np.minimum(flags, following, out=flags)  # an "and": FF 00 is a data byte, not a marker
         if not begins[begins.argmax()]:
-            continue  # nearly all of a scan without restart markers
+            continue  # the usual case in a scan without restart markers
         begins &= following != 0xFF  # fill bytes, T.81 B.1.1.2
         begins &= following >> 3 != _RST0 >> 3
         if begins[first := begins.argmax()]:
@@ -291,8 +291,8 @@ def _next_marker(data: bytes, start: int) -> int:
 def rows_to_decode(header: JpegHeader, bottom: int) -> int:
     """Return how many rows a decoder must produce so that all rows above `bottom` come out bit-exact.
 
-    Upsampling reads one row of chroma below the crop's last. That is two rows of pixels, since chroma is halved at most
-    vertically.
+    Upsampling reads one row of chroma below the crop's last row. That is at most two rows of pixels, since chroma is at
+    most halved vertically.
     """
     return min(header.height, bottom + 2) if header.stoppable else header.height
 
@@ -309,7 +309,7 @@ def strip_metadata(data: bytes, header: JpegHeader, *, colour: bool = True) -> b
     """Return the file without EXIF, ICC profile and comments, but with the JFIF and Adobe markers (the colour space).
 
     Incomplete JFIF and Adobe markers are removed too: libjpeg ignores them, Pillow's own parser fails on them. Without
-    `colour` all of them are: then libjpeg can only warn about image data.
+    `colour` all JFIF and Adobe markers are removed: then libjpeg can only warn about image data.
     """
     whole = {_APP0: 4 + 14, _APP14: 4 + 12} if colour else {}
     keep = []

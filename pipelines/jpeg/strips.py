@@ -48,14 +48,14 @@ def mcu_size(header: JpegHeader) -> tuple[int, int]:
 
 
 def segment_length(header: JpegHeader, min_pixels: int) -> int:
-    """Return the fewest MCUs that divide a row of MCUs and are at least `min_pixels` wide, otherwise the whole row."""
+    """Return the smallest number of MCUs that divides a row and is at least `min_pixels` wide; else the whole row."""
     mcu_width, _ = mcu_size(header)
     row = -(-header.width // mcu_width)
     return next(n for n in range(1, row + 1) if row % n == 0 and (n * mcu_width >= min_pixels or n == row))
 
 
 def restart_interval(data: bytes, header: JpegHeader) -> int:
-    """Return how many MCUs the header declares between two restart markers; 0 for no restart markers."""
+    """Return the number of MCUs between two restart markers that the header declares; 0 for no restart markers."""
     found = 0
     for marker, start, end in header.segments:
         if marker == _DRI and end - start == 6:
@@ -71,10 +71,10 @@ def segment_ends(scan: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 def end_at_restart(data: bytes, header: JpegHeader, rows: int) -> bytes:
-    """Return the file cut off at the restart marker after which a decoder that stops after `rows` rows needs no data.
+    """Return the file truncated at the first restart marker that a decoder of the upper `rows` rows does not read past.
 
-    A decoder that stops warns about the data that it skips; with restart markers the warning looks like one about
-    damage. A file without them, with too few, or with nothing to cut off is returned unchanged.
+    A decoder that stops early warns about the data that it skips; with restart markers this looks like a warning about
+    damage. A file without restart markers, with too few, or with nothing to cut off is returned unchanged.
     """
     interval = restart_interval(data, header)
     if not interval or not header.stoppable or rows == header.height:

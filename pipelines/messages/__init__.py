@@ -1,1 +1,1 @@
-"""Checks of arguments, and the words for what is wrong with them."""
+"""Checks of arguments, and the messages of these checks."""

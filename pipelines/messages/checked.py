@@ -1,4 +1,4 @@
-"""Checks of arguments: each function returns the value as Python's own type, or raises ValueError naming it."""
+"""Checks of arguments: each function returns the value as a plain Python type, or raises ValueError with its name."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Part = TypeVar("Part")
 
 
 def checked_bool(name: str, value: Any) -> bool:
-    """Return `value` as a bool, numpy's included. Rejects 0 and 1, and strings: "no" would be true."""
+    """Return `value`, a bool of Python or numpy. Rejects 0 and 1, and strings: "no" would be true."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     raise ValueError(f"{name} must be True or False, got {shown(value)}")
 
 
 def checked_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
-    """Return `value` as an integer from `low` to `high`, numpy's included. Rejects bools and floats."""
+    """Return `value`, an integer (Python's or numpy's) from `low` to `high`. Rejects bools and floats."""
     number = None
     if not isinstance(value, bool):
         with suppress(TypeError):
@@ -39,7 +39,7 @@ def checked_int(name: str, value: Any, low: int | None = None, high: int | None 
 def checked_number(
     name: str, value: Any, low: float | None = None, high: float | None = None, *, above: float | None = None
 ) -> int | float:
-    """Return `value` as a finite number from `low` to `high`, or above `above`; an integer stays one."""
+    """Return `value` as a finite number from `low` to `high`, or above `above`; an integer stays an integer."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ValueError(f"{name} must be a number, got {shown(value)}")
     number = operator.index(value) if hasattr(value, "__index__") else float(value)
@@ -83,7 +83,7 @@ def shown(value: object) -> str:
 
 
 def near_name(name: object, known: Collection[str]) -> str:
-    """Return "; perhaps 'center'" for a value that is nearly one of `known`; else nothing."""
+    """Return "; perhaps 'center'" for a value similar to one of `known`, otherwise ""."""
     near = difflib.get_close_matches(name.lower(), known, 1) if isinstance(name, str) else []
     return f"; perhaps {near[0]!r}" if near else ""
 

@@ -1,11 +1,11 @@
-"""Says what to write instead of a setting's name that is misspelled, or that belongs to another library."""
+"""Suggestions for names of settings that are misspelled or belong to another library."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Collection
 
-# What torch, timm, torchvision, FFCV, DALI and webdataset call settings that are here under another name.
+# Names in torch, timm, torchvision, FFCV, DALI and webdataset for settings that have another name here.
 _OUR_NAMES = {
     "workers": ("num_workers", "nworkers", "n_workers", "num_threads", "py_num_workers"),
     "prefetch": ("prefetch_factor", "prefetch_queue_depth", "batches_ahead"),
@@ -41,27 +41,27 @@ _OUR_NAMES = {
     "checkpoint": ("output", "save_path"),
 }
 _WITHOUT = {
-    "leave it out: batches go to device= through pinned memory and ahead of their use": (
+    "leave it out: batches are copied to device= in advance, through pinned memory": (
         *("pin_memory", "pin_memory_device", "non_blocking", "use_prefetcher", "os_cache"),
     ),
-    "choose samples with shuffle=, weights= or subset=; a sampler of your own needs penstock.loaders.DataLoader": (
+    "choose samples with shuffle=, weights= or subset=; custom samplers need penstock.loaders.DataLoader": (
         *("sampler", "batch_sampler", "resampled"),
     ),
-    "pass seed=: order, crops and augmentations depend on nothing else": (
+    "pass seed=: order, crops and augmentations depend only on the seed": (
         *("generator", "worker_init_fn", "worker_seeding", "base_seed"),
     ),
     "leave it out: rank and world size are detected; pass device=f'cuda:{local_rank}', or call torch.cuda.set_device": (
         *("local_rank", "distributed", "world"),
     ),
-    "leave it out: workers stay from epoch to epoch, and batches come in order": ("persistent_workers", "in_order"),
+    "leave it out: workers live across epochs, and batches come in order": ("persistent_workers", "in_order"),
     "pass pipeline=imagenet_train() or pipeline=imagenet_eval()": ("train", "is_training", "training", "no_aug"),
     "pass augmentations to the pipeline, such as pipeline=imagenet_train(auto_augment='rand')": ("augment",),
-    "leave it out: images are normalised with mean and std of the pipeline, unless dtype=torch.uint8": ("normalize",),
+    "leave it out: images are normalised by the pipeline's mean and std, unless dtype=torch.uint8": ("normalize",),
     "leave it out: images are resized by antialiased bilinear interpolation": ("interpolation", "train_interpolation"),
     "pass other labels by with_labels(source, labels)": ("target_transform",),
     "leave it out: each `for` over the loader is one epoch": ("epochs", "num_epochs", "repeat"),
-    "leave it out: the classes are those of the data": ("num_classes",),
-    "leave it to the loss, torch.nn.CrossEntropyLoss(label_smoothing=...)": ("label_smoothing", "smoothing"),
+    "leave it out: the data defines the classes": ("num_classes",),
+    "pass it to the loss, torch.nn.CrossEntropyLoss(label_smoothing=...)": ("label_smoothing", "smoothing"),
     "pass the data as the first argument": ("dataset", "data", "data_dir", "file_root", "urls", "path", "fname"),
     "leave it out: nothing is downloaded": ("download",),
     "pass one pipeline per view, such as pipeline=[imagenet_train()] * 2, or pipeline=dino()": (
@@ -73,9 +73,9 @@ _ADVICE = {theirs: advice for advice, names in _WITHOUT.items() for theirs in na
 
 
 def cure_of_name(name: str, known: Collection[str], of_pipeline: Collection[str] = ()) -> str | None:
-    """Return what to write instead of a setting that is not among `known`; None if nothing is known of it.
+    """Return a suggestion for a setting that is not in `known`; None if there is none.
 
-    of_pipeline: settings that belong to the pipeline, where `known` are those of a loader.
+    of_pipeline: settings of the pipeline, if `known` are the settings of a loader.
     """
     if name in _ADVICE:
         return _ADVICE[name]
@@ -89,12 +89,12 @@ def cure_of_name(name: str, known: Collection[str], of_pipeline: Collection[str]
 
 
 def name_here(name: str, known: Collection[str]) -> str | None:
-    """Return what a setting of another library is called here, or among `known`; None if nothing is known of it."""
+    """Return the name here, or in `known`, for a setting of another library; None if there is none."""
     return _NAME_OF.get(name) or next((theirs for theirs in _OUR_NAMES.get(name, ()) if theirs in known), None)
 
 
 def refuse_unknown(function: str, names: Collection[str], known: Collection[str]) -> None:
-    """Raise TypeError for the first of the names, none of which the function takes, and say what to write instead."""
+    """Raise TypeError with a suggestion for the first of the unknown names."""
     for name in names:
-        fix = cure_of_name(name, known) or f"it takes {', '.join(known)}"
+        fix = cure_of_name(name, known) or f"it accepts {', '.join(known)}"
         raise TypeError(f"{function} has no setting {name}: {fix}")

@@ -1,4 +1,4 @@
-"""What is to know about functions that users pass: their parameters, and where they failed."""
+"""Inspects functions that users pass: their parameters, and where they failed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GENERATOR_NAMES = ("generator", "rng")
 
 
 def takes_generator(function: Callable[..., Any], num_others: int) -> bool:
-    """Say whether a function takes a random generator: by name, or as one more parameter without default."""
+    """Return whether a function accepts a random generator: by name, or as an extra parameter without a default."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # written in C
@@ -26,7 +26,7 @@ def takes_generator(function: Callable[..., Any], num_others: int) -> bool:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return type, text and the user's own line of an exception."""
+    """Return an exception's type, text and line in the user's code."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is the caller
     own = [frame for frame in frames if f"{os.sep}site-packages{os.sep}" not in frame.filename] or frames
     where = f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""

@@ -17,17 +17,17 @@ from penstock.pipelines.spec import MAX_RAND_OPS, RAND_BINS, TIMM_MAGNITUDE, Aug
 
 _TRIES = 10  # torchvision.transforms.RandomErasing.get_params
 _ERASING_SCALE, _ERASING_RATIO = (0.02, 0.33), (0.3, 3.3)
-# Columns of the draws of a sample. Each augmentation has its own, so that switching one on does not change the draws of
-# the others.
+# Columns of a sample's draws. Each augmentation has its own, so that enabling one does not change the draws of the
+# others.
 _ERASE, _ERASE_X, _ERASE_Y, _FIRST_TRY = range(4)
 _JITTER, _JITTER_ORDER = _FIRST_TRY + 2 * _TRIES, _FIRST_TRY + 2 * _TRIES + 4
 _MIX_KIND, _MIX_SHARE, _MIX_ANGLE, _MIX_X, _MIX_Y = range(_JITTER_ORDER + 1, _JITTER_ORDER + 6)
 _FIRST_OP = _MIX_Y + 1
-_WORDS_OF_AN_OP = 3  # which operation, its sign, its magnitude
+_WORDS_OF_AN_OP = 3  # the operation, its sign, its magnitude
 _JITTERED = _FIRST_OP + _WORDS_OF_AN_OP * MAX_RAND_OPS
 _GREY, _BLURRED, _SIGMA, _SOLARIZED, _THREE, _SIGMA_OF_THREE = range(_JITTERED + 1, _JITTERED + 7)
 _FIRST_EXTRA = _SIGMA_OF_THREE + 1
-_EXTRA_WORDS = 3  # of timm's operations: whether it is applied, the second word of its magnitude, its interpolation
+_EXTRA_WORDS = 3  # for timm's operations: whether it is applied, the second word of its magnitude, its interpolation
 
 Floats = npt.NDArray[np.float64]
 
@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 class Op(IntEnum):
     """Number the operations on uint8 pixels; the first 14 are those of RandAugment, in torchvision's order.
 
-    The last ten move pixels as the operations 1 to 5 do, and interpolate where those take the nearest pixel.
+    The last ten move pixels like operations 1 to 5, but interpolate instead of taking the nearest pixel.
     """
 
     IDENTITY = 0
@@ -73,7 +73,7 @@ _THREE_THRESHOLD = 128  # of solarize in DeiT III's three_augment
 _BLENDS = (Op.BRIGHTNESS, Op.COLOR, Op.CONTRAST, Op.SHARPNESS)
 _TRANSLATIONS = (Op.TRANSLATE_X, Op.TRANSLATE_Y)
 _SIGNED = np.isin(np.arange(_NUM_AUTO_OPS), (Op.SHEAR_X, Op.SHEAR_Y, *_TRANSLATIONS, Op.ROTATE, *_BLENDS))
-# timm/data/auto_augment.py of pytorch-image-models: _RAND_INCREASING_TRANSFORMS, in its order
+# timm/data/auto_augment.py of pytorch-image-models: _RAND_INCREASING_TRANSFORMS, in the same order
 _TIMM_OPS = np.array(
     (
         *(Op.AUTO_CONTRAST, Op.EQUALIZE, Op.SOLARIZE, Op.ROTATE, Op.POSTERIZE, Op.SOLARIZE, Op.SOLARIZE_ADD),
@@ -81,13 +81,13 @@ _TIMM_OPS = np.array(
     ),
     np.int8,
 )
-_INVERT = 2  # its place among these: solarize from level 0 on
+_INVERT = 2  # index of timm's Invert in this list: solarize from level 0 on
 _JITTER_OPS = (Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR, Op.HUE)
 _JITTER_ORDERS = np.array(list(itertools.permutations(_JITTER_OPS)), np.int8)
 
 
 class BatchKey(NamedTuple):
-    """Identify a batch: all draws of its augmentations are a function of this.
+    """The key of a batch: all draws of its augmentations are a function of it.
 
     Attributes:
         seed: the loader's seed, in [0, 2**64).
@@ -106,8 +106,8 @@ class Mixing(NamedTuple):
     """Describe how pairs of samples are mixed: element k is for rows 2k and 2k + 1 of the batch.
 
     Attributes:
-        share: the share of itself that each of the two keeps, float64 [batch / 2]; 1 for a pair that is not mixed.
-        cut: whether the two exchange a box instead of being blended, bool [batch / 2].
+        share: the share that each image of a pair keeps of itself, float64 [batch / 2]; 1 for a pair that is not mixed.
+        cut: whether the pair exchanges a box instead of being blended, bool [batch / 2].
         boxes: left, top, right, bottom of the exchanged box, int32 [batch / 2, 4], pixels.
     """
 
@@ -156,7 +156,7 @@ def plan_augmentations(augment: Augmentations, size: tuple[int, int], key: Batch
 
 
 def _count_words(augment: Augmentations) -> int:
-    """Return how many words of a sample are needed: those behind the last operation are for few settings."""
+    """Return the number of words needed per sample: few settings need the words after the last operation."""
     if augment.auto_augment == "timm":
         return _FIRST_EXTRA + _EXTRA_WORDS * augment.rand_ops
     probabilities = (augment.grayscale, augment.blur, augment.solarize, 1 - augment.color_jitter_probability)
@@ -174,7 +174,7 @@ def count_rounds(augment: Augmentations) -> int:
 def _tabulate_magnitudes(kind: str, size: tuple[int, int]) -> Floats:
     """Tabulate torchvision's `_augmentation_space`: magnitude by operation and bin, float64 [14, 31].
 
-    In float64, because torchvision's float32 depends on the processor: a translation by 16 pixels is by 15 on some.
+    In float64, because torchvision's float32 depends on the processor: some turn a translation by 16 pixels into 15.
     """
     wide = kind == "trivial"
     height, width = size
@@ -207,15 +207,15 @@ def _draw_auto_augment(
 
 
 def _words_of_ops(draws: Floats, first: int, rounds: int) -> Floats:
-    """Return the three words of each operation, from the column `first` on, float64 [3, rounds, batch]."""
+    """Return the three words of each operation, starting at column `first`: float64 [3, rounds, batch]."""
     return draws[:, first : first + 3 * rounds].reshape(len(draws), rounds, 3).transpose(2, 1, 0)
 
 
 def _draw_timm(augment: Augmentations, size: tuple[int, int], draws: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
     """Draw the operations of timm's RandAugment, each skipped with probability 1/2, and their values.
 
-    Both are [rounds, batch]. The magnitude is normal (by the method of Box and Muller), cut to [0, 10], and turned into
-    a value as timm's functions *_increasing_level_to_arg do.
+    Both are [rounds, batch]. The magnitude is normal (Box-Muller), clipped to [0, 10], and converted to a value as by
+    timm's functions *_increasing_level_to_arg.
     """
     which, sign, first = _words_of_ops(draws, _FIRST_OP, augment.rand_ops)
     applied, second, interpolation = _words_of_ops(draws, _FIRST_EXTRA, augment.rand_ops)
@@ -225,7 +225,7 @@ def _draw_timm(augment: Augmentations, size: tuple[int, int], draws: Floats) -> 
     signed = np.where(sign >= 0.5, -share, share)
     value_of = np.zeros((len(Op), *share.shape))
     value_of[[Op.SHEAR_X, Op.SHEAR_Y]] = 0.3 * signed
-    # Positive shares move the image to the left and up: Pillow's matrix tells where a pixel comes from.
+    # Positive shares move the image to the left and up: Pillow's matrix maps output pixels to source pixels.
     value_of[Op.TRANSLATE_X], value_of[Op.TRANSLATE_Y] = -0.45 * width * signed, -0.45 * height * signed
     value_of[Op.ROTATE] = 30.0 * signed
     value_of[list(_BLENDS)] = np.maximum(0.1, 1.0 + 0.9 * signed)
@@ -249,7 +249,7 @@ def _draw_one_of_three(augment: Augmentations, draws: Floats) -> tuple[npt.NDArr
 
 
 def _draw_single_ops(augment: Augmentations, draws: Floats) -> list[tuple[npt.NDArray[np.int8], Floats]]:
-    """Draw the operations that are applied with a probability of their own: of each ops and values, both [1, batch]."""
+    """Draw the operations that each have a separate probability: a list of (ops, values), both [1, batch]."""
     parts = []
     for op, probability, coin in (
         (Op.GRAYSCALE, augment.grayscale, _GREY),
@@ -303,7 +303,7 @@ def _draw_erased_boxes(probability: float, size: tuple[int, int], draws: Floats)
 def _draw_mixing(
     augment: Augmentations, size: tuple[int, int], draws: Floats, padding: npt.NDArray[np.bool_]
 ) -> Mixing:
-    """Draw mixup or cutmix of each pair: `draws` are those of its even row, `padding` is bool [batch]."""
+    """Draw mixup or cutmix for each pair, from the `draws` of its even row; `padding` is bool [batch]."""
     height, width = size
     cut = draws[:, _MIX_KIND] < 0.5 if augment.mixup and augment.cutmix else np.full(len(draws), augment.cutmix > 0)
     alpha = np.where(cut, augment.cutmix or 1.0, augment.mixup or 1.0)

@@ -16,25 +16,25 @@ from penstock.pipelines.plan.placed_crops import Ints, choose_corner, is_mirrore
 from penstock.pipelines.spec import ImagePipeline
 
 _TRIES = 10  # torchvision.transforms.RandomResizedCrop.get_params
-# Columns of the draws of a sample; each try takes two. New draws take new columns, so that the others do not change.
+# Columns of a sample's draws; each try needs two. New draws use new columns, so that the others do not change.
 _FLIP, _X, _Y, _VERTICAL, _FIRST_TRY = range(5)
 _SCALE, _ROTATION = _FIRST_TRY, _FIRST_TRY + 2 * _TRIES
 _NUM_DRAWS = _ROTATION + 1
-# Quarter turns counter-clockwise (np.rot90) as a turn, and whether it is mirrored left to right after that.
+# Quarter turns counter-clockwise (np.rot90), each as a turn and a flag for mirroring left to right afterwards.
 _QUARTERS = np.array([(0, 0), (TRANSPOSED | UPSIDE_DOWN, 0), (UPSIDE_DOWN, 1), (TRANSPOSED, 1)], np.uint8)
 
 _NATIVE_KINDS = {"random_resized": RANDOM_RESIZED, "center": CENTRE, "full": WHOLE}
 
 
 class BatchPlan(NamedTuple):
-    """Hold how the image of each sample of a batch is made: its window is resized to its place, then all is turned.
+    """How to make the image of each sample of a batch: resize its window to its place, then turn the whole image.
 
     Attributes:
         windows: x, y, width, height of the crop, int32 [batch, 4], in pixels of the image (upright if EXIF is applied).
-        flips: whether the result is mirrored left to right, at last, bool [batch].
+        flips: whether the result is finally mirrored left to right, bool [batch].
         places: x, y, width, height in the output image to which the crop is resized, int32 [batch, 4], in pixels; the
             rest of the output image is filled with one colour.
-        turns: uint8 [batch], TRANSPOSED (rows become columns, of square images) and UPSIDE_DOWN, in this order.
+        turns: uint8 [batch], TRANSPOSED (rows become columns; square images only) and UPSIDE_DOWN, in this order.
     """
 
     windows: npt.NDArray[np.int32]
@@ -57,9 +57,9 @@ def plan_batch(
     """Draw crop, turn and flip of each sample of a batch.
 
     index: numbers of the samples in the data set, int64 [batch]; widths, heights: of their images, int64 [batch] in
-    pixels; view: number of the view, whose draws are independent of those of the others; it chooses the crop for "five"
-    and "ten"; keeps_aspect: crops have the aspect of their image, times a draw from `ratio`. Raises ValueError for a
-    seed, an epoch or a view out of range, as `random_words` does.
+    pixels; view: number of the view: views have independent draws, and the view selects the crop for "five" and "ten";
+    keeps_aspect: crops have the aspect of their image, times a draw from `ratio`. Raises ValueError for a seed, epoch
+    or view out of range, as `random_words` does.
     """
     if pipeline.random:
         count = _NUM_DRAWS if pipeline.rotate90 > 0 else _ROTATION
@@ -88,16 +88,16 @@ def plan_views(
     widths: npt.NDArray[np.int64],
     heights: npt.NDArray[np.int64],
 ) -> BatchPlan:
-    """Draw how view `view` of each sample is made, by its own pipeline; the rest is as plan_batch takes it."""
+    """Draw crop, turn and flip for view `view` of each sample, by the view's pipeline; the rest as for plan_batch."""
     return plan_batch(pipelines[view], seed, epoch, index, widths, heights, view=view)
 
 
 def native_crops(
     pipelines: Sequence[ImagePipeline], seed: int, epoch: int, offsets: Sequence[int] | None = None
 ) -> Crops | None:
-    """Return how the native library draws what plan_views draws; None for crops that only Python draws.
+    """Return the settings for the native library to draw the same as plan_views; None for crops that only Python draws.
 
-    offsets: where the images of each view begin in the batch's memory, in bytes.
+    offsets: start of each view's images in the batch's memory, in bytes.
     """
     crops = np.zeros(len(pipelines), CROPS)
     for view, pipeline in enumerate(pipelines):
@@ -128,7 +128,7 @@ def _draw_windows(
     *,
     keeps_aspect: bool,
 ) -> npt.NDArray[np.int64]:
-    """Draw windows as torchvision does: the first of ten tries that fits, otherwise the largest centred one allowed."""
+    """Draw windows as torchvision does: the first of ten tries that fits, else the largest allowed centred window."""
     own = widths / heights if keeps_aspect else np.ones(len(widths))
     areas = (widths * heights)[:, None]
     tried_w, tried_h = draw_sides(draws[:, _FIRST_TRY:_ROTATION], areas, pipeline.scale, pipeline.ratio, own[:, None])
@@ -155,9 +155,9 @@ def draw_sides(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Turn pairs of draws into the sides of boxes: area uniform in `scale`, aspect log-uniform in `ratio`.
 
-    draws: float64 [batch, 2 * tries] in [0, 1), alternating for area and aspect; full_area: the area in pixels that
-    `scale` is a share of; own: by which aspects are multiplied. Returns two float64 [batch, tries] of whole pixels: the
-    first and the second side; the aspect is first / second.
+    draws: float64 [batch, 2 * tries] in [0, 1), alternating for area and aspect; full_area: area in pixels of which
+    `scale` is a share; own: factors for the aspects. Returns the first and the second sides, float64 [batch, tries] of
+    whole pixels; the aspect is first / second.
     """
     low, high = math.log(ratio[0]), math.log(ratio[1])
     area = full_area * (scale[0] + (scale[1] - scale[0]) * draws[:, ::2])
@@ -166,7 +166,7 @@ def draw_sides(
 
 
 def _centred_windows(pipeline: ImagePipeline, widths: Ints, heights: Ints, view: int, *, keeps_aspect: bool) -> Ints:
-    """Take windows with the aspect of `size`, `center_fraction` of the largest that fits: the centre, or a corner."""
+    """Return windows with the aspect of `size`, `center_fraction` of the largest that fits, centred or in a corner."""
     aspect = widths / heights if keeps_aspect else pipeline.size[1] / pipeline.size[0]
     full_w, full_h = np.minimum(widths, heights * aspect), np.minimum(heights, widths / aspect)
     w = np.rint(full_w * pipeline.center_fraction).astype(np.int64).clip(1)
@@ -181,7 +181,7 @@ def _draw_turns(
     """Return flips and turns: a rotation first, then the vertical flip, then the horizontal one."""
     flips, turns = draws[:, _FLIP] < pipeline.flip, np.zeros(len(draws), np.uint8)
     if pipeline.rotate90 > 0:
-        share = draws[:, _ROTATION] / pipeline.rotate90  # below 1 for images that are turned, by one of three angles
+        share = draws[:, _ROTATION] / pipeline.rotate90  # below 1 for images that are turned by one of the three angles
         quarters = np.where(share < 1, 1 + np.floor(share * 3), 0).astype(np.intp)
         turns, mirrored = _QUARTERS[quarters].T
         flips = flips ^ (mirrored > 0)

@@ -1,4 +1,4 @@
-"""Where operations of a plan move pixels: as matrices for points and boxes, and for masks as the image's own steps."""
+"""How operations of a plan move pixels: matrices for points and boxes, and for masks the same steps as for images."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy.typing as npt
 from penstock.pipelines.native.library import native_library
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
 
-_MOST_BYTES = 4  # of a mask's pixel that the native library moves
-_FIXED = 65536.0  # one, in the 16.16 fixed point that Pillow's affine_fixed computes coordinates in
+_MOST_BYTES = 4  # per mask pixel that the native library can move
+_FIXED = 65536.0  # one, in the 16.16 fixed point of Pillow's affine_fixed
 
 
 def plain_moves(ops: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
-    """Return the operations that move pixels as those that interpolate do, without interpolating."""
+    """Replace operations that interpolate by those that move pixels in the same way without interpolation."""
     return (ops - Op.SHEAR_X_BILINEAR) % (Op.ROTATE - Op.IDENTITY) + Op.SHEAR_X
 
 
@@ -23,8 +23,8 @@ def inverse_matrices(ops: npt.NDArray[np.int8], values: Floats, size: tuple[int,
     """Compute the source position of each output pixel, float64 [n, 6]: x' = a x + b y + c and y' = d x + e y + f.
 
     Conventions are torchvision's: a shear keeps the upper left corner in place, a rotation is counter-clockwise around
-    the centre. `size` is (height, width) in pixels. Operations that interpolate move as those that do not; all others
-    move nothing.
+    the centre. `size` is (height, width) in pixels. Operations with interpolation move pixels like those without; all
+    others move nothing.
     """
     height, width = size
     ops = np.where(ops >= Op.SHEAR_X_BILINEAR, plain_moves(ops), ops)
@@ -50,7 +50,7 @@ def fixed_steps(matrices: Floats) -> npt.NDArray[np.int32]:
 
 
 def forward_matrices(plan: AugmentPlan, size: tuple[int, int]) -> Floats:
-    """Compute where each operation moves a point: x' = a x + b y + c and y' = d x + e y + f.
+    """Compute the matrix by which each operation moves a point: x' = a x + b y + c and y' = d x + e y + f.
 
     Returns float64 [rounds, batch, 2, 3]. Points are in pixels from the upper left corner of images of `size` (height,
     width); a pixel's centre is at 0.5.
@@ -63,10 +63,10 @@ def forward_matrices(plan: AugmentPlan, size: tuple[int, int]) -> Floats:
 
 
 def move_mask(mask: npt.NDArray[Any], plan: AugmentPlan, row: int, outside: int) -> npt.NDArray[Any]:
-    """Return a mask [height, width] moved as image number `row` of the plan's batch, by the nearest pixel.
+    """Return a mask [height, width], moved like image `row` of the plan's batch, by nearest pixel.
 
-    With operations that do not interpolate, it takes exactly the pixels that the image takes. Pixels from outside the
-    image become `outside`.
+    For operations without interpolation, the mask's pixels move exactly like the image's. Pixels from outside the image
+    become `outside`.
     """
     height, width = mask.shape
     library = native_library()

@@ -1,4 +1,4 @@
-"""How images are made that are cut into patches: as large as a sequence of patches allows, in their own aspect."""
+"""Sizes of images that are cut into patches: as large as a sequence of patches allows, with their own aspect."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PATCH_CROPS = ("random_resized", "center", "full")
 def fit_grids(widths: Ints, heights: Ints, patch: int, length: int, max_ratio: float | None = None) -> Ints:
     """Return columns and rows of patches, int64 [n, 2], that images of these sizes are scaled to.
 
-    An image is scaled with its aspect as far as its sides, rounded up to whole patches, have at most `length` patches,
-    but enlarged at most `max_ratio` times. This is what timm's get_image_size_for_seq searches for; integers find the
-    same without rounding.
+    An image is scaled with its aspect to the largest size that has at most `length` patches, with sides rounded up to
+    whole patches, and enlarged at most `max_ratio` times. timm's get_image_size_for_seq searches for the same size;
+    integers avoid its rounding.
     """
     columns, rows = _largest_grids(length)
     w, h = widths[:, None], heights[:, None]
-    # A grid holds the image at the scale min(columns / w, rows / h) patches per pixel, which times w * h is whole.
+    # A grid fits the image at a scale of min(columns / w, rows / h) patches per pixel; times w * h this is an integer.
     scale = np.minimum(columns * h, rows * w).max(1)
     grids: Ints = np.stack((-(-scale // heights), -(-scale // widths)), 1)
     if max_ratio is not None:
@@ -34,7 +34,7 @@ def fit_grids(widths: Ints, heights: Ints, patch: int, length: int, max_ratio: f
 
 @lru_cache(maxsize=64)
 def _largest_grids(length: int) -> tuple[Ints, Ints]:
-    """Return columns and rows of the grids of at most `length` patches that are part of no larger one."""
+    """Return columns and rows of the grids of at most `length` patches that do not fit in a larger such grid."""
     columns = np.arange(1, length + 1, dtype=np.int64)
     rows, last = np.unique((length // columns)[::-1], return_index=True)
     return columns[::-1][last], rows
@@ -50,10 +50,10 @@ def plan_patches(
     widths: Ints,
     heights: Ints,
 ) -> BatchPlan:
-    """Draw crop and flip of each image, whose aspect its crop keeps; its place begins at 0 and is a whole image.
+    """Draw crop and flip of each image; the crop keeps the image's aspect, its place starts at 0 and is a whole image.
 
-    grid: patch, length and max_ratio of fit_grids; the rest is as plan_batch takes it. The aspect of a crop is `ratio`
-    of the pipeline times the image's own, as in timm's RandomResizedCropToSequence.
+    grid: patch, length and max_ratio of fit_grids; the rest is as for plan_batch. A crop's aspect is a draw from the
+    pipeline's `ratio` times the image's aspect, as in timm's RandomResizedCropToSequence.
     """
     drawn = plan_batch(pipeline, seed, epoch, index, widths, heights, view=view, keeps_aspect=True)
     sides = drawn.windows[:, 2:].astype(np.int64)

@@ -18,13 +18,13 @@ _SHIFT = np.uint64(32)
 _ROUNDS = 10
 
 # Purposes of draws: order of samples; crops and flips; augmentations of the batch stage; samples drawn with
-# replacement; which samples of a class are kept; transforms of the user's; sequence lengths. Each has its own counters,
+# replacement; samples kept of a class; the user's transforms; sequence lengths. Each has its own counters,
 # so draws for a new purpose never change the others.
 STREAM_ORDER, STREAM_CROP, STREAM_BATCH, STREAM_DRAW, STREAM_CLASS_LIMIT, STREAM_TRANSFORM, STREAM_LENGTHS = range(7)
 
 
 def view_stream(stream: int, view: int) -> int:
-    """Return the stream for view number `view`, 0 to 255, of the purpose `stream`; view 0 has that itself."""
+    """Return the stream for view number `view`, 0 to 255, of the purpose `stream`; view 0 uses `stream` itself."""
     return stream | view << 8
 
 
@@ -48,8 +48,8 @@ def random_words(
 ) -> npt.NDArray[np.uint64]:
     """Draw `count` random 32-bit words for each sample: uint64 [len(index), count], each below 2**32.
 
-    The words depend on nothing but (seed, epoch, sample index, stream). The seed (64 bits) is the key; sample index (64
-    bits), epoch (32 bits), stream and block number (16 bits each) fill the counter, so no two draws ever share one.
+    The words depend only on (seed, epoch, sample index, stream). The seed (64 bits) is the key; sample index (64 bits),
+    epoch (32 bits), stream and block number (16 bits each) fill the counter, so no two draws share a counter.
     Raises ValueError for a seed, epoch or count out of these ranges.
     """
     if not 0 <= seed < 1 << 64:

@@ -1,10 +1,10 @@
-"""Crops of an image that is scaled with its aspect and may be padded: which window lies in which place of the output.
+"""Crops of an image that is scaled with its aspect and may be padded: windows and their places in the output.
 
 The scaled image is never made: the crop's edges in it are mapped to the source and rounded to its pixels, so that one
-resize does both. Without scaling this is exact. Otherwise an edge moves by at most half a source pixel; and no pixel
-outside the window is blended in, as happens at the edges where an image is resized first and cropped then.
-Against Pillow's resize and crop (centre 224 of 256) this moves levels by 0.06 on average on smooth scenes, and by 1.2
-on noise; nearly all of it is the rounding.
+resize does both. Without scaling this is exact. Otherwise an edge moves by at most half a source pixel; and pixels
+outside the window are not blended in, unlike at the edges of an image that is resized first and then cropped.
+Compared with Pillow's resize and crop (centre 224 of 256), levels differ by 0.06 on average on smooth scenes, and by
+1.2 on noise, almost entirely because of the rounding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 def place_crops(
     pipeline: ImagePipeline, widths: Ints, heights: Ints, draws: Floats, view: int = 0
 ) -> tuple[Ints, npt.NDArray[np.int32]]:
-    """Return windows and places as a BatchPlan has them; draws: for scale, x and y, float64 [batch, 3] in [0, 1)."""
+    """Return windows and places for a BatchPlan; draws: for scale, x and y, float64 [batch, 3] in [0, 1)."""
     sides: Ints = np.stack((widths, heights), 1)
     size: Ints = np.array(pipeline.size[::-1], np.int64)
     scaled = _scale_sides(pipeline, sides, size, draws[:, :1])
@@ -54,21 +54,21 @@ def _find_corners(pipeline: ImagePipeline, scaled: Ints, size: Ints, draws: Floa
     """Return the upper left corner of each crop in the scaled image, int64 [batch, 2]; draws: float64 [batch, 2]."""
     if pipeline.crop == "random":
         padded = scaled + 2 * pipeline.padding
-        # pad_if_needed adds to both sides what one of them lacks
+        # pad_if_needed adds the whole missing length at both ends
         before: Ints = pipeline.padding + np.maximum(size - padded, 0)
         return np.floor(draws * (scaled + 2 * before - size + 1)).astype(np.int64) - before
     room: Ints = scaled - size
     if pipeline.crop not in ("scale_jitter", "letterbox"):
         return choose_corner(pipeline, room, np.rint(room / 2).astype(np.int64), view)
-    inside = np.floor(draws * (room + 1)).astype(np.int64)  # of "letterbox" 0, since no side is longer than its own
+    inside = np.floor(draws * (room + 1)).astype(np.int64)  # 0 for "letterbox", which never enlarges beyond `size`
     return np.where(room < 0, room * 0 if pipeline.align == "top_left" else -(-room // 2), inside)
 
 
 def choose_corner(pipeline: ImagePipeline, room: Ints, centre: Ints, view: int) -> Ints:
-    """Return where the crop of a view lies: of "five" and "ten" the first four are the corners, others the centre.
+    """Return the position of a view's crop: for "five" and "ten" the first four views are corners, others the centre.
 
-    room: how far a crop can move, int64 [batch, 2], or below 0 what the image lacks; centre: where the middle one lies.
-    TenCrop takes the second five from the mirrored image.
+    room: how far a crop can move, int64 [batch, 2], or the missing length as a negative number; centre: position of the
+    centre crop. TenCrop takes the second five from the mirrored image.
     """
     number = view % 5
     if pipeline.num_views == 1 or number == 4:
@@ -82,5 +82,5 @@ def choose_corner(pipeline: ImagePipeline, room: Ints, centre: Ints, view: int) 
 
 
 def is_mirrored_view(pipeline: ImagePipeline, view: int) -> bool:
-    """Return whether the crop of a view is one of the second five of "ten"."""
+    """Return whether a view's crop is among the second five of "ten"."""
     return pipeline.crop == "ten" and view % 10 >= 5

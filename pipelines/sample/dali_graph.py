@@ -1,10 +1,10 @@
-"""The sample stage as a DALI graph that our plan drives: decode a window, resize it antialiased, flip it.
+"""The sample stage as a DALI graph that follows our plan: decode a window, resize it antialiased, flip it.
 
-Parity with the other decoders: EXIF is ignored (images to be turned are decoded elsewhere), chroma is upsampled as
-libjpeg does ("fancy"), the DCT is the accurate one, and the resize is antialiased and linear, of windows on whole
-pixels. On a CPU the decoded pixels are bit-exact, except for windows of one column (which are decoded elsewhere too).
-The resize differs from torch's by one level in rounding, and at the border of the crop: it repeats the outermost pixels
-where torch leaves them out, which changes one in several thousand values by a few levels.
+Parity with the other decoders: EXIF is ignored (images that EXIF turns are decoded elsewhere), chroma upsampling is
+libjpeg's ("fancy"), the DCT is the accurate one, and the resize of integer windows is antialiased and linear. On a CPU
+the decoded pixels are bit-exact, except for windows of one column (which are decoded elsewhere too). The resize differs
+from torch's by one level in rounding, and at the border of the crop: DALI repeats the outermost pixels, torch omits
+them, which changes one in several thousand values by a few levels.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Pixels, Window
 from penstock.pipelines.jpeg.header import JpegHeader
 
-_OLDEST = (2, 2)  # older versions of image_slice have no option about EXIF
-_MESSAGE_CHARACTERS = 160  # of DALI's own message, in an error line
+_OLDEST = (2, 2)  # image_slice of older versions has no option for EXIF
+_MESSAGE_CHARACTERS = 160  # of DALI's message in an error line
 _NO_DRIVER = "cuda|driver|libnvcuvid|nvml|device"
 _APP0, _APP14 = 0xE0, 0xEE
 
 
 class CropTask(NamedTuple):
-    """Hold what DALI needs to make one row of a batch.
+    """Input of DALI for one row of a batch.
 
     Attributes:
-        data: a JPEG that holds the window, bytes or uint8 [bytes]; or the window's pixels, contiguous uint8 [height,
+        data: a JPEG that contains the window, bytes or uint8 [bytes]; or the window's pixels, contiguous uint8 [height,
             width, 3].
-        window: the crop in `data` (of pixels: all of it).
+        window: the crop in `data`; for pixels, all of it.
         flip: whether to mirror the crop left to right.
-        size: height and width of the resulting image, in pixels, the same in a batch; None for those of the graph.
+        size: height and width of the resulting image, in pixels, the same in a batch; None for the graph's size.
     """
 
     data: bytes | Pixels
@@ -56,14 +56,14 @@ class GraphSettings:
     """Configure a graph; the fields after `whole` are options of the GPU decoder.
 
     Attributes:
-        size: (height, width) of the resulting images, in pixels, unless their tasks say another one.
+        size: (height, width) of the resulting images, in pixels, unless their tasks specify another size.
         batch_size: largest number of rows in a batch.
         threads: CPU threads of the graph.
         depth: number of batches in flight.
         device_id: number of the GPU; None for the CPU.
         whole: decode whole images and crop the windows afterwards, instead of decoding only the windows.
-        hw_decoder_load: share of the images that the hardware decoder takes.
-        preallocate: (width, height) of the largest image, in pixels; 0 for unknown.
+        hw_decoder_load: share of the images that the hardware decoder gets.
+        preallocate: (width, height) of the largest image, in pixels; 0 if unknown.
         device_memory_padding: bytes of device memory for each thread; None for DALI's default.
         host_memory_padding: bytes of page-locked memory for each thread; None for DALI's default.
     """
@@ -80,7 +80,7 @@ class GraphSettings:
     host_memory_padding: int | None = None
 
     def decoder_options(self) -> dict[str, Any]:
-        """Return the options of the GPU decoder that do not change what it decodes."""
+        """Return the options of the GPU decoder that do not affect its pixels."""
         if self.device_id is None:
             return {}
         width, height = self.preallocate
@@ -95,12 +95,12 @@ class GraphSettings:
 
 
 def import_dali() -> ModuleType:
-    """Import nvidia.dali; raises LoaderError E-DEPENDENCY, with what to install here, if it is missing or too old."""
+    """Import nvidia.dali. Raises LoaderError E-DEPENDENCY, with an install command, if it is missing or too old."""
     try:
         import nvidia.dali
         import nvidia.dali.fn
         import nvidia.dali.types
-    except Exception as error:  # an OSError where one of its libraries is missing
+    except Exception as error:  # an OSError if one of its libraries is missing
         why = f"nvidia.dali cannot be imported ({type(error).__name__}: {error})"
         raise LoaderError("E-DEPENDENCY", why, fix=install_hint()) from None
     dali: ModuleType = nvidia.dali
@@ -111,7 +111,7 @@ def import_dali() -> ModuleType:
 
 
 def install_hint() -> str:
-    """Return how to install the DALI package that matches torch's CUDA version; a torch without CUDA can use either."""
+    """Return the install command of the DALI package that matches torch's CUDA; a torch without CUDA can use either."""
     cuda = (torch.version.cuda or "13").split(".")[0]
     extra = "dali-cuda130" if int(cuda) >= 13 else "dali-cuda120"
     wheel = f"pip install 'nvidia-{extra}>=2.2'"
@@ -121,9 +121,9 @@ def install_hint() -> str:
 
 
 def dali_can_decode(header: JpegHeader, data: bytes) -> bool:
-    """Return whether DALI decodes a JPEG as the other decoders do, on every device: an ordinary one, grey or YCbCr.
+    """Return whether DALI decodes a JPEG like the other decoders on every device: an ordinary one, grey or YCbCr.
 
-    Three components without a JFIF marker are YCbCr if their numbers are 1, 2, 3 or Adobe's marker says so. libjpeg
+    Three components without a JFIF marker are YCbCr if their numbers are 1, 2, 3 or Adobe's marker declares it. libjpeg
     uses these to detect RGB; a GPU decoder does not.
     """
     if not header.ordinary:
@@ -138,7 +138,7 @@ def dali_can_decode(header: JpegHeader, data: bytes) -> bool:
 
 
 def _segment_starts(data: bytes, header: JpegHeader, marker: int, name: bytes, length: int) -> list[int]:
-    """Return where segments called `name` of at least `length` bytes begin; libjpeg ignores shorter ones."""
+    """Return where segments named `name` of at least `length` bytes begin; libjpeg ignores shorter ones."""
     return [
         start
         for found, start, end in header.segments
@@ -149,11 +149,11 @@ def _segment_starts(data: bytes, header: JpegHeader, marker: int, name: bytes, l
 class DaliGraph:
     """Run a DALI graph over batches of JPEGs (`coded`) or of pixels; results keep the order of the batches fed.
 
-    An instance belongs to one thread; len() is the number of batches in flight. Raises LoaderError E-DEPENDENCY or
-    E-MEM if DALI cannot run with these settings.
+    An instance belongs to one thread; len() is the number of batches in flight. The constructor raises LoaderError
+    E-DEPENDENCY or E-MEM if DALI cannot run with these settings.
 
     Attributes:
-        coded: whether tasks hold JPEGs instead of pixels.
+        coded: whether tasks contain JPEGs instead of pixels.
     """
 
     def __init__(self, settings: GraphSettings, *, coded: bool) -> None:
@@ -162,7 +162,7 @@ class DaliGraph:
         dali = import_dali()
         try:
             self._pipe: Any = self._built(dali)
-            # At the first call DALI starts `depth` batches, at each later call one: the first ones are warm-up.
+            # DALI starts `depth` batches at the first call and one at each later call: the first ones are warm-up.
             for _ in range(settings.depth):
                 self._feed([self._blank()])
             self._pipe.schedule_run()
@@ -184,7 +184,7 @@ class DaliGraph:
             num_threads=settings.threads,
             device_id=settings.device_id,
             prefetch_queue_depth=settings.depth,
-            exec_dynamic=True,  # outputs belong to the caller: none is overwritten while it is in use
+            exec_dynamic=True,  # outputs belong to the caller: DALI does not overwrite them while they are in use
             seed=0,
         )
         with pipe:
@@ -261,15 +261,15 @@ class DaliGraph:
         cannot be used after that.
         """
         try:
-            (images,) = self._pipe.outputs()  # complete: DALI waits for the device unless it is given a stream
+            (images,) = self._pipe.outputs()  # complete: without a stream argument DALI waits for the device
         except RuntimeError as error:
             raise _refused(error) from error
         self._fed.popleft()
         whole = images.as_tensor()
         if self._settings.device_id is None:
             return torch.utils.dlpack.from_dlpack(whole)
-        # -1: do not wait. torch would pass this thread's current stream, the consumer's own, and DALI would make it
-        # wait for the stream on which the next batch is being decoded.
+        # -1: do not wait. torch would pass this thread's current stream, which is the consumer's, and DALI would make
+        # it wait for the stream that decodes the next batch.
         return torch.utils.dlpack.from_dlpack(whole.__dlpack__(stream=-1))
 
     def close(self) -> None:
@@ -279,14 +279,14 @@ class DaliGraph:
 
 
 def dali_message(error: Exception) -> str:
-    """Return the message of DALI's error without the lines about its place in the graph."""
+    """Return the message of DALI's error without the lines about the operator's place in the graph."""
     text = " ".join(str(error).split())
     found = re.search(r"encountered: (.+?)(?: C\+\+ context| Stacktrace| Current pipeline|$)", text)
     return (found[1] if found else text).rstrip(" :")[:_MESSAGE_CHARACTERS]
 
 
 def _refused(error: Exception) -> LoaderError:
-    """Translate a failure during a run: the data is the cause unless DALI's message is about the machine."""
+    """Translate a failure during a run: the data caused it unless DALI's message is about the machine."""
     words = dali_message(error)
     if re.search("bad_alloc|out of memory|allocat", words, re.IGNORECASE):
         return LoaderError("E-MEM", f"DALI: {words}")

@@ -1,4 +1,4 @@
-"""Makes the images of DALI's tasks with our own decoder, and measures how much DALI's differ from them."""
+"""Makes the images of DALI's tasks with our own decoder, and measures how much DALI's images differ."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from penstock.pipelines.spec import ImagePipeline
 
 
 class Distance(NamedTuple):
-    """Hold how much two images differ or may differ, in uint8 levels.
+    """Difference of two images, or a limit for it, in uint8 levels.
 
     Attributes:
         mean: mean of the absolute differences.
-        p99_9: their 99.9th percentile.
-        edge: how much more the mean is in one of the outermost rows and columns.
+        p99_9: 99.9th percentile of the absolute differences.
+        edge: how much larger the mean is in an outermost row or column.
     """
 
     mean: float
@@ -39,21 +39,21 @@ class Distance(NamedTuple):
         )
 
 
-# Limits for one image. On a CPU the most of 1,200 crops of 200 photos, resized to 16 to 448 pixels, were 0.014, 1 and
-# 0.06. With wrong edges (see loaders/dali/dali_versions.py) 4 % of 250 had an edge above 0.5. On a GPU nothing was
-# measured: its IDCT, upsampling and resize are its own. Another image, crop or colour order differs by more.
+# Limits for one image. On a CPU the largest values of 1,200 crops of 200 photos, resized to 16 to 448 pixels, were
+# 0.014, 1 and 0.06. With wrong edges (see loaders/dali/dali_versions.py) 4 % of 250 had an edge above 0.5. Not measured
+# on a GPU, which has its own IDCT, upsampling and resize. A wrong image, crop or colour order differs by more.
 ON_CPU, ON_GPU = Distance(0.25, 2.0, 0.5), Distance(4.0, 32.0, 1.0)
 
 
 class DaliReference:
-    """Make images of tasks; an instance belongs to one thread."""
+    """Makes the images of tasks; an instance belongs to one thread."""
 
     def __init__(self, pipeline: ImagePipeline, decoder: str = "auto") -> None:
         self._decoder = ImageDecoder(pipeline, decoder, judge=True)
         self._resize, self._size = RESIZERS[pipeline.resample], pipeline.size
 
     def image(self, task: CropTask) -> Pixels | None:
-        """Return the image as our pipeline makes it, uint8 [height, width, 3].
+        """Return our pipeline's image, uint8 [height, width, 3].
 
         None if libjpeg repaired it, since decoders repair differently. Raises LoaderError if our decoder rejects the
         data.
@@ -66,7 +66,7 @@ class DaliReference:
         return made[0].numpy()
 
     def expected(self, task: CropTask) -> Pixels | None:
-        """Return the image as DALI has to make it: as `image`, but resized by DALI's rule for the borders."""
+        """Return the image that DALI should make: like `image`, but resized with DALI's rule for the borders."""
         pixels = self._window(task)
         if pixels is None:
             return None
@@ -84,8 +84,8 @@ class DaliReference:
 def resize_as_dali(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     """Return `pixels`, uint8 [h, w, 3], resized antialiased and linearly to (height, width).
 
-    At the borders the outermost pixels are repeated. torch leaves out what lies beyond: up to 20 levels further in an
-    outermost row, which would hide a decoder's wrong ones.
+    At the borders the outermost pixels are repeated. torch omits pixels beyond the border, which changes an outermost
+    row by up to 20 levels and would hide errors of a decoder.
     """
     levels = pixels.astype(np.float32)
     for length in size:  # rows, then columns: each leaves the other axis first
@@ -94,7 +94,7 @@ def resize_as_dali(pixels: Pixels, size: tuple[int, int]) -> Pixels:
 
 
 def _resize_rows(levels: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.float32]:
-    """Return float32 [size, ...] made of [rows, ...]; without BLAS, whose threads would compete with the loader's."""
+    """Resize [rows, ...] to float32 [size, ...], without BLAS: its threads would compete with the loader's."""
     scale = len(levels) / size
     radius = max(scale, 1.0)
     centres = (np.arange(size) + 0.5) * scale - 0.5
@@ -108,7 +108,7 @@ def _resize_rows(levels: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.f
 
 
 def distance(first: Pixels, second: Pixels) -> Distance:
-    """Return how much two images of the same shape differ."""
+    """Return the difference of two images of the same shape."""
     levels = np.abs(first.astype(np.int16) - second)
     mean = float(levels.mean())
     edge = max(float(line.mean()) for line in (levels[0], levels[-1], levels[:, 0], levels[:, -1]))

@@ -1,12 +1,12 @@
-"""Decoding an image file, with one contract for all decoders: they return the same pixels and reject the same files.
+"""Decodes image files, with one contract for all decoders: they return the same pixels and reject the same files.
 
 - The result is always RGB, uint8, height x width x 3. Grey is repeated, palettes are resolved, alpha is dropped, CMYK
   and YCCK (inverted by Adobe or not) are converted as Pillow does, an animation gives its first frame. 16-bit samples
   are scaled (>> 8) with a warning; a pipeline with depth=16 gets them as uint16.
 - The first bytes determine the format (JPEG, PNG, WebP, BMP, GIF, TIFF), not the file's name.
 - EXIF orientation is ignored or applied, depending on the pipeline.
-- A size above `max_pixels` is rejected before memory is allocated. Files crafted to keep a decoder busy are rejected
-  too: hundreds of scans, megabytes of junk. A truncated file is rejected wherever it was cut.
+- A size above `max_pixels` is rejected before memory is allocated. Files crafted to keep a decoder busy (hundreds of
+  scans, megabytes of junk) are rejected too. A truncated file is rejected wherever it was cut.
 - The chosen decoder decodes ordinary JPEGs (8 bits, Huffman, grey or YCbCr/RGB with a usual chroma sampling) with the
   accurate DCT and fancy upsampling, so all decoders are bit-exact. Pillow decodes everything else, so the choice of a
   decoder never changes which images are accepted.
@@ -59,22 +59,22 @@ class JpegDecoder(Protocol):
         ...
 
 
-# Fastest first: "auto" takes the first that works. simplejpeg comes first: its wheel has the newest libjpeg-turbo.
+# Fastest first: "auto" uses the first that works. simplejpeg comes first: its wheel has the newest libjpeg-turbo.
 _DECODERS: dict[str, tuple[str, str]] = {
     "simplejpeg": ("penstock.pipelines.sample.decode_simplejpeg", "SimplejpegDecoder"),
     "turbojpeg": ("penstock.pipelines.sample.decode_turbojpeg", "TurbojpegDecoder"),
     "pillow": ("penstock.pipelines.sample.decode_pillow", "PillowJpegDecoder"),
 }
-# The native library decodes ordinary JPEGs, a batch at a time; the decoder chosen here decodes the remaining images.
+# The native library decodes batches of ordinary JPEGs; the decoder chosen here decodes the remaining images.
 NATIVE = "native"
 JPEG_DECODERS = tuple(_DECODERS)
 DECODER_NAMES = ("auto", NATIVE, *JPEG_DECODERS)
 
 
 def choose_jpeg_decoder(name: str) -> tuple[JpegDecoder, str]:
-    """Return the decoder called `name`, or for "auto" the fastest that works here, and the reason for the choice.
+    """Return the decoder `name`, or for "auto" the fastest that works here, and the reason for the choice.
 
-    Raises ValueError for an unknown name, LoaderError E-DEPENDENCY (with what to install) if it cannot be used here.
+    Raises ValueError for an unknown name, LoaderError E-DEPENDENCY with an install command if it cannot be used here.
     """
     checked_choice("decoder", name, DECODER_NAMES)
     if name == NATIVE:
@@ -97,15 +97,15 @@ def choose_jpeg_decoder(name: str) -> tuple[JpegDecoder, str]:
 
 
 class ImageInfo(NamedTuple):
-    """Hold the properties of an image that are known before it is decoded.
+    """Properties of an image that are known before decoding.
 
     Attributes:
-        width: width of the upright image (of the stored one, if EXIF is ignored), in pixels, above 0.
+        width: width of the upright image (of the stored image if EXIF is ignored), in pixels, above 0.
         height: height of the upright image, in pixels, above 0.
-        format: name of the format, one of Pillow's; "" for pixels.
+        format: Pillow's name of the format; "" for pixels.
         orientation: EXIF orientation that decoding will undo, 1 to 8; 1 if EXIF is ignored.
         header: parsed header of a JPEG; None for other formats.
-        exif: EXIF orientation of the file, 1 to 8; 0 if it is ignored and was not looked for.
+        exif: EXIF orientation of the file, 1 to 8; 0 if it is ignored and was not read.
     """
 
     width: int
@@ -120,7 +120,7 @@ class ImageDecoder:
     """Decode any supported image with the settings of one pipeline; an instance belongs to one thread.
 
     Args:
-        judge: detect repairs by libjpeg; if the decoder does not report them, this takes two thirds of a decode more.
+        judge: detect repairs by libjpeg; if the decoder does not report them, this takes two thirds of a decode extra.
 
     Attributes:
         name: name of the decoder for ordinary JPEGs.
@@ -145,7 +145,7 @@ class ImageDecoder:
     def probe(self, data: bytes, exif: int = 0) -> ImageInfo:
         """Read format, size and orientation; raises LoaderError for everything that can be rejected before decoding.
 
-        exif: the orientation, 1 to 8, where it is known; 0 to read it from the file.
+        exif: the orientation, 1 to 8, if known; 0 to read it from the file.
         """
         header = jpeg.parse_header(data) if data.startswith(jpeg.SOI) else None
         if header is not None:
@@ -178,18 +178,18 @@ class ImageDecoder:
         return ImageInfo(width, height, kind, orientation, header, exif)
 
     def read_exif(self, data: bytes, info: ImageInfo) -> int:
-        """Return the EXIF orientation of a file that was probed, 1 to 8, also where it is ignored."""
+        """Return the EXIF orientation of a probed file, 1 to 8, even if the pipeline ignores it."""
         return info.exif or self._read_orientation(data, info.format, info.header)
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
-        """Return whether pixels of this type can be made samples of the pipeline without a loss."""
+        """Return whether pixels of this type can become samples of the pipeline without loss."""
         return dtype in (np.uint8, self._dtype)
 
     def window(self, data: bytes, info: ImageInfo, window: Window, *, sound: bool = False) -> Levels:
         """Decode `window` (x, y, width, height in the upright image): uint8 [height, width, 3].
 
         With depth=16 an image of 16 bits becomes uint16. The result is a view that stays valid until the next call.
-        Rows below the window are not decoded if the file allows that. Pass `sound` if the method `sound` has found
+        Rows below the window are not decoded if the file allows it. Pass `sound` if the method `sound` has found
         nothing to repair. Raises LoaderError E-CORRUPT, E-TRUNC or E-UNSUPPORTED.
         """
         x, y, w, h = stored_window(window, info.width, info.height, info.orientation)
@@ -242,11 +242,11 @@ class ImageDecoder:
         return message if warning is None else warning
 
     def reports_repairs(self, info: ImageInfo) -> bool:
-        """Return whether decoding the image reports repairs; if not, each window of it must be judged separately."""
+        """Return whether decoding the image reports repairs; if not, each of its windows must be judged separately."""
         return not self._judge or info.header is None or (self._reports_warnings and info.header.ordinary)
 
     def sound(self, data: bytes, info: ImageInfo) -> bool:
-        """Return whether libjpeg repairs nothing in the whole image, or rejects it; True if nothing is judged."""
+        """Return whether libjpeg repairs nothing in the whole image, or rejects it; True without `judge`."""
         if not self._judge or info.header is None:
             return True
         header = info.header
@@ -264,13 +264,13 @@ class ImageDecoder:
             raise LoaderError("E-BOMB", cause)
 
     def full(self, data: bytes, info: ImageInfo | None = None) -> Levels:
-        """Decode the whole image, [height, width, 3], valid until the next call; raises as probe and window."""
+        """Decode the whole image, [height, width, 3], valid until the next call; errors as in probe and window."""
         info = info or self.probe(data)
         return self.window(data, info, (0, 0, info.width, info.height))
 
     @staticmethod
     def _missing_end_error(data: bytes, header: jpeg.JpegHeader) -> LoaderError:
-        # If the file decodes without a warning once the marker is put back, nothing else is missing.
+        # If the file decodes without a warning after the marker is added, nothing else is missing.
         decoder = importlib.import_module("penstock.pipelines.sample.decode_simplejpeg")
         if header.ordinary and decoder.find_first_message(data + jpeg.EOI) == "":
             return LoaderError("E-EOI", "all rows are there but the end-of-image marker is missing")
@@ -290,10 +290,10 @@ class ImageDecoder:
 
 
 def _find_first_message(data: bytes, header: jpeg.JpegHeader, rows: int) -> str | None:
-    """Return libjpeg's first warning or error while it decodes the rows above `rows`; "" if there is none.
+    """Return libjpeg's first warning or error when decoding the rows above `rows`; "" if there is none.
 
-    None if simplejpeg is missing. Takes about two thirds of the time of decoding. Warnings about metadata are left out.
-    Sampling factors that TurboJPEG does not know are an error.
+    Returns None if simplejpeg is missing. Takes about two thirds of the time of decoding. Warnings about metadata are
+    omitted. Sampling factors that TurboJPEG does not know are an error.
     """
     try:
         decoder = importlib.import_module("penstock.pipelines.sample.decode_simplejpeg")

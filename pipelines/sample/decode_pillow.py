@@ -1,4 +1,4 @@
-"""Decoding with Pillow or Pillow-SIMD: all unusual images, and ordinary JPEGs if this decoder is chosen."""
+"""Decodes with Pillow or Pillow-SIMD: all unusual images, and ordinary JPEGs if this decoder is chosen."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ except ImportError as error:
 
 IS_SIMD = ".post" in PIL.__version__  # Pillow-SIMD numbers its releases as post releases of the Pillow it follows
 _ORIENTATION_TAG = 0x0112
-_BAND_PIXELS = 4_000_000  # pixels of a large image that are converted at a time
+_BAND_PIXELS = 4_000_000  # pixels of a large image that are converted per step
 _OTHER_ORDER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
-_WARNING_MODULES = rf"PIL\.|{re.escape(__name__)}$"  # that Pillow's warnings name
+_WARNING_MODULES = rf"PIL\.|{re.escape(__name__)}$"  # modules of Pillow's warnings
 _lock = threading.RLock()  # warning filters and Pillow's settings belong to the whole process
 
 
 @contextlib.contextmanager
 def _own_settings() -> Iterator[None]:
-    """Switch off Pillow's own size limit (ours was checked before) and its warnings about metadata, which is not used.
+    """Switch off Pillow's size limit (ours was checked before) and its warnings about metadata, which is not used.
 
     LOAD_TRUNCATED_IMAGES is switched off too, because the user's program may have set it.
     """
     with _lock, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=_WARNING_MODULES)  # others' belong to threads of the program
+        warnings.filterwarnings("ignore", module=_WARNING_MODULES)  # other warnings may come from the program's threads
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         lenient, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
         try:
@@ -53,7 +53,7 @@ def _own_settings() -> Iterator[None]:
 
 
 def _failure(error: BaseException) -> LoaderError:
-    # Pillow's message about an unknown file names a memory address, which differs from run to run.
+    # Pillow's message about an unknown file contains a memory address, which differs between runs.
     text = "not recognised" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
     if "truncated" in text.lower():
         return LoaderError("E-TRUNC", f"Pillow: {text}")
@@ -68,7 +68,7 @@ _DAMAGE = (OSError, SyntaxError, ValueError, IndexError, KeyError, TypeError, EO
 
 
 def _convert_to_rgb(image: Image.Image) -> Pixels:
-    """Convert an image; a large one in bands, otherwise it would be in memory four times (100 megapixels: 1.3 GB)."""
+    """Convert an image; a large image in bands, otherwise it would be in memory four times (100 megapixels: 1.3 GB)."""
     width, height = image.size
     rows = max(1, _BAND_PIXELS // width)
     if rows >= height:
@@ -89,7 +89,7 @@ def _convert_band(image: Image.Image) -> Pixels:
 
 
 class PillowJpegDecoder:
-    """Decode ordinary JPEGs with Pillow, without letting it parse metadata (implements JpegDecoder)."""
+    """Decode ordinary JPEGs with Pillow, without parsing metadata (implements JpegDecoder)."""
 
     name = "pillow"
     warning = None
@@ -142,13 +142,13 @@ def decode_any_image(data: bytes, kind: str, size: tuple[int, int], *, deep: boo
 def _decode_deep(image: ImageFile.ImageFile, data: bytes, kind: str) -> Levels:
     """Decode an open image with 16 bits to uint16 [height, width, 3].
 
-    Pillow has no mode for colour of 16 bits: it keeps the upper bytes of levels. So the lower ones are decoded as the
-    upper ones of the other byte order.
+    Pillow does not have a mode for 16-bit colour: it keeps the upper bytes of levels. So the lower bytes are decoded as
+    the upper bytes of the opposite byte order.
     """
     layout = _layout_of(image)
     if image.mode.startswith("I"):
         grey = np.asarray(image).astype(np.uint16)
-    elif layout == "LA;16B":  # two levels of 16 bits are four of 8
+    elif layout == "LA;16B":  # two levels of 16 bits are read as four of 8
         high, low = np.moveaxis(_read_as(image, "RGBA"), 2, 0)[:2].astype(np.uint16)
         grey = high << 8 | low
     elif layout[:-1] in ("RGB;16", "RGBA;16", "RGBX;16"):
@@ -166,7 +166,7 @@ def _layout_of(image: ImageFile.ImageFile) -> str:
 
 
 def _read_as(image: ImageFile.ImageFile, layout: str) -> Pixels:
-    """Decode an image whose samples are taken to lie as Pillow's raw mode `layout` says."""
+    """Decode an image with its samples interpreted in Pillow's raw mode `layout`."""
     tiles: list[Any] = image.tile
     image.tile = [
         tile._replace(args=layout if isinstance(tile.args, str) else (layout, *tile.args[1:])) for tile in tiles

@@ -1,4 +1,4 @@
-"""Decoding ordinary JPEGs with simplejpeg, whose wheel bundles libjpeg-turbo."""
+"""Decodes ordinary JPEGs with simplejpeg; its wheel bundles libjpeg-turbo."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from penstock.pipelines.sample.pixel_buffer import PixelMemory
 
 try:
     import simplejpeg
-except ImportError as error:  # a declared dependency: missing only in hand-made environments
+except ImportError as error:  # a declared dependency: missing only in incomplete installations
     raise LoaderError(
         "E-DEPENDENCY", f"simplejpeg cannot be imported ({error})", fix="pip install simplejpeg"
     ) from None
 
 
 class SimplejpegDecoder:
-    """Decode with the accurate DCT and fancy upsampling into memory that is reused (implements JpegDecoder)."""
+    """Decode with the accurate DCT and fancy upsampling into reused memory (implements JpegDecoder)."""
 
     name = "simplejpeg"
 
@@ -49,8 +49,8 @@ class SimplejpegDecoder:
 
 
 def find_first_message(data: bytes) -> str:
-    """Return libjpeg's first warning or error while it decodes a JPEG; "" if it has none."""
-    try:  # at an eighth of the size, in grey: all coded data is read, but few pixels are computed
+    """Return libjpeg's first warning or error when decoding a JPEG; "" if there is none."""
+    try:  # at an eighth of the size, in grey: reads all coded data, but computes few pixels
         simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=8, strict=True)
     except ValueError as error:
         return str(error)

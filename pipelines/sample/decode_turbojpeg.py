@@ -1,4 +1,4 @@
-"""Decoding ordinary JPEGs with PyTurboJPEG: 1.x with the system's libjpeg-turbo 2, 2.x with libjpeg-turbo 3."""
+"""Decodes ordinary JPEGs with PyTurboJPEG: 1.x with the system's libjpeg-turbo 2, 2.x with libjpeg-turbo 3."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _QuietTurboJPEG(turbojpeg.TurboJPEG):  # type: ignore[misc]
 
 
 class TurbojpegDecoder:
-    """Decode with the accurate DCT and fancy upsampling into memory that is reused (implements JpegDecoder)."""
+    """Decode with the accurate DCT and fancy upsampling into reused memory (implements JpegDecoder)."""
 
     name = "turbojpeg"
 

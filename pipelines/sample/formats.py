@@ -1,6 +1,6 @@
-"""Recognising PNG, GIF, BMP, WebP and TIFF files by their first bytes, reading their size and detecting truncation.
+"""Recognises PNG, GIF, BMP, WebP and TIFF files by their first bytes, reads their size and detects truncation.
 
-This is done here and not by a decoder, because a file that is too large or has no end is rejected before decoding.
+Decoders do not do this here, because too large and truncated files must be rejected before decoding.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _MAGICS = (b"\xff\xd8", _PNG_MAGIC, b"GIF87a", b"GIF89a", b"RIFF", b"BM", *tiff.
 
 
 class FileFormat(NamedTuple):
-    """Hold what the first bytes of a file declare.
+    """Declarations in the first bytes of a file.
 
     Attributes:
-        name: name of the format, one of Pillow's.
+        name: Pillow's name of the format.
         width: declared width of the image, in pixels.
         height: declared height of the image, in pixels.
     """
@@ -51,9 +51,9 @@ def _read_png_size(data: bytes) -> tuple[int, int]:
 
 
 def _find_gif_frames(data: bytes) -> Iterator[int]:
-    """Yield the offset of each image descriptor; LoaderError E-TRUNC unless a trailer follows the last of them.
+    """Yield the offset of each image descriptor. Raises LoaderError E-TRUNC unless a trailer follows the last one.
 
-    GIF89a, appendix B. Bytes that begin no block are skipped, as Pillow does.
+    GIF89a, appendix B. Bytes that do not begin a block are skipped, as in Pillow.
     """
     left = limit = _GIF_BLOCKS + len(data) // _GIF_BLOCK_BYTES
     try:
@@ -70,7 +70,7 @@ def _find_gif_frames(data: bytes) -> Iterator[int]:
                 position += 11 + _colour_table_bytes(data[position + 9])
             else:
                 position += 2
-            while left > 0 and (length := data[position]) != 0:  # of a sub-block
+            while left > 0 and (length := data[position]) != 0:  # length of a sub-block
                 position += 1 + length
                 left -= 1
             position += 1
@@ -82,12 +82,12 @@ def _find_gif_frames(data: bytes) -> Iterator[int]:
 
 
 def _colour_table_bytes(flags: int) -> int:
-    """Return the length of the colour table that the flags announce, in bytes."""
+    """Return the length of the colour table that the flags declare, in bytes."""
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
 def _read_gif_size(data: bytes) -> tuple[int, int]:
-    """Return the size of the screen, widened to hold the first frame as Pillow does."""
+    """Return the size of the screen, enlarged to contain the first frame, as in Pillow."""
     if len(data) < 13:
         raise _cut_header("GIF")
     width, height = struct.unpack_from("<HH", data, 6)
@@ -111,11 +111,11 @@ def _read_bmp_size(data: bytes) -> tuple[int, int]:
 
 
 def _is_os2(data: bytes) -> bool:
-    return data[14:18] == struct.pack("<I", 12)  # the bytes of its header
+    return data[14:18] == struct.pack("<I", 12)  # size of its header
 
 
 def _find_bmp_end(data: bytes) -> int:
-    """Return where the last row ends, in bytes; 0 for run-length coding, whose end only a decoder can find."""
+    """Return where the last row ends, in bytes; 0 for run-length coding, where only a decoder can find the end."""
     width, height = _read_bmp_size(data)
     os2, rows = _is_os2(data), struct.unpack_from("<I", data, 10)[0]
     bits = struct.unpack_from("<H", data, 24 if os2 else 28)[0]
@@ -162,7 +162,7 @@ def read_format(data: bytes) -> FileFormat:
 
 
 def check_end(data: bytes, name: str) -> None:
-    """Raise LoaderError E-TRUNC if the end of a file is missing, as far as its format `name` allows to detect it."""
+    """Raise LoaderError E-TRUNC if the end of a file is missing, as far as the format `name` reveals it."""
     if name == "GIF":
         for _ in _find_gif_frames(data):
             pass

@@ -1,4 +1,4 @@
-"""EXIF orientation: turning stored pixels upright, and finding an upright window in the stored image."""
+"""EXIF orientation: turns stored pixels upright, and locates an upright window in the stored image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEPS: dict[int, tuple[bool, bool, bool]] = {
 
 
 def swaps_sides(orientation: int) -> bool:
-    """Return whether the upright image is as high as the stored one is wide."""
+    """Return whether the upright image has the stored image's width and height swapped."""
     return _STEPS[orientation][0]
 
 
@@ -31,7 +31,7 @@ def upright(pixels: Levels, orientation: int) -> Levels:
 
 
 def stored_window(window: Window, width: int, height: int, orientation: int) -> Window:
-    """Return a window of the upright image in coordinates of the stored one; `width` and `height` are upright sides."""
+    """Convert a window of the upright image to the stored image's coordinates; `width`, `height`: the upright sides."""
     x, y, w, h = window
     transpose, mirror_x, mirror_y = _STEPS[orientation]
     y = height - y - h if mirror_y else y

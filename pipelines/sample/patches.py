@@ -1,4 +1,4 @@
-"""Images that lie in the memory of a sequence of patches, and how they are cut into these."""
+"""Images in the memory of a sequence of patches, and cutting them into these patches."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from penstock.pipelines.image_types import Levels
 
 
 def view_image(patches: npt.NDArray[Any], width: int, height: int, channels: int) -> Levels:
-    """Return the memory of a row of patches, [length, levels], as an image of a size that has room in it."""
+    """View the memory of a row of patches, [length, levels], as an image of a size that fits in it."""
     image: Levels = patches.reshape(-1)[: height * width * channels].reshape(height, width, channels)
     return image
 
 
 def cut_rows(batch: npt.NDArray[Any], places: npt.NDArray[np.int32], patch: int) -> None:
-    """Cut the image at the beginning of each row of `batch`, [rows, length, levels], into patches, in its place.
+    """Cut the image at the beginning of each row of `batch`, [rows, length, levels], into patches, in place.
 
-    places: of the images, int32 [rows, 4] as in BatchPlan. Patches follow each other from left to right and top to
-    bottom, and the levels of each as those of an image [patch, patch, channels]. The rest of a row becomes zeros.
+    places: the images' places, int32 [rows, 4] as in BatchPlan. Patches are ordered left to right and top to bottom;
+    levels in a patch are ordered as in an image [patch, patch, channels]. The rest of a row becomes zeros.
     """
     levels = batch.shape[2]
     for row, (width, height) in zip(batch, places[:, 2:].tolist(), strict=True):

@@ -1,23 +1,23 @@
-"""Memory that a decoder writes its pixels to: reused for the next image, unless it is large."""
+"""Memory for a decoder's pixels: reused for the next image, unless it is large."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-# Eleven megapixels. More is kept only while the images stay as large: a single photo of 40 megapixels would cost each
-# worker 150 MB for as long as it lives.
+# Eleven megapixels. Larger memory is kept only while images stay as large: otherwise a single photo of 40 megapixels
+# would cost each worker 150 MB for its lifetime.
 _KEPT_BYTES = 32 << 20
 
 
 class PixelMemory:
-    """Hand out memory for one image at a time; belongs to one thread."""
+    """Provides memory for one image at a time; belongs to one thread."""
 
     def __init__(self) -> None:
         self._kept = np.empty(0, np.uint8)
 
     def take(self, num_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return at least `num_bytes` of memory (uint8), which the next call may hand out again."""
+        """Return at least `num_bytes` of memory (uint8), valid until the next call."""
         if self._kept.size > _KEPT_BYTES and self._kept.size > 2 * num_bytes:
             self._kept = np.empty(0, np.uint8)
         if self._kept.size < num_bytes:

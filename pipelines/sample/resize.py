@@ -1,4 +1,4 @@
-"""Antialiased resize of one crop to its place in the batch's memory, where it is then turned and flipped."""
+"""Antialiased resize of one crop into the batch's memory, followed by turn and flip."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Levels, Pixe
 Resize = Callable[[Pixels, torch.Tensor], None]
 
 
-# The kernel that functional.interpolate dispatches to, with an `out=` argument. It is a private name, which a future
-# torch may not have.
+# The kernel that functional.interpolate dispatches to, with an `out=` argument. The name is private: a future torch may
+# remove it.
 _ATEN_OUT: Any | None = getattr(getattr(torch.ops.aten, "_upsample_bilinear2d_aa", None), "out", None)
 
 
@@ -37,7 +37,7 @@ def resize_torch(pixels: Pixels, slot: torch.Tensor) -> None:
 
 
 def resize_pillow(pixels: Pixels, slot: torch.Tensor) -> None:
-    """Resize as resize_torch does, with Pillow's kernel, or Pillow-SIMD's where that is installed."""
+    """Resize as resize_torch does, with Pillow's kernel (Pillow-SIMD's if installed)."""
     from PIL import Image
 
     height, width = slot.shape[-2:]
@@ -52,7 +52,7 @@ RESIZERS: dict[str, Resize] = {"torch": resize_torch, "pillow": resize_pillow}
 def resize_deep(pixels: Levels, size: tuple[int, int]) -> Levels:
     """Resize uint16 [h, w, 3] to `size` (height, width) as resize_torch does, in float32, rounded half to even."""
     levels = torch.from_numpy(pixels.astype(np.float32)).permute(2, 0, 1).unsqueeze(0)
-    # Rows first where one column results: torch 2.13 computes wrong floats for that in one call.
+    # Rows first for a result of one column: torch 2.13 computes wrong floats for it in a single call.
     for step in ((size[0], pixels.shape[1]), size) if size[1] == 1 else (size,):
         levels = functional.interpolate(levels, size=step, mode="bilinear", antialias=True)
     resized: npt.NDArray[np.float32] = levels.round_().clamp_(0, 65535)[0].permute(1, 2, 0).numpy()
@@ -60,7 +60,7 @@ def resize_deep(pixels: Levels, size: tuple[int, int]) -> Levels:
 
 
 def to_depth(pixels: Levels, dtype: np.dtype[Any]) -> Levels:
-    """Return pixels, uint8 or uint16, as `dtype`, the other of the two: white stays white."""
+    """Convert pixels between uint8 and uint16 (`dtype`); white stays white."""
     if pixels.dtype == dtype:
         return pixels
     return pixels.astype(np.uint16) * np.uint16(257) if dtype == np.uint16 else (pixels >> 8).astype(np.uint8)
@@ -85,8 +85,8 @@ def write_sample(
     """Resize `pixels` into `slot`, turn the result, and mirror it left to right if `flip`.
 
     pixels: uint8 or uint16 [h, w, 3]. slot: [1, 3 or 1, height, width], channels_last, uint8 or uint16; with one
-    channel the result is grey. place: x, y, width, height of the part of the slot that the pixels are resized to, None
-    for all of it; the rest becomes `fill`, levels 0 to 255 of red, green and blue. turn: TRANSPOSED and UPSIDE_DOWN.
+    channel the result is grey. place: x, y, width, height of the target area in the slot, None for the whole slot; the
+    rest becomes `fill`, levels 0 to 255 of red, green and blue. turn: TRANSPOSED and UPSIDE_DOWN.
     """
     channels, height, width = slot.shape[1:]
     x, y, w, h = place or (0, 0, width, height)
@@ -119,7 +119,7 @@ def _turn(slot: torch.Tensor, flip: bool, turn: int) -> None:
     reversed_axes = [axis for axis, is_reversed in ((2, turn & UPSIDE_DOWN), (3, flip)) if is_reversed]
     if not (reversed_axes or turn):
         return
-    moved = slot.view(torch.int16) if slot.dtype == torch.uint16 else slot  # torch moves few types
+    moved = slot.view(torch.int16) if slot.dtype == torch.uint16 else slot  # torch can move few types
     turned = moved.transpose(2, 3) if turn & TRANSPOSED else moved
     # torch.flip has a vectorised path for channels_last; numpy takes ten times as long.
     moved.copy_(torch.flip(turned, reversed_axes) if reversed_axes else turned.clone())

@@ -1,6 +1,6 @@
-"""The first directory of a TIFF file: size, levels and orientation of its image, and where its pixels end.
+"""The first directory of a TIFF file: size, levels and orientation of its image, and the end of its pixels.
 
-TIFF 6.0, sections 2 and 8. BigTIFF is not read.
+TIFF 6.0, sections 2 and 8. BigTIFF is not supported.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from penstock.pipelines.errors import LoaderError
 
 MAGICS = (b"II*\0", b"MM\0*")
 _WIDTH, _HEIGHT, _BITS, _ORIENTATION, _SAMPLES, _SAMPLE_FORMAT = 256, 257, 258, 274, 277, 339
-_PARTS = ((273, 279), (324, 325))  # offsets and lengths of strips, of tiles
+_PARTS = ((273, 279), (324, 325))  # tags for offsets and lengths: of strips, of tiles
 _TYPES = {1: "u1", 3: "u2", 4: "u4"}  # BYTE, SHORT, LONG
 _UNSIGNED = 1
 
 
 class TiffHeader(NamedTuple):
-    """Hold what the first directory says.
+    """Contents of the first directory.
 
     Attributes:
-        width: of the stored image, in pixels.
-        height: of the stored image, in pixels.
-        bits: of each level.
+        width: width of the stored image, in pixels.
+        height: height of the stored image, in pixels.
+        bits: bits per level.
         samples: levels per pixel.
-        end: where the last strip or tile ends, in bytes; 0 where that is not said.
-        orientation_at: where the orientation is stored, in bytes; 0 for none.
+        end: end of the last strip or tile, in bytes; 0 if not given.
+        orientation_at: offset of the stored orientation, in bytes; 0 for none.
     """
 
     width: int
@@ -41,7 +41,7 @@ class TiffHeader(NamedTuple):
 
 
 def read_tiff(data: bytes) -> TiffHeader:
-    """Read the header. Raises LoaderError E-TRUNC, E-CORRUPT, or E-UNSUPPORTED for levels that are no whole numbers."""
+    """Read the header. Raises LoaderError E-TRUNC, E-CORRUPT, or E-UNSUPPORTED for levels that are not integers."""
     order = "<" if data.startswith(b"II") else ">"
     values: dict[int, npt.NDArray[np.uint64]] = {}
     places: dict[int, int] = {}
@@ -72,7 +72,7 @@ _TAGS = {_WIDTH, _HEIGHT, _BITS, _ORIENTATION, _SAMPLES, _SAMPLE_FORMAT, *(tag f
 
 
 def _read_values(data: bytes, at: int, order: str, kind: str, number: int) -> tuple[npt.NDArray[np.uint64], int]:
-    """Return the values of an entry, and where they lie; raises ValueError beyond the end of the data."""
+    """Return the values of an entry, and their offset. Raises ValueError if they lie beyond the end of the data."""
     if number == 0:
         raise LoaderError("E-CORRUPT", "the TIFF has an entry without a value")
     if number * np.dtype(order + kind).itemsize > 4:
@@ -82,12 +82,12 @@ def _read_values(data: bytes, at: int, order: str, kind: str, number: int) -> tu
 
 def _find_end(offsets: npt.NDArray[np.uint64], lengths: npt.NDArray[np.uint64]) -> int:
     if len(offsets) != len(lengths):
-        raise LoaderError("E-CORRUPT", f"the TIFF has {len(offsets)} parts, and lengths of {len(lengths)}")
+        raise LoaderError("E-CORRUPT", f"the TIFF has {len(offsets)} strips or tiles, but {len(lengths)} lengths")
     return int((offsets + lengths).max())
 
 
 def without_orientation(data: bytes) -> bytes:
-    """Return the file with its image declared upright, so that Pillow returns the pixels as they are stored."""
+    """Return the file with its image declared upright, so that Pillow returns the pixels as stored."""
     at = read_tiff(data).orientation_at
     upright = b"\1\0" if data.startswith(b"II") else b"\0\1"
     return data if at == 0 or data[at : at + 2] == upright else b"".join((data[:at], upright, data[at + 2 :]))
