@@ -9,11 +9,13 @@ import jpeg_parts as jp
 import numpy as np
 import pytest
 import simplejpeg
-from jpeg_samples import SAMPLINGS, unstoppable
-from native_windows import check_windows, file_window, info, scene
-from progressive_jpegs import GREY_SCRIPTS, SCRIPTS, Scan, crafted_scans, scripted, taken_apart, transcoded
+from jpeg_samples import PILLOW_SAMPLINGS, unstoppable
+from native_windows import check_windows, file_window, info
+from odd_images import jpeg
+from progressive_jpegs import Scan, crafted_scans, progressive, taken_apart
+from stored_jpegs import stored_jpegs
 
-KINDS = (*SAMPLINGS, "grey")
+KINDS = (*PILLOW_SAMPLINGS, "grey")
 SIZES = (
     *((n, n) for n in (1, 2, 7, 8, 9, 15, 16, 17, 31, 33)),
     *((1, 40), (40, 1), (3, 65), (65, 3), (61, 83), (130, 40), (64, 96)),
@@ -35,30 +37,22 @@ def is_taken(native: ctypes.CDLL, data: bytes) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 def test_windows_of_every_sampling_and_size(library: ctypes.CDLL, kind: str) -> None:
     for seed, (height, width) in enumerate(SIZES):
-        check_windows(library, transcoded(scene(kind, height, width), "-progressive"), 4, seed)
-        interval = f"{seed % 5 + 1}" + "B" * (seed % 2)  # in rows of MCUs, or in MCUs
-        check_windows(library, transcoded(scene(kind, height, width), "-progressive", "-restart", interval), 2, seed)
-    check_windows(library, transcoded(scene(kind, 133, 181), "-progressive"), 150, 1)
+        check_windows(library, progressive(kind, height, width), 4, seed)
+        interval = {("restart_marker_rows", "restart_marker_blocks")[seed % 2]: seed % 5 + 1}
+        check_windows(library, progressive(kind, height, width, **interval), 2, seed)
+    check_windows(library, progressive(kind, 133, 181), 150, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_quality(library: ctypes.CDLL, kind: str) -> None:
     for quality in (1, 10, 50, 95, 100):
-        check_windows(library, transcoded(scene(kind, 70, 91, quality), "-progressive"), 10, quality)
+        check_windows(library, progressive(kind, 70, 91, quality), 10, quality)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-@pytest.mark.parametrize("kind", SAMPLINGS)
-def test_scan_scripts(library: ctypes.CDLL, kind: str, name: str) -> None:
-    for height, width, quality in ((61, 83, 97), (17, 40, 60), (1, 1, 90)):
-        check_windows(library, scripted(scene(kind, height, width, quality), SCRIPTS[name]), 12, 1)
-        check_windows(library, scripted(scene(kind, height, width, quality), SCRIPTS[name], "-restart", "3B"), 6, 2)
-
-
-@pytest.mark.parametrize("name", GREY_SCRIPTS)
-def test_scan_scripts_of_grey(library: ctypes.CDLL, name: str) -> None:
-    data = scripted(scene("grey", 61, 83, 97), GREY_SCRIPTS[name])
-    if name == "33 scans":  # of an image of max_pixels Python accepts 32
+@pytest.mark.parametrize("name", [name for name in stored_jpegs() if not name.startswith(("baseline", "arithmetic"))])
+def test_other_scripts_and_samplings(library: ctypes.CDLL, name: str) -> None:
+    data = stored_jpegs()[name]
+    if name.startswith("33 scans"):  # of an image of max_pixels Python accepts 32
         assert not is_taken(library, data)
         return
     check_windows(library, data, 20, 1)
@@ -70,18 +64,18 @@ def test_samples_of_every_kind(library: ctypes.CDLL, name: str) -> None:
 
 
 def test_noise_fills_the_buffer_of_bits(library: ctypes.CDLL) -> None:
-    noise = np.random.default_rng(4).integers(0, 256, (150, 200, 3), np.uint8)
+    noise = np.random.default_rng(4).integers(0, 256, (110, 150, 3), np.uint8)
     for kind in ("444", "420"):
-        check_windows(library, transcoded(simplejpeg.encode_jpeg(noise, 100, "RGB", kind), "-progressive"), 6, 1)
+        data = jpeg(noise, quality=100, subsampling=PILLOW_SAMPLINGS[kind], progressive=True)
+        check_windows(library, data, 6, 1)
 
 
 # ---- the order of scans
 
-DATA = transcoded(scene("420", 61, 83), "-progressive")
+DATA = progressive("420", 61, 83)
 PARTS = taken_apart(DATA)
-ALL = tuple(
-    range(10)
-)  # jpegtran: DC; Y 1-5, Cr, Cb, Y 6-63 all but two bits; Y to one bit; DC, Cr, Cb and Y to the last
+# libjpeg's scans: DC; Y 1-5, Cr, Cb, Y 6-63 all but two bits; Y to one bit; DC, Cr, Cb and Y to the last
+ALL = tuple(range(10))
 
 
 def test_scans_taken_apart_are_the_file() -> None:
@@ -112,7 +106,7 @@ def test_missing_repeated_and_early_scans_are_left_to_python(native: ctypes.CDLL
 
 def test_a_band_is_of_one_component(native: ctypes.CDLL) -> None:
     """Cb and Cr in one scan, with the data of one of them: then all of both would seem to be known."""
-    parts = taken_apart(scripted(scene("420", 61, 83), SCRIPTS["bands alone"]))
+    parts = taken_apart(stored_jpegs()["bands alone/420_61x83.jpg"])
     scan = parts.scans[1]
     at = scan.index(b"\xff\xda")
     assert scan[at + 4 : at + 6] == b"\1\3"
@@ -139,7 +133,7 @@ def test_markers_between_scans(native: ctypes.CDLL) -> None:
 
 
 def test_restart_intervals_that_change_between_scans(library: ctypes.CDLL) -> None:
-    with_restarts = taken_apart(transcoded(scene("420", 61, 83), "-progressive", "-restart", "3B"))
+    with_restarts = taken_apart(progressive("420", 61, 83, restart_marker_blocks=3))
     scans = [PARTS.scans[0]]
     for number in ALL[1:]:
         own, interval = (with_restarts, b"\0\3") if number % 2 else (PARTS, b"\0\0")

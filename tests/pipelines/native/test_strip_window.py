@@ -6,16 +6,17 @@ import ctypes
 import random
 from functools import cache
 
+import native_tests
 import numpy as np
 import pytest
 import simplejpeg
 from jpeg_samples import SAMPLINGS
 from native_windows import Scan, scene, strips_window, variant
-from progressive_jpegs import transcoded
 
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg.header import parse_header
 from penstock.pipelines.jpeg.strips import StripGeometry, mcu_size, segment_ends
+from penstock.pipelines.native.recode import NativeRecoder
 
 KINDS = (*SAMPLINGS, "grey")
 # Height, width, MCUs of 16 pixels.
@@ -29,14 +30,17 @@ class Strips:
     """A JPEG with a restart marker after every `mcus` MCUs, and where its segments end."""
 
     def __init__(self, kind: str, height: int, width: int, mcus: int) -> None:
-        data = transcoded(scene(kind, height, width), "-restart", f"{mcus}B")
-        header = parse_header(data)
-        self.header, self.scan = data[: header.scan_offset], data[header.scan_offset : -2]
-        self.geometry = StripGeometry(width, height, *mcu_size(header), mcus)
+        source = scene(kind, height, width)
+        self.geometry = StripGeometry(width, height, *mcu_size(parse_header(source)), mcus)
+        segments = self.geometry.rows * self.geometry.segments
+        made = NativeRecoder(native_tests.native()).recode(source, mcus, segments)
+        assert made is not None
+        data, start = made.data, parse_header(made.data).scan_offset
+        self.header, self.scan = data[:start], data[start:-2]
         self.pixels = simplejpeg.decode_jpeg(data, "RGB", strict=True)
         ends = segment_ends(np.frombuffer(self.scan, np.uint8)).tolist()
         self.ends = [*ends, len(self.scan)]  # of all segments, their markers included
-        assert len(self.ends) == self.geometry.rows * self.geometry.segments
+        assert len(self.ends) == segments
 
     def cut(self, window: Window, strip_rows: int) -> tuple[bytes, int, bool]:
         """(bytes of the strips that the window needs, their first row of MCUs, whether they reach the end)."""

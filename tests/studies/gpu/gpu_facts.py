@@ -20,7 +20,7 @@ _PACKAGES = (
     *("torch", "torchvision", "triton", "numpy", "h5py", "simplejpeg", "msgspec", "isal", "filelock", "psutil"),
     *("rich", "typer", "jinja2", "pytest", "pytest-timeout", "timm", "pillow", "nvidia-nvjpeg", "cuda-toolkit"),
 )
-_TOOLS = ("make", "gcc", "g++", "cc", "nvcc", "ncu", "compute-sanitizer", "xz", "git", "jpegtran")
+_TOOLS = ("make", "gcc", "g++", "cc", "nvcc", "ncu", "compute-sanitizer", "xz", "git")
 
 
 def output_of(*command: str) -> str:

@@ -119,7 +119,7 @@ def _interleaved_mcus(parts: list[tuple[int, int, np.ndarray]]) -> list[list[tup
     ]
 
 
-def _huffman(counts: bytes, symbols: bytes) -> dict[int, str]:
+def huffman(counts: bytes, symbols: bytes) -> dict[int, str]:
     codes, code, position = {}, 0, 0
     for length, count in enumerate(counts, 1):
         for symbol in symbols[position : position + count]:
@@ -130,7 +130,7 @@ def _huffman(counts: bytes, symbols: bytes) -> dict[int, str]:
     return codes
 
 
-_DC_CODES, _AC_CODES = _huffman(_DC_COUNTS, _DC_SYMBOLS), _huffman(_AC_COUNTS, _AC_SYMBOLS)
+_DC_CODES, _AC_CODES = huffman(_DC_COUNTS, _DC_SYMBOLS), huffman(_AC_COUNTS, _AC_SYMBOLS)
 
 
 def magnitude(value: int) -> tuple[int, str]:

@@ -1,66 +1,23 @@
-"""Progressive JPEGs: by scan scripts, with scans taken apart, and of given symbols."""
+"""Progressive JPEGs: of a scene, with scans taken apart, and of given symbols."""
 
 from __future__ import annotations
 
-import functools
-import shutil
 import struct
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jpeg_parts as jp
 import numpy as np
-import pytest
-from odd_images import JFIF, jpeg
-
-# Scripts of jpegtran (its wizard.txt): components: first - last coefficient, bits missing before, bits missing after.
-SCRIPTS = {
-    "bands alone": "0,1,2: 0-0,0,0; 2: 1-63,0,0; 0: 1-5,0,0; 1: 1-63,0,0; 0: 6-63,0,0;",
-    "DC of each alone": "0: 0-0,0,1; 1: 0-0,0,0; 2: 0-0,0,2; 0: 0-0,1,0; 2: 0-0,2,1; 2: 0-0,1,0;"
-    "0: 1-63,0,0; 1: 1-63,0,0; 2: 1-63,0,0;",
-    "like mozjpeg": "0: 0-0,0,0; 1,2: 0-0,0,0; 0: 1-8,0,2; 1: 1-8,0,0; 2: 1-8,0,0; 0: 9-63,0,2; 0: 1-63,2,1;"
-    "0: 1-63,1,0; 1: 9-63,0,0; 2: 9-63,0,0;",
-    "DC of two components": "0,2: 0-0,0,1; 1: 0-0,0,1; 0,2: 0-0,1,0; 1: 0-0,1,0; 0: 1-63,0,0; 1: 1-63,0,0;2: 1-63,0,0;",
-    "many bits later": "0,1,2: 0-0,0,3; 0: 1-63,0,4; 1: 1-63,0,1; 2: 1-20,0,2; 0: 1-63,4,3; 0,1,2: 0-0,3,2;"
-    "0: 1-63,3,2; 2: 1-20,2,1; 2: 21-63,0,0; 0: 1-63,2,1; 0,1,2: 0-0,2,1; 0,1,2: 0-0,1,0; 2: 1-20,1,0; 1: 1-63,1,0;"
-    "0: 1-63,1,0;",
-    "ten bits later": "0,1,2: 0-0,0,9; 0: 1-63,0,9; 1: 1-63,0,0; 2: 1-63,0,0;"
-    + "".join(f"0: 1-63,{bit},{bit - 1}; 0,1,2: 0-0,{bit},{bit - 1};" for bit in range(9, 0, -1)),
-    "narrow bands": "0,1,2: 0-0,0,0; 0: 63-63,0,1; 0: 1-1,0,0; 0: 2-2,0,3; 0: 2-2,3,2; 0: 3-62,0,1; 0: 2-2,2,1;"
-    "0: 2-2,1,0; 0: 3-62,1,0; 0: 63-63,1,0; 1: 1-2,0,0; 1: 3-63,0,0; 2: 1-63,0,0;",
-}
-GREY_SCRIPTS = {
-    "bands alone": "0: 0-0,0,0; 0: 1-5,0,0; 0: 6-63,0,0;",
-    "many bits later": "0: 0-0,0,3; 0: 1-63,0,4; 0: 0-0,3,2; 0: 1-63,4,3; 0: 1-63,3,2; 0: 1-63,2,1; 0: 1-63,1,0;"
-    "0: 0-0,2,1; 0: 0-0,1,0;",
-    "32 scans": "0: 0-0,0,0;" + "".join(f"0: {k}-{k},0,0;" for k in range(1, 31)) + "0: 31-63,0,0;",
-    "33 scans": "0: 0-0,0,0;" + "".join(f"0: {k}-{k},0,0;" for k in range(1, 32)) + "0: 32-63,0,0;",
-}
+from jpeg_samples import PILLOW_SAMPLINGS
+from odd_images import JFIF, jpeg, luma, textured
 
 
-@functools.cache
-def transcoded(data: bytes, *options: str) -> bytes:
-    """The file as jpegtran makes it."""
-    program = shutil.which("jpegtran")
-    if program is None:
-        pytest.skip("jpegtran is not installed (libjpeg-turbo-progs)")
-    return subprocess.run([program, *options], input=data, stdout=subprocess.PIPE, check=True).stdout
-
-
-@functools.cache
-def scripted(data: bytes, script: str, *options: str) -> bytes:
-    """The file with the scans of a script."""
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write(script)
-        file.flush()
-        return transcoded(data, "-scans", file.name, *options)
-
-
-def restarted(data: bytes, mcus: int) -> bytes:
-    """The same coefficients as jpegtran writes them, with a restart marker after every `mcus` MCUs."""
-    return transcoded(data, "-copy", "none", "-optimize", "-restart", f"{mcus}B")
+def progressive(kind: str, height: int, width: int, quality: int = 85, **restarts: int) -> bytes:
+    """A file of a sampling that Pillow writes, or of grey, with libjpeg's own script."""
+    pixels = np.ascontiguousarray(textured(max(height, 48), max(width, 48))[:height, :width])
+    if kind == "grey":
+        return jpeg(luma(pixels)[..., 0], quality=quality, progressive=True, **restarts)
+    return jpeg(pixels, quality=quality, subsampling=PILLOW_SAMPLINGS[kind], progressive=True, **restarts)
 
 
 class Scans(NamedTuple):
