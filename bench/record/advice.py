@@ -1,21 +1,21 @@
-"""The verdict on a run and the advice that follows from it, as a record holds them."""
+"""The verdict on a run and its advice, as stored in a record."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-LOADER, BOTH = "loader", "both"  # kinds of measurement that advice is about
+LOADER, BOTH = "loader", "both"  # kinds of measurement that advice refers to
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """Say what of a run to replace, in terms that the benchmark can act on itself; None leaves it as it was.
+    """A change that the benchmark can make itself; None leaves a setting unchanged.
 
     Attributes:
-        workers, decoder, dtype: of the loader.
+        workers, decoder, dtype: arguments of the loader.
         amp: mixed precision of the model.
-        cache: the loader reads a cache of this kind.
+        cache: kind of cache that the loader reads.
         requests, bytes_ahead, shuffle: arguments of create_loader.
     """
 
@@ -31,14 +31,14 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """Say what to change in a run, and what that would give.
+    """A change of a run and its predicted rate.
 
     Attributes:
-        what: the change in words.
-        images_per_s: predicted rate of `quantity` after it; None if the run's figures do not give one.
-        why: the figures that the advice follows from.
+        what: the change as text.
+        images_per_s: predicted rate of `quantity` after the change; None if it cannot be predicted.
+        why: the figures behind the advice.
         quantity: "loader", or "both" for loader + model.
-        change: `what` in terms that the benchmark can act on; None for what it cannot do.
+        change: `what` for the benchmark itself; None if it cannot make the change.
     """
 
     what: str
@@ -50,14 +50,14 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Name what limits a run, and what to change.
+    """The limit of a run and the advice.
 
     Attributes:
-        limit: "model", "consumer", "transfer", "latency" or "bandwidth" of the network, "storage", "decode", "resize",
+        limit: "model", "consumer", "transfer", "latency" or "bandwidth" (network), "storage", "decode", "resize",
             "cpu" or "loader".
         sentence: the verdict in one line for people.
-        advice: what to change, the greatest gain first; None in a record of a version that gave none.
-        call: Python code that opens the recommended loader; "" in a record of a version that gave none.
+        advice: largest gain first; None in a record of an older version without advice.
+        call: Python code that opens the recommended loader; "" in a record of an older version without it.
     """
 
     limit: str

@@ -1,4 +1,4 @@
-"""The record of what a benchmark run measured."""
+"""The record of a benchmark run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.loaders.system.json_file import decode_json
 KnobValue = int | float | str | None
 Options = dict[str, KnobValue]
 
-OVER_TIME = ("loader", "other", "both", "baseline")  # kinds of measurement whose windows a record keeps
+OVER_TIME = ("loader", "other", "both", "baseline")  # kinds of measurement with windows in the record
 KIND_NAMES = {
     "loader": "loader",
     "both": "loader + model",
@@ -32,18 +32,18 @@ DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Hold one thing measured, in images/s.
+    """Hold one measurement, in images/s.
 
     Attributes:
         kind: "ceiling", "loader", "other" (another backend's best), "baseline", "model" or "both".
         images_per_s: the median over rounds of each round's median; low, high: the spread over rounds.
-        turns: number of the round of the run that each of `rounds` was made in; () in a record of an older version.
-        wait_share: of "both", the share of the step spent waiting for data.
-        note: what to know of how it was measured.
-        resources: what the process tree took meanwhile, of "loader" and "both".
-        workers: what the loader's workers did with their time meanwhile.
-        traffic: what it fetched from remote storage meanwhile.
-        over_time: of the kinds in OVER_TIME, each round's windows as (seconds, images/s).
+        turns: the run's round number of each of `rounds`; () in a record of an older version.
+        wait_share: for "both", the share of the step spent waiting for data.
+        note: conditions of the measurement.
+        resources: use of the machine by the process tree, for "loader" and "both".
+        workers: how the loader's workers spent their time.
+        traffic: data fetched from remote storage.
+        over_time: for the kinds in OVER_TIME, each round's windows as (seconds, images/s).
     """
 
     name: str
@@ -62,7 +62,7 @@ class Measured:
 
     @classmethod
     def of(cls, name: str, kind: str, rates: list[float], **more: Any) -> Measured:
-        """Return the measurement whose rounds gave `rates`, in images/s."""
+        """Return the measurement with these images/s per round."""
         median = statistics.median(rates)
         return cls(
             name=name, kind=kind, images_per_s=median, low=min(rates), high=max(rates), rounds=tuple(rates), **more
@@ -70,26 +70,26 @@ class Measured:
 
     @property
     def by_turn(self) -> dict[int, float]:
-        """Number of the round -> images/s in it."""
+        """Round number -> images/s."""
         return dict(zip(self.turns or range(len(self.rounds)), self.rounds, strict=True))
 
     @property
     def label(self) -> str:
-        """What was measured, and how."""
+        """Name and conditions of the measurement."""
         return f"{self.name}, {self.note}" if self.note else self.name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """Hold one way of loading that the search looked at, by short measurements; None is what was not measured.
+    """Hold one way of loading that the search tried in short measurements; None was not measured.
 
     Attributes:
-        name: the way of loading in words.
+        name: the way of loading as text.
         cached: whether it reads a cache.
-        options: of the backend, workers among them.
-        images_per_s, cpu_cores: rate, and processors kept busy.
-        memory_mb: MB beyond what the process took before.
-        why: the reason why it is out of the running, "" if it is not.
+        options: options of the backend, including workers.
+        images_per_s, cpu_cores: rate and busy processors.
+        memory_mb: MB in addition to the process's memory before.
+        why: why it cannot be chosen, "" if it can.
     """
 
     name: str
@@ -105,16 +105,16 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class TriedAdvice:
-    """Hold what became of advice that the benchmark tried, alternating with the run as it was.
+    """Hold the result of advice that the benchmark tried, alternating with the unchanged run.
 
     Attributes:
-        what: the change, in the words of the advice.
-        quantity: what was measured, "loader" or "both" (loader + model).
-        predicted: images/s before times the predicted gain; None where no gain was predicted.
+        what: the change, as in the advice.
+        quantity: "loader" or "both" (loader + model).
+        predicted: images/s before, times the predicted gain; None without a prediction.
         before, measured: images/s without and with the change, the medians of `rounds`.
         rounds: (images/s without, images/s with the change) of each round.
-        note: what both were measured on, if not on the data.
-        failed: the reason why there is no measurement, "" if there is one.
+        note: the data of both measurements, if not the run's data.
+        failed: why there is no measurement, "" if there is one.
     """
 
     what: str
@@ -128,24 +128,24 @@ class TriedAdvice:
 
     @property
     def gain(self) -> float | None:
-        """The rate after the change over the rate before it; None without a measurement."""
+        """The rate after the change divided by the rate before; None without a measurement."""
         return self.measured / self.before if self.before else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRecord:
-    """Hold everything one run measured, and what it was measured on; `as_dict` and `read_record` are its JSON form.
+    """Hold all measurements of one run and their conditions; `as_dict` and `read_record` convert to and from JSON.
 
     Attributes:
-        workers, decoder: those of the loader.
+        workers, decoder: arguments of the loader.
         options: options of the loader that differ from the defaults of its backend.
-        candidates: what the search tried.
-        chosen: what to use; not the loader where the final rounds found another backend to be faster.
-        applied: what became of the verdict's advice when it was taken.
-        store: what remote storage gives without a loader; None for data on this machine.
-        notes: what was left out, and why.
-        ledger: number of epochs that the loader began, what became of their samples, and the bad ones, each once.
-        verdict: what limits the run; None until it is judged, and in the record of a study.
+        candidates: the ways of loading that the search tried.
+        chosen: the recommended candidate; not the loader if another backend was faster in the final rounds.
+        applied: the results of trying the verdict's advice.
+        store: the rate of remote storage without a loader; None for local data.
+        notes: what was left out and why.
+        ledger: the loader's number of started epochs, counts of samples, and the bad ones, each once.
+        verdict: the limit of the run; None until it is judged, and in the record of a study.
     """
 
     settings: BenchSettings
@@ -166,7 +166,7 @@ class BenchRecord:
 
     @property
     def choice(self) -> Tried:
-        """The way of loading to use: `chosen`, or the loader that was measured."""
+        """The recommended way of loading: `chosen`, or the measured loader."""
         if self.chosen is not None:
             return self.chosen
         backend = str(self.loader.get("backend", self.settings.backend))
@@ -180,18 +180,18 @@ class BenchRecord:
         )
 
     def rate(self, kind: str, name: str | None = None) -> float | None:
-        """Return images/s of the first measurement of `kind` (and `name`), None if it was not made."""
+        """Return images/s of the first measurement of `kind` (and `name`), None if there is none."""
         found = (m.images_per_s for m in self.measured if m.kind == kind and name in (None, m.name))
         return next(found, None)
 
     def ratios_to(self, other: Measured) -> list[float]:
-        """Return the loader's images/s over those of `other`, one for each round that measured both."""
+        """Return the loader's images/s divided by those of `other`, for each round that measured both."""
         loader = self.find("loader")
         mine, others = loader.by_turn if loader else {}, other.by_turn
         return [rate / others[turn] for turn, rate in mine.items() if others.get(turn)]
 
     def gain(self, advice: Advice) -> float | None:
-        """Return the rate that `advice` predicts over this run's; None where one of them is unknown."""
+        """Return the predicted rate of `advice` divided by this run's; None if one of them is unknown."""
         now = self.rate(advice.quantity)
         return advice.images_per_s / now if advice.images_per_s is not None and now else None
 
@@ -204,12 +204,12 @@ class BenchRecord:
         return [m for m in self.measured if m.kind == kind]
 
     def as_dict(self) -> dict[str, object]:
-        """Return the record as JSON holds it; of paths only the names, as records are shown around."""
+        """Return the record for JSON; of paths it contains only the names, because records are shared."""
         return asdict(replace(self, settings=self.settings.without_paths()))
 
 
 def read_record(path: Path) -> BenchRecord:
-    """Return the record that `penstock bench --json` wrote; what an older version did not write has its default.
+    """Return the record that `penstock bench --json` wrote; fields missing in older versions have their defaults.
 
     Raises ValueError for another file, OSError.
     """
@@ -224,9 +224,9 @@ def read_record(path: Path) -> BenchRecord:
     return record
 
 
-# Names of the ceilings that are not of one decoder or one model.
+# Names of the ceilings that do not depend on a decoder or a model.
 READ_WARM, READ_COLD = "read, one thread, from the page cache", "read, one thread, from storage"
-READ_MANY = "read, many threads at once"  # from storage where that can be had
+READ_MANY = "read, many threads at once"  # from storage where possible
 FETCH = "fetch from remote storage"
 DECODE, RESIZE = "decode alone, one thread", "resize alone, one thread"
 COPY, COPY_AND_NORMALISE, NORMALISE = "copy to device", "copy to device + normalise", "normalise"
@@ -246,7 +246,7 @@ def decode_ceilings(record: BenchRecord) -> dict[str, float]:
 
 
 def fetch_name(requests: int) -> str:
-    """Return the name of the ceiling of fetching with so many requests."""
+    """Return the name of the ceiling of fetching with this many requests."""
     return f"{FETCH}, {requests:,} requests at a time"
 
 

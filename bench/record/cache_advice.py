@@ -1,4 +1,4 @@
-"""What each way to store the data takes on the disk and gives in images/s, as a record holds it."""
+"""The size on disk and the images/s of each way to store the data, as stored in a record."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from penstock.bench.record.settings import BatchSize, Rounds, Seconds, Seed, Size, Workers, setting
 
-FILES, LOSSLESS = "files", "cache"  # names of two ways to store the data; other caches have their options as names
+FILES, LOSSLESS = "files", "cache"  # names of two ways to store the data; other caches are named after their options
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdviceSettings:
-    """Say how to measure the ways to store the data."""
+    """Settings for measuring the ways to store the data."""
 
-    sample: int = setting(200, "Images to try it with, spread over the data.", min=1)
+    sample: int = setting(200, "Images in the sample, spread over the data.", min=1)
     size: Size = 224
     batch_size: BatchSize = 64
     workers: Workers = None
@@ -24,13 +24,13 @@ class AdviceSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StorageKind:
-    """Hold one way to store the data, measured on the sample.
+    """Hold one way to store the data, measured with the sample.
 
     Attributes:
         name: FILES, LOSSLESS, or the options of `penstock cache build`.
         whole_bytes: bytes on the disk of the whole data set, extrapolated.
         images_per_s: the median of `rounds`.
-        psnr_db: of a lossy cache against its source, as its build reports it.
+        psnr_db: PSNR of a lossy cache against its source, from its build.
     """
 
     name: str
@@ -43,19 +43,19 @@ class StorageKind:
 
     @property
     def quality(self) -> str:
-        """How near what is served is to the source."""
+        """The quality of the served images against the source."""
         return "lossless" if self.lossless else "lossy" if self.psnr_db is None else f"{self.psnr_db:.1f} dB"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheAdvice:
-    """Hold every way to store the data that was measured.
+    """Hold all measured ways to store the data.
 
     Attributes:
-        data: what was stored; "sample" is its number of images, "summary" the whole data in words.
-        workers: worker processes of the loaders that were measured.
-        offers: the ways to store the data, the files first.
-        notes: what was left out, and why.
+        data: "sample" is the number of stored images, "summary" describes the whole data.
+        workers: worker processes of the measured loaders.
+        offers: the ways to store the data, files first.
+        notes: what was left out and why.
     """
 
     settings: AdviceSettings

@@ -1,4 +1,4 @@
-"""Reads clocks, and computes rates from them: no other file of the benchmark reads the time."""
+"""Reads clocks and computes rates; no other file of the benchmark reads the time."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Rate:
 
     @classmethod
     def from_steps(cls, images: Sequence[float], seconds: Sequence[float], windows: int = NUM_WINDOWS) -> Rate:
-        """Return the rate of steps of so many images and seconds each, in at most `windows` consecutive windows.
+        """Return the rate of steps with these images and seconds, in at most `windows` consecutive windows.
 
-        A window is several steps because loaders deliver in bursts: the median over single steps would be the rate
-        inside a burst.
+        A window has several steps because loaders deliver in bursts: the median over single steps would be the rate
+        within a burst.
         """
         groups = min(windows, len(images))
         edges = np.linspace(0, len(images), groups + 1).round().astype(int)[:-1]
@@ -66,7 +66,7 @@ class Rate:
 
 
 class Mark(NamedTuple):
-    """Hold one moment: on the host's clock, in seconds, and on the device's timeline where that is another one."""
+    """Hold one moment: in seconds on the host's clock, and on the device's timeline if that is separate."""
 
     host: float
     event: torch.cuda.Event | None
@@ -75,8 +75,8 @@ class Mark(NamedTuple):
 class Clock:
     """Marks moments on the timeline of a device: CUDA events in its current stream, else the host's monotonic clock.
 
-    An event is stamped when the device reaches it, so that the seconds between two marks are the device's own and
-    marking never waits for it.
+    An event is stamped when the device reaches it, so that the seconds between two marks are device time and
+    marking never waits.
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
@@ -96,7 +96,7 @@ class Clock:
         return mark.event is None or bool(mark.event.query())  # type: ignore[no-untyped-call]
 
     def seconds(self, begin: Mark, end: Mark) -> float:
-        """Return the seconds between two marks on the device's timeline; waits for the device to reach the second."""
+        """Return the seconds between two marks on the device's timeline; waits until the device reaches the second."""
         if begin.event is None or end.event is None:
             return end.host - begin.host
         end.event.synchronize()
@@ -109,12 +109,12 @@ class Clock:
 
 
 def process_age() -> float:
-    """Return the seconds since this process began."""
+    """Return the seconds since this process started."""
     return max(0.0, time.time() - float(psutil.Process().create_time()))
 
 
 class Stopwatch:
-    """Measures seconds since it was made: on the host's clock, or of processor time of the calling thread."""
+    """Measures seconds since its creation, on the host's clock or of the calling thread's processor time."""
 
     def __init__(self, *, thread_time: bool = False) -> None:
         self._now = time.thread_time if thread_time else time.perf_counter
@@ -127,12 +127,12 @@ class Stopwatch:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Say where the time of the measured steps went.
+    """Hold how the measured steps spent their time.
 
     Attributes:
         images_per_s: rate of the steps; None if none was measured.
         wait_share: share of the device's time between the end of one step's work and the arrival of the next batch, 0
-            to 1. On CUDA the device had nothing else to do then: a wait hidden behind queued work does not count.
+            to 1. On CUDA this is idle time of the device: a wait hidden behind queued work does not count.
     """
 
     images_per_s: Rate | None
@@ -148,7 +148,7 @@ class StepTimer:
         self.restart()
 
     def restart(self) -> None:
-        """Forget every step so far, the one under way included: what came before was warm-up."""
+        """Forget all steps so far, including the current one, as warm-up."""
         self._unread: deque[tuple[int, Mark, Mark, Mark]] = deque()
         self._images = array("q")
         self._seconds, self._waits = array("d"), array("d")
@@ -163,7 +163,7 @@ class StepTimer:
             arrived = self._clock.mark()
             images = num_images(batch)
             yield batch
-            del batch  # the loader may need this memory for the next one
+            del batch  # the loader may need this memory for the next batch
             end = self._clock.mark()
             if self._counting:
                 self._record(images, begin, arrived, end)
@@ -200,10 +200,10 @@ def measure_rate(
     clock: Clock | None = None,
     patience: float = math.inf,
 ) -> Rate:
-    """Repeat a piece of work that returns how many images it did for about `seconds`; return its rate.
+    """Repeat `step`, which returns its number of images, for about `seconds`; return its rate.
 
     The first fifth, and at least two steps, is warm-up; at least three windows are measured, however slow a step is.
-    Once it has taken `patience` times `seconds`, one step of warm-up and one that is measured are enough.
+    After `patience` times `seconds`, one warm-up step and one measured step are enough.
     """
     clock = clock or Clock(device)
     first = clock.mark().host
@@ -211,7 +211,7 @@ def measure_rate(
     def impatient() -> bool:
         return clock.mark().host - first >= patience * seconds
 
-    step()  # allocates, compiles, starts workers: says nothing about the pace
+    step()  # allocates, compiles, starts workers: not representative
     clock.synchronize()
     begin = clock.mark().host
     while not impatient():

@@ -1,4 +1,4 @@
-"""Names the commit of this source tree, also of a copy that has left its repository behind."""
+"""Finds the commit of this source tree, also for a copy without its repository."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXPORTED = ".commit"  # left out of git
 def find_commit(root: Path = ROOT) -> str | None:
     """Return the commit of a source tree, with "+changes" if it differs; None for an installed package.
 
-    A copy without its repository has the file that `export_commit` has written.
+    A copy without its repository contains the file written by `export_commit`.
     """
     try:
         if (root / ".git").exists():
@@ -29,9 +29,9 @@ def find_commit(root: Path = ROOT) -> str | None:
 
 
 def export_commit(root: Path, to: Path) -> str:
-    """Write the commit of the tree `root` into the folder `to`, for a copy of the tree there; return it.
+    """Write the commit of the tree `root` into the folder `to`, which will contain a copy of it; return the commit.
 
-    Raises ValueError for a tree whose commit is not known.
+    Raises ValueError if the commit is unknown.
     """
     commit = find_commit(root)
     if commit is None:
@@ -41,7 +41,7 @@ def export_commit(root: Path, to: Path) -> str:
 
 
 def _digest(root: Path) -> str:
-    """Return a digest of the package's source files, by which a later change of the copy shows."""
+    """Return a digest of the package's source files, to detect a later change of the copy."""
     found = hashlib.blake2b(digest_size=16)
     files = [path for package in _PACKAGES for path in (root / package).rglob("*") if path.suffix in _SUFFIXES]
     for path in sorted(files):

@@ -1,4 +1,4 @@
-"""Two benchmark records side by side: what became faster or slower, and what is only noise."""
+"""Compares two benchmark records: what became faster or slower, and what is only noise."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from penstock.bench.record.bench_record import BenchRecord, Measured
 from penstock.pipelines.errors import one_line
 
 OURS = ("loader", "both")  # kinds of measurement that a change of Penstock may make slower
-# Settings that say what else was measured, or for how long, change no figure.
+# Settings for other measurements or their length do not change the compared figures.
 _WITHOUT_EFFECT = ("rounds", "seconds", "baseline", "tune", "tune_seconds", "apply", "workers", "max_bad")
 _MACHINE = ("cpu", "cpus", "gpu")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedRate:
-    """Hold one measurement that is in two records.
+    """Hold one measurement of two records.
 
     Attributes:
         before, after: images/s in the first and in the second record.
         before_spread, after_spread: (lowest, highest) round, in images/s.
-        ratio: `after` over `before`.
+        ratio: `after` divided by `before`.
         within_noise: whether each median lies inside the spread of the other's rounds.
     """
 
@@ -38,11 +38,11 @@ class ChangedRate:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Hold two records compared.
+    """Hold the comparison of two records.
 
     Attributes:
-        changes: one for each measurement that is in both.
-        differs: why the records are not comparable: machine, data and settings that differ.
+        changes: one for each measurement in both records.
+        differs: differences of machine, data and settings that make the records incomparable.
         versions: packages and commits that differ.
     """
 
@@ -56,7 +56,7 @@ class Comparison:
 
 
 def compare(before: BenchRecord, after: BenchRecord) -> Comparison:
-    """Compare two records. Raises ValueError if no measurement is in both."""
+    """Compare two records. Raises ValueError if they have no measurement in common."""
     others = {(m.kind, m.name): m for m in after.measured}
     pairs = [(m, others[m.kind, m.name]) for m in before.measured if (m.kind, m.name) in others and m.images_per_s]
     if not pairs:
@@ -87,7 +87,7 @@ def _changed_rate(before: Measured, after: Measured) -> ChangedRate:
 
 
 def _differences(before: BenchRecord, after: BenchRecord) -> Iterator[str]:
-    """Yield what differs of machine, data and settings; a setting that an older record lacks had its default."""
+    """Yield differences of machine, data and settings; a setting missing in an older record had its default."""
     both = (before, after)
     yield from _unequal("machine: ", *({name: record.environment.get(name) for name in _MACHINE} for record in both))
     yield from _unequal("data: ", *({"fingerprint": record.data.get("fingerprint")} for record in both))
@@ -97,6 +97,6 @@ def _differences(before: BenchRecord, after: BenchRecord) -> Iterator[str]:
 
 
 def _unequal(what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Name what is not the same in both."""
+    """Return the differences as text."""
     pairs = [(name, before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])]
     return [f"{what}{name} {old!r} and {new!r}" for name, old, new in pairs if old != new]

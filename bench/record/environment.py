@@ -1,4 +1,4 @@
-"""Describes what a measurement was made on: machine, versions, commit."""
+"""Describes the conditions of a measurement: machine, versions, commit."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _QUERY = {  # name in a record -> nvidia-smi's, in its units
 
 
 def describe_environment(device: str = "cuda") -> dict[str, object]:
-    """Return a JSON-serialisable description; it holds no host name, user, path or environment variable.
+    """Return a JSON-serialisable description without host name, user, path or environment variables.
 
-    device: the one that was used; of another kind than a GPU, the GPU that torch would take is named.
+    device: the device in use; if it is not a GPU, the description names torch's default GPU.
     """
     on_gpu = device if torch.device(device).type == "cuda" else None
     versions = {name: package_version(name) for name in _PACKAGES} | {"cuDNN": cudnn_version()}
@@ -49,7 +49,7 @@ def describe_environment(device: str = "cuda") -> dict[str, object]:
 
 
 def package_version(package: str) -> str | None:
-    """Return the version of an installed package; None if it is not there."""
+    """Return the version of an installed package, or None."""
     if package == "torch":
         return torch.__version__
     try:
@@ -75,9 +75,9 @@ def _gpu_name(device: str | None) -> str | None:
 
 
 def describe_gpu(device: str | None) -> dict[str, object]:
-    """Return driver, power limit, and clocks now and at most; None where nvidia-smi does not say, {} without a GPU.
+    """Return driver, power limit, current and maximum clocks; None if nvidia-smi reports none, {} without a GPU.
 
-    device: of torch; None for its current one.
+    device: a device of torch; None for the current one.
     """
     if not torch.cuda.is_available():
         return {}
@@ -85,8 +85,8 @@ def describe_gpu(device: str | None) -> dict[str, object]:
         uuid = torch.cuda.get_device_properties(device).uuid
         command = ["nvidia-smi", f"--id=GPU-{uuid}", f"--query-gpu={','.join(_QUERY.values())}"]
         command.append("--format=csv,noheader,nounits")
-        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-        driver, *numbers = said.split(", ")
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        driver, *numbers = output.split(", ")
         values: list[object] = [driver, *map(_number, numbers)]
         return dict(zip(_QUERY, values, strict=True))
     except (OSError, AttributeError, RuntimeError, ValueError, subprocess.SubprocessError):
@@ -103,7 +103,7 @@ def cudnn_version() -> str | None:
 
 
 def _number(text: str) -> float | None:
-    """Return a number as nvidia-smi prints it; None for what it cannot tell, which is "[N/A]"."""
+    """Parse a number from nvidia-smi; None for an unknown one, printed as "[N/A]"."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Measures the images per second of a loader alone."""
+"""Measures images/s of a loader alone."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Batches = Iterable[tuple[Tensor, ...]]
 
 
 def loader_rate(loader: Batches, *, seconds: float, device: str = "cpu") -> Rate:
-    """Measure the loader alone, epoch after epoch; its batches are dropped as they arrive on `device`.
+    """Measure the loader alone, epoch after epoch; batches are dropped when they arrive on `device`.
 
-    Raises ValueError if an epoch holds no batch.
+    Raises ValueError if an epoch has no batch.
     """
     with closing(endless(loader)) as batches:
         return measure_rate(lambda: next(batches)[1].shape[0], seconds=seconds, device=device)
 
 
 def endless(loader: Batches) -> Generator[tuple[Tensor, ...], None, None]:
-    """Yield the loader's batches, epoch after epoch. Raises ValueError if an epoch holds none."""
+    """Yield the loader's batches, epoch after epoch. Raises ValueError if an epoch has none."""
     while True:
         empty = True
         for batch in loader:

@@ -1,4 +1,4 @@
-"""What a loader's statistics say of its workers and of the network, and what remote storage gives without it."""
+"""Worker and network figures from a loader's statistics, and the rate of remote storage without the loader."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import NamedTuple
 
 from penstock.loaders.run.metrics.stats import LoaderStats
 
-_GAIN = 1.2  # times as many bytes: more requests are worth it
-_QUEUEING = 2.0  # times as long as a request alone: the requests wait for each other, not for the distance
+_GAIN = 1.2  # more requests are worth it if they fetch this many times as many bytes
+_QUEUEING = 2.0  # requests that take this many times as long as a single one wait for each other
 
 
 class Span(NamedTuple):
-    """Hold the statistics of a loader at the begin and at the end of a measurement, after its warm-up."""
+    """Hold the statistics of a loader at the start and end of a measurement, without its warm-up."""
 
     begin: LoaderStats
     end: LoaderStats
 
     def grown(self, name: str) -> float:
-        """Return by how much the statistic `name` grew."""
+        """Return the growth of the statistic `name`."""
         return float(getattr(self.end, name) - getattr(self.begin, name))
 
     @property
     def queued(self) -> float:
-        """Finished batches found waiting, summed over the batches taken."""
+        """Number of waiting finished batches, summed over the consumed batches."""
         sums = [stats.queue_depth * stats.batches for stats in self]
         return sums[1] - sums[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTime:
-    """Say how the workers spent their time.
+    """Hold how the workers spent their time.
 
     Attributes:
         busy: share of the workers' time spent making batches, 0 to 1.
-        read_share: share of that spent inside the source, 0 to 1.
+        read_share: share of that time spent inside the source, 0 to 1.
         worker_s: seconds of one worker's time per image.
-        queue_depth: finished batches that the consumer found waiting, on average.
+        queue_depth: mean number of finished batches waiting for the consumer.
     """
 
     busy: float
@@ -47,7 +47,7 @@ class WorkerTime:
 
     @classmethod
     def of(cls, spans: Sequence[Span], workers: int) -> WorkerTime | None:
-        """Return the worker time over all rounds; None where nothing is known, as of engines that count no time."""
+        """Return the worker time over all rounds; None if unknown, as for engines that do not measure it."""
         names = ("elapsed_s", "produce_s", "read_s", "images", "batches")
         elapsed_s, produce_s, read_s, images, batches = (sum(span.grown(name) for span in spans) for name in names)
         if not (elapsed_s > 0 and produce_s > 0 and images):
@@ -67,14 +67,14 @@ class WorkerTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Say what a loader fetched from remote storage while it was measured: answered requests and their bytes."""
+    """Hold a loader's traffic with remote storage during a measurement: answered requests and their bytes."""
 
     requests_per_s: float
     bytes_per_s: float
 
     @classmethod
     def of(cls, spans: Sequence[Span]) -> Traffic | None:
-        """Return the traffic over all rounds; None for data on this machine."""
+        """Return the traffic over all rounds; None for local data."""
         elapsed_s, requests, num_bytes = (
             sum(span.grown(name) for span in spans) for name in ("elapsed_s", "requests", "fetched_bytes")
         )
@@ -85,18 +85,18 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreTime:
-    """Say what remote storage gives if nothing is done with its bytes, in medians over the rounds.
+    """Hold the rates of remote storage without processing its bytes, as medians over the rounds.
 
     Attributes:
-        requests: number of requests under way at a time, the loader's own.
-        first_byte_s: seconds to the first byte of a request that is alone.
-        lone_s: seconds of a request that is alone, with all of its bytes.
-        request_s: seconds of a request among so many.
-        images_per_request: images that one request brings, on average.
-        bytes_per_s: bytes that come with so many requests.
-        more_requests: a larger number that was tried, None if it was not.
-        more_bytes_per_s: bytes that came with these.
-        under_way: requests that were under way with `requests`, of all remote sources together; 0 for `requests`.
+        requests: the loader's number of concurrent requests.
+        first_byte_s: seconds to the first byte of a single request.
+        lone_s: seconds of a whole single request.
+        request_s: seconds of a request among `requests`.
+        images_per_request: mean number of images per request.
+        bytes_per_s: bytes per second with `requests`.
+        more_requests: a larger number that was tried, or None.
+        more_bytes_per_s: bytes per second with `more_requests`.
+        under_way: concurrent requests to all remote sources together with `requests`; 0 means `requests`.
         share: share of the samples that are remote.
     """
 
@@ -113,15 +113,15 @@ class StoreTime:
 
     @property
     def is_queueing(self) -> bool:
-        """Whether requests slow each other down, so that more of them bring no more."""
+        """Whether requests slow each other down, so that more of them would not help."""
         return self.request_s > _QUEUEING * self.lone_s
 
     @property
     def gains_by_more(self) -> bool:
-        """Whether more requests have brought clearly more."""
+        """Whether more requests were clearly faster."""
         return self.more_bytes_per_s is not None and self.more_bytes_per_s > _GAIN * self.bytes_per_s
 
     @property
     def bytes_per_request(self) -> float:
-        """Bytes that one request brings, on average."""
+        """Mean number of bytes per request."""
         return self.bytes_per_s * self.request_s / (self.under_way or self.requests)

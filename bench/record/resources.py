@@ -1,4 +1,4 @@
-"""Measures what a process tree takes of the machine meanwhile: processors, memory, storage, GPU."""
+"""Measures a process tree's use of the machine: processors, memory, storage, GPU."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from penstock.bench.record.clock import WARMUP_SHARE, Stopwatch
 from penstock.loaders.system.machine import available_cpus
 
 SAMPLE_S = 0.25
-_IDLE_S, _IDLE_SHARE = 0.15, 0.1  # of a processor: what takes less in that time does not work
-_MAX_SHARE = 0.01  # share of the time that sampling may take: it waits longer where a sample costs more
+_IDLE_S, _IDLE_SHARE = 0.15, 0.1  # a process tree that uses less than this share of a processor in this time is idle
+_MAX_SHARE = 0.01  # maximum share of the time for sampling: expensive samples are taken less often
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What the process tree took while something was measured; None for what cannot be read here.
+    """The process tree's use of the machine during a measurement; None for values that cannot be read here.
 
     Attributes:
-        cpu_cores: processors busy, on average.
-        cpu_share: the same as a share of the processors available, 0 to 1.
-        others_share: share of them that other programs took; None where this process may not use the whole machine.
-        memory_mb: peak of the samples, MB: shared pages count once, pages of files, which the kernel can drop, not at
-            all; resident size where that cannot be read.
-        storage_mb_s: MB/s that came from storage, not from the page cache.
-        gpu_share: share of the time that the GPU was busy, 0 to 1.
-        gpu_memory_mb: peak of the samples, MB, of all that runs on the GPU.
+        cpu_cores: mean number of busy processors.
+        cpu_share: the same as a share of the available processors, 0 to 1.
+        others_share: share of them used by other programs; None if this process may not use the whole machine.
+        memory_mb: peak of the samples, MB. Shared pages count once; pages of files do not count, because the kernel can
+            drop them. Resident size if this cannot be read.
+        storage_mb_s: MB/s from storage, not from the page cache.
+        gpu_share: share of the time with a busy GPU, 0 to 1.
+        gpu_memory_mb: peak of the samples, MB, of all programs on the GPU.
     """
 
     cpu_cores: float
@@ -52,7 +52,7 @@ class Resources:
 
     @classmethod
     def of_rounds(cls, rounds: Sequence[Resources]) -> Resources | None:
-        """Return the medians of the rounds, of memory the peak; None without a round."""
+        """Return the medians of the rounds, for memory the peak; None without a round."""
         if not rounds:
             return None
         values: dict[str, Any] = {}
@@ -64,26 +64,25 @@ class Resources:
 
 
 class _Usage(NamedTuple):
-    """What one process has used since it began: seconds of processor time, bytes from storage (None: unknown)."""
+    """The use of one process since its start: seconds of processor time, bytes from storage (None: unknown)."""
 
     cpu_s: float
     storage_bytes: int | None
 
 
 class _Moment(NamedTuple):
-    """Usage of each process, by its id and the time of its start, and processor seconds of all programs."""
+    """Usage of each process, by its id and start time, and processor seconds of all programs."""
 
     processes: dict[tuple[int, float], _Usage]
     machine_s: float
 
 
 class ResourceWatch:
-    """Watches the process tree, as a context, while batches of `watched(...)` are taken; `resources()` has the result.
+    """Context that watches the process tree during iteration over `watched(...)`; `resources()` returns the result.
 
-    The watch begins when `seconds` of the measurement are past its warm-up, counted from the first batch, so that
-    starting workers is no part of it; `begun` is called then. A process that ends meanwhile takes its processor time
-    with it. `without`, asked for when the watch begins, returns the ids of processes that are no part of what is
-    measured.
+    Watching starts after the warm-up of a measurement of `seconds`, counted from the first batch, so that starting
+    workers is not included; `begun` is called then. The processor time of a process that ends meanwhile is lost.
+    `without`, called when watching starts, returns the ids of processes to exclude.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class ResourceWatch:
         without: Callable[[], Collection[int]] = frozenset,
         begun: Callable[[], None] = lambda: None,
     ) -> None:
-        self._warmup_s, self._without, self._tell = WARMUP_SHARE * seconds, without, begun
+        self._warmup_s, self._without, self._on_begin = WARMUP_SHARE * seconds, without, begun
         self._device = torch.device(device)
         self._since_first: Stopwatch | None = None
         self._begun: tuple[_Moment, Stopwatch] | None = None
@@ -106,7 +105,7 @@ class ResourceWatch:
         self._thread = threading.Thread(target=self._sample_often, name="penstock-resources", daemon=True)
 
     def watched(self, batches: Iterable[Item]) -> Iterable[Item]:
-        """Return an iterable of these batches, which watches each iteration over them and keeps hold of none."""
+        """Return an iterable over the batches that watches each iteration and keeps no reference to a batch."""
         return _Watched(batches, self._see)
 
     def _see(self, batch: Item) -> Item:
@@ -117,11 +116,11 @@ class ResourceWatch:
                 self._left_out = self._without()
                 self._begun = (_usage(self._left_out), Stopwatch())
                 self._thread.start()
-                self._tell()
+                self._on_begin()
         return batch
 
     def resources(self) -> Resources | None:
-        """Return what was taken until the context was left; None if the measurement ended before its warm-up did."""
+        """Return the resources used until the context's exit; None if the measurement ended during its warm-up."""
         if self._begun is None or self._ended is None:
             return None
         before, (after, seconds) = self._begun[0], self._ended
@@ -166,18 +165,18 @@ class ResourceWatch:
             seconds = self._begun[1].seconds
             self._ended = (_usage(self._left_out), max(seconds, 1e-9))
             self._stop.set()
-            self._thread.join()  # it is awake, and reads /proc for milliseconds
+            self._thread.join()  # it has been woken, and reads /proc for milliseconds
             self._memory.append(tree_memory_mb(self._left_out))  # by now every page in use has been touched
 
 
 class _Watched:
-    """An iterable whose batches are seen as they pass."""
+    """An iterable that passes each batch to `see`."""
 
     def __init__(self, batches: Iterable[Item], see: Callable[[Item], Item]) -> None:
         self._batches, self._see = batches, see
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._see, self._batches)  # unlike a generator it holds no batch while the next one is made
+        return map(self._see, self._batches)  # unlike a generator, it does not keep a batch while the next one is made
 
 
 def _processes(without: Collection[int]) -> Iterator[psutil.Process]:
@@ -201,7 +200,7 @@ def _usage(without: Collection[int]) -> _Moment:
 
 
 def storage_bytes(process: psutil.Process | None = None) -> int | None:
-    """Return the bytes that a process, this one by default, has read from storage; None if the kernel does not say."""
+    """Return the bytes that a process (default: this one) has read from storage; None if unknown."""
     try:
         return int((process or psutil.Process()).io_counters().read_bytes)
     except (psutil.Error, OSError, AttributeError, NotImplementedError):
@@ -209,10 +208,10 @@ def storage_bytes(process: psutil.Process | None = None) -> int | None:
 
 
 def wait_until_idle(limit_s: float = 5.0) -> None:
-    """Wait until this process and all below it have stopped working, for at most `limit_s` seconds.
+    """Wait until this process and its descendants are idle, for at most `limit_s` seconds.
 
-    The workers of a loader that is no longer asked for batches go on until enough lie ready. On two slow cores that
-    took two seconds, in which a ceiling came out at a quarter.
+    After the last request for a batch, a loader's workers continue until enough batches are ready. On two slow cores
+    that took two seconds, in which a ceiling was measured at a quarter of its rate.
     """
     watch, pause, used = Stopwatch(), threading.Event(), _tree_cpu_s()
     while watch.seconds < limit_s:
@@ -227,25 +226,25 @@ def _tree_cpu_s() -> float:
 
 
 def tree_memory_mb(without: Collection[int] = ()) -> float:
-    """Return the MB that this process and all below it hold, except those of `without`; shared pages count once."""
+    """Return the memory in MB of this process and its descendants, except `without`; shared pages count once."""
     return sum(map(_process_memory, _processes(without))) / 1e6
 
 
 def release_unused_memory() -> None:
-    """Give back what this process has freed, or what comes next would lie in it and seem to take nothing."""
+    """Return freed memory to the system; otherwise the next measured loader would reuse it and seem to need none."""
     gc.collect()
     dali = sys.modules.get("nvidia.dali.backend")
     if dali is not None:
         dali.ReleaseUnusedMemory()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc
     if trim is not None:
         trim(0)
 
 
 def _process_memory(process: psutil.Process) -> int:
-    """Return a process's bytes that are no file's, its share of shared ones; resident size where that cannot be read.
+    """Return a process's bytes that do not belong to files, with its share of shared ones; else its resident size.
 
-    Pages of files, such as libraries, are shared with programs that come and go. 0 once the process has ended.
+    Pages of files, such as libraries, are shared with changing other programs. 0 if the process has ended.
     """
     try:
         lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
@@ -261,12 +260,12 @@ def _process_memory(process: psutil.Process) -> int:
 
 
 def _gpu_sample(device: torch.device) -> tuple[float | None, float | None]:
-    """Return (share of time busy, MB in use) of the device; the share only where pynvml is installed."""
+    """Return (busy share of the time, MB in use) of the device; the share only if pynvml is installed."""
     share = None
     if importlib.util.find_spec("pynvml") is not None:
         try:
             share = torch.cuda.utilization(device) / 100
-        except Exception:  # NVML raises errors of its own; some containers forbid it
+        except Exception:  # NVML has its own error types; some containers forbid it
             share = None
     try:
         free, total = torch.cuda.mem_get_info(device)

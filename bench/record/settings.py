@@ -1,4 +1,4 @@
-"""Settings: fields with default, help and rule, which commands turn into options; and those of a benchmark."""
+"""Settings as fields with default, help and rule, which commands turn into options; settings of a benchmark."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typer.models import OptionInfo
 Value = TypeVar("Value")
 
 ALL_BACKENDS = "all"
-SEARCH_SHARE = 0.4  # of a run's budget
+SEARCH_SHARE = 0.4  # share of a run's budget
 
 
 class Rule(NamedTuple):
-    """Say which values a setting may have, in words and as a test."""
+    """The valid values of a setting, as text and as a test."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -32,20 +32,20 @@ _SAME: Any = object()
 
 
 def setting(default: Value, help_text: str, rule: Rule | None = None, *, asked: Any = _SAME, **option: Any) -> Value:
-    """Return a dataclass field that is an option with this help.
+    """Return a dataclass field that becomes an option with this help.
 
-    asked: default of the option, if it is not that of the field. option: further arguments of typer.Option; its `min`
-    is a rule, too.
+    asked: default of the option, if different from the field's. option: further arguments of typer.Option; its `min` is
+    also checked as a rule.
     """
     about = {"option": typer.Option(help=help_text, **option), "rule": rule}
     return field(default=default, metadata=about | ({} if asked is _SAME else {"asked": asked}))
 
 
-# Types of fields that several settings have, and of options that several commands have.
+# Types of fields that several settings share, and of options that several commands share.
 Backend = Annotated[str, typer.Option(help="torch, hdf5 or dali; auto uses the saved profile.")]
 Decoder = Annotated[str, typer.Option(help="JPEG decoder: auto, native, simplejpeg, turbojpeg or pillow.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch, on each rank.")]
-Size = Annotated[int, typer.Option(min=1, help="Height and width of the images handed out, in pixels.")]
+Size = Annotated[int, typer.Option(min=1, help="Height and width of the output images, in pixels.")]
 Workers = Annotated[
     int | None,
     typer.Option(min=0, help="Worker threads or processes; one per processor by default, 0 works in the main thread."),
@@ -58,11 +58,13 @@ Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto uses cuda i
 Model = Annotated[str, typer.Option(help="resnet18, resnet50, or a timm name.")]
 Seconds = Annotated[float, typer.Option(min=0.01, help="Length of each measurement in each round.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Number of rounds; each makes every measurement once.")]
-MaxBad = Annotated[float | None, typer.Option(min=0, help="Most bad samples to replace per epoch; below 1 a share.")]
+MaxBad = Annotated[
+    float | None, typer.Option(min=0, help="Maximum bad samples to replace per epoch; below 1: a share.")
+]
 
 
 def option_fields(settings: type[Any]) -> Iterator[tuple[Field[Any], Any, OptionInfo | None]]:
-    """Yield each field of settings, its type, and the option that it is; None for a field without one."""
+    """Yield each field of settings with its type and its option, or None for a field without one."""
     hints = get_type_hints(settings, include_extras=True)
     for each in fields(settings):
         kind, *notes = get_args(hints[each.name]) if get_origin(hints[each.name]) is Annotated else [hints[each.name]]
@@ -71,7 +73,7 @@ def option_fields(settings: type[Any]) -> Iterator[tuple[Field[Any], Any, Option
 
 
 def check_fields(settings: Any) -> None:
-    """Raise ValueError, naming the field, if a value is not one of its Literal's or breaks its rule; None may stand."""
+    """Raise ValueError that names the field if a value is not in its Literal or breaks its rule; None is valid."""
     for each, kind, option in option_fields(type(settings)):
         name, value, rule = each.name, getattr(settings, each.name), each.metadata.get("rule")
         choices = get_args(kind) if get_origin(kind) is Literal else ()
@@ -88,24 +90,24 @@ def check_fields(settings: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSettings:
-    """Say what to measure; each field is an option of `penstock bench`.
+    """Settings of a benchmark; each field is an option of `penstock bench`.
 
     Attributes:
-        model: what to train on the batches; None leaves the model out.
+        model: the model to train on the batches, or None.
         budget: None measures `rounds` rounds of `seconds`, however long they take.
-        seconds: with a budget at most.
-        rounds: None makes 3, with a budget as many as there is time for until the spread is small.
-        tune: None searches for "all" and "dali", and where there is a limit.
+        seconds: a maximum if there is a budget.
+        rounds: None makes 3, or with a budget as many as fit until the spread is small.
+        tune: None searches for "all" and "dali", and if there is a limit.
         tune_seconds: None takes 60, or a share of the budget.
-        max_bad: None for all.
+        max_bad: None allows all.
         data_options: options of open_source for the data.
     """
 
     backend: str = setting(
-        ALL_BACKENDS, "all (those that run here, compared), torch, hdf5, dali, or auto: the saved profile."
+        ALL_BACKENDS, "all (compares those that run here), torch, hdf5, dali, or auto: the saved profile."
     )
     cache: str | None = setting(None, CACHE_HELP)
-    entries: int | None = setting(None, "Serve DATA repeatedly, as so many images.", min=1)
+    entries: int | None = setting(None, "Serve DATA repeatedly, as this many images.", min=1)
     decoder: Decoder = "auto"
     batch_size: BatchSize = 64
     size: Size = 224
@@ -115,7 +117,7 @@ class BenchSettings:
         "float32",
         "dtype of the images: float32, float16, bfloat16, uint8.",
         asked=None,
-        show_default="what the model computes in, by --amp",
+        show_default="the model's dtype, by --amp",
     )
     model: str | None = setting(
         "resnet18", "resnet18, resnet50, a timm name, or none.", asked=None, show_default="resnet18 on a GPU, else none"
@@ -124,21 +126,19 @@ class BenchSettings:
     compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = setting(
         "off", "torch.compile of the model: off, default, reduce-overhead or max-autotune."
     )
-    budget: float | None = setting(None, "Seconds that the whole run may take.", min=1, asked=120.0)
+    budget: float | None = setting(None, "Maximum seconds of the whole run.", min=1, asked=120.0)
     seconds: Seconds = 4.0
     rounds: int | None = setting(
-        None, "Rounds at most.", min=1, show_default="until they agree, or time is up; 3 with --thorough"
+        None, "Maximum number of rounds.", min=1, show_default="until they agree or time is up; 3 with --thorough"
     )
     baseline: bool = setting(False, "Also measure the usual loader: torch's DataLoader with Pillow.")
     tune: bool | None = setting(None, "Search the settings first.", show_default="on for all, dali, and with a limit")
     tune_seconds: float | None = setting(
-        None, "How long that search may take.", POSITIVE, show_default="0.4 of the budget; 60 with --thorough"
+        None, "Maximum seconds of that search.", POSITIVE, show_default="0.4 of the budget; 60 with --thorough"
     )
-    max_cpu: float | None = setting(None, "Most processors that the loader may keep busy.", POSITIVE, metavar="CORES")
-    max_memory: float | None = setting(
-        None, "Most memory that the loader and its workers may take.", POSITIVE, metavar="MB"
-    )
-    apply: bool = setting(False, "Try the verdict's advice where the tool can; measure it.", asked=True)
+    max_cpu: float | None = setting(None, "Maximum processors that the loader may use.", POSITIVE, metavar="CORES")
+    max_memory: float | None = setting(None, "Maximum memory of the loader and its workers.", POSITIVE, metavar="MB")
+    apply: bool = setting(False, "Try and measure the verdict's advice where possible.", asked=True)
     seed: Seed = 0
     max_bad: MaxBad = 0.01
     data_options: dict[str, Any] = field(default_factory=dict)
@@ -146,14 +146,14 @@ class BenchSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.tune is False and self._has_limits:
-            raise ValueError("only the search keeps to limits: leave out --no-tune, or --max-cpu and --max-memory")
+            raise ValueError("only the search observes limits: leave out --no-tune, or --max-cpu and --max-memory")
 
     @property
     def _has_limits(self) -> bool:
         return self.max_cpu is not None or self.max_memory is not None
 
     def without_paths(self) -> BenchSettings:
-        """Return the settings with the names alone of what may be paths, as records are shown around."""
+        """Return the settings with possible paths reduced to names, because records are shared."""
         given = self.data_options.items()
         options = {name: Path(value).name if isinstance(value, str) else value for name, value in given}
         cache = self.cache and os.fsencode(Path(self.cache).name).decode(errors="backslashreplace")
@@ -161,12 +161,12 @@ class BenchSettings:
 
     @property
     def search_seconds(self) -> float:
-        """Return how long the search of settings may take."""
+        """Return the maximum seconds of the search for settings."""
         return self.tune_seconds or (60.0 if self.budget is None else SEARCH_SHARE * self.budget)
 
     @property
     def most_rounds(self) -> float:
-        """Return the number of rounds to make at most."""
+        """Return the maximum number of rounds."""
         return self.rounds or (3 if self.budget is None else math.inf)
 
     @property

@@ -1,1 +1,1 @@
-"""A training run: the step, its loop, checkpoints, finders, ablation, and how it ends."""
+"""A training run: the step, its loop, checkpoints, finders, ablation, and signals."""

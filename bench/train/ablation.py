@@ -1,4 +1,4 @@
-"""Measures what each technique gains and costs: the model trains with and without it, alternating."""
+"""Measures the gain and cost of each technique: the model trains alternately with and without it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.bench.train.resident_run import CannotRun, ResidentResult, Residen
 
 @dataclass(frozen=True, kw_only=True)
 class Technique:
-    """Describe one technique by the settings that switch it on and off."""
+    """Define a technique by the settings that switch it on and off."""
 
     name: str
     on: dict[str, Any]
@@ -47,10 +47,10 @@ TECHNIQUES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Hold what was measured of one technique: medians over rounds, with and without it.
+    """Hold the measurements of one technique: medians over rounds, with and without it.
 
     Attributes:
-        peak_bytes: beyond what the process took before the model; None if unknown.
+        peak_bytes: memory beyond that of the process before the model; None if unknown.
         rounds: images/s of each round, with and without it.
         reason: why this machine cannot measure it; empty if it could.
     """
@@ -64,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """Hold the rows of all techniques, and the run that each of them is switched from."""
+    """Hold the rows of all techniques, and the base run that they change."""
 
     base: ResidentRun
     rounds: int
@@ -73,7 +73,7 @@ class Ablation:
     rows: tuple[Row, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable record, with the machine it was measured on."""
+        """Return a JSON-serialisable record that includes the machine."""
         return {
             "what": "training on one batch that is resident on the device: no loader",
             "environment": describe_environment(),
@@ -88,10 +88,10 @@ def ablate(
     rounds: int,
     on_run: Callable[[int, int], None] = lambda done, total: None,
 ) -> Ablation:
-    """Switch each technique on and off from `base` and measure, round after round, every second one backwards.
+    """Measure `base` with each technique on and off, round after round, every second round in reverse order.
 
-    `measure` does one run, in a process of its own where only that shows its memory; `on_run(done, total)` is called
-    after each. Raises CannotRun if the base itself cannot be measured.
+    `measure` does one run, on a CPU in a new process to see its peak memory; `on_run(done, total)` is called after
+    each. Raises CannotRun if the base itself cannot be measured.
     """
     pairs = {technique.name: _pair(base, technique) for technique in TECHNIQUES}
     pairs["DataParallel"] = _data_parallel_pair(base)
@@ -130,7 +130,7 @@ def _pair(base: ResidentRun, technique: Technique) -> tuple[ResidentRun, Residen
 
 def _data_parallel_pair(base: ResidentRun) -> tuple[ResidentRun, ResidentRun] | str:
     if torch.device(base.settings.device).type != "cuda" or torch.cuda.device_count() < 2:
-        return f"needs two CUDA devices; there are {torch.cuda.device_count()}"
+        return f"needs two CUDA devices, found {torch.cuda.device_count()}"
     return replace(base, data_parallel=True), base
 
 

@@ -15,7 +15,7 @@ OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTrial:
-    """Hold what became of one batch size; its peak memory is None if it did not fit, or if that is unknown."""
+    """Hold the trial of one batch size; peak_bytes is None if the batch did not fit or the peak is unknown."""
 
     batch_size: int
     fits: bool
@@ -24,7 +24,7 @@ class BatchTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSearch:
-    """Hold the largest batch size that fitted (None if not even one image did) and every size tried, in order."""
+    """Hold the largest batch size that fits (None if not even one image does) and all tried sizes in order."""
 
     largest: int | None
     trials: tuple[BatchTrial, ...]
@@ -37,9 +37,9 @@ def find_batch_size(
     limit: int = 65536,
     on_trial: Callable[[BatchTrial], None] = lambda trial: None,
 ) -> BatchSearch:
-    """Return the largest batch size up to `limit` that the probe takes, to within a sixteenth.
+    """Return the largest batch size up to `limit` that fits, to within a sixteenth.
 
-    `probe` runs a batch of a size; it returns its peak memory or None, and raises MemoryError or torch.OutOfMemoryError
+    `probe` runs a batch of a given size; it returns its peak memory or None, and raises MemoryError or OutOfMemoryError
     if it does not fit.
     """
     trials: list[BatchTrial] = []
@@ -55,7 +55,7 @@ def find_batch_size(
         return fitted
 
     good, bad, size = 0, limit + 1, start
-    while good < size < bad:  # doubling, or halving while nothing has fitted yet
+    while good < size < bad:  # double, or halve until a size fits
         if fits(size):
             good = size
             size = min(2 * size, limit)
@@ -72,10 +72,10 @@ def find_batch_size(
 
 
 def probe_of(run: ResidentRun, *, budget_bytes: int | None = None) -> BatchProbe:
-    """Return a probe that does a run with a batch of the given size; its peak is that beyond the process without it.
+    """Return a probe that runs a batch of a given size and returns its peak memory in addition to the process's.
 
-    On a CPU each size has a process of its own, the only way to see what it takes. A peak above `budget_bytes` counts
-    as out of memory.
+    On a CPU each size runs in a new process, the only way to see its peak. A peak above `budget_bytes` counts as out of
+    memory.
     """
     measure = measure_in_child if run.settings.device == "cpu" else measure_here
 

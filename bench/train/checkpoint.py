@@ -1,4 +1,4 @@
-"""Saves and loads a training run: all that its next step depends on, in a file that is whole or not there."""
+"""Saves and loads a training run: everything that its next step depends on, in a file that is replaced atomically."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from penstock.loaders.system.real_path import real_path
 from penstock.pipelines.errors import LoaderError
 
 _VERSION = 1
-_SAME_IMAGES = ("seed", "batch_size", "drop_last", "pad")  # in which validation may differ: it serves each image once
-# Settings that may differ when a run goes on: they say where and how fast it computes, not what. (World size, too.)
+_SAME_IMAGES = ("seed", "batch_size", "drop_last", "pad")  # validation may differ in these: it serves each image once
+# Settings that may change on resume: they control where and how fast a run computes, not what. (World size, too.)
 _FREE = frozenset(
     {"device", "batch_size", "accumulate", "channels_last", "cudnn_benchmark", "compile", "inplace", "kernel"}
     | {"checkpointing", "segments", "profile", "anomaly", "tf32"}
 )
-_LENGTH = ("epochs", "schedule_epochs")  # which may grow
+_LENGTH = ("epochs", "schedule_epochs")  # may grow on resume
 
 
 @dataclass(kw_only=True)
 class RunProgress:
-    """Say how far a run is.
+    """Hold the progress of a run.
 
     Attributes:
-        epoch: number of the epoch under way.
-        updates: updates made in it.
-        totals: this rank's sums of loss and of labelled samples in it, float64 [2].
+        epoch: number of the current epoch.
+        updates: number of updates in it so far.
+        totals: this rank's sums of loss and of labelled samples in it so far, float64 [2].
     """
 
     epoch: int
@@ -44,7 +44,7 @@ class RunProgress:
 
     @classmethod
     def start_of(cls, epoch: int, device: str) -> RunProgress:
-        """Return the progress at the begin of an epoch."""
+        """Return the progress at the start of an epoch."""
         return cls(epoch=epoch, updates=0, totals=torch.zeros(2, dtype=torch.float64, device=device))
 
 
@@ -57,9 +57,9 @@ def save_checkpoint(
     loader: dict[str, Any],
     validation: dict[str, Any] | None = None,
 ) -> None:
-    """Write model, optimiser, scaler, schedule, progress, random state, the loader's state and what is validated on.
+    """Write model, optimiser, scaler, schedule, progress, random state, loader state and validation set's identity.
 
-    A link is followed: the file that it names is replaced. Raises OSError.
+    A symbolic link is followed: its target is replaced. Raises OSError.
     """
     device = torch.device(step.settings.device)
     state = {
@@ -88,12 +88,12 @@ def save_checkpoint(
 def load_checkpoint(
     path: Path, step: TrainStep, *, updates_per_epoch: int, validation: dict[str, Any] | None = None
 ) -> tuple[RunProgress, dict[str, Any]]:
-    """Return (progress, the loader's state), with step and generators put back as they were saved.
+    """Restore step and random generators; return (progress, loader state).
 
-    validation: identity of the validation set; another one than was saved is refused, unless either is None.
+    validation: identity of the validation set, which must equal the saved one unless either is None.
 
-    Raises LoaderError E-STATE if the file is none of ours, is damaged, or is of a run that would go on differently;
-    OSError if it cannot be read.
+    Raises LoaderError E-STATE if the file is not a checkpoint, is damaged, or would not continue the same run; OSError
+    if it cannot be read.
     """
     state = _read(path)
     try:
@@ -102,7 +102,9 @@ def load_checkpoint(
         step.module.load_state_dict(state["model"])
         step.optimizer.load_state_dict(state["optimizer"])
         if any(step.optimizer.defaults.keys() - group.keys() for group in step.optimizer.param_groups):
-            raise _unusable(path, "its optimiser is of another version")  # as lars and lamb before they were timm's
+            raise _unusable(
+                path, "its optimiser is another version"
+            )  # lars and lamb before timm
         step.scaler.load_state_dict(state["scaler"])
         _restore_schedule(step, state)
         torch.set_rng_state(state["random"])
@@ -120,27 +122,27 @@ def load_checkpoint(
 def _read(path: Path) -> dict[str, Any]:
     content = io.BytesIO(path.read_bytes())
     try:
-        damaged = zipfile.ZipFile(content).testzip()  # torch.load checks no checksum
+        damaged = zipfile.ZipFile(content).testzip()  # torch.load does not verify checksums
         if damaged is not None:
             raise zipfile.BadZipFile(damaged)
         content.seek(0)
         state = torch.load(content, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises whatever its zip and pickle readers stumble over
+    except Exception as error:  # torch passes on any error of its zip and pickle readers
         raise _unusable(path, f"it cannot be read ({type(error).__name__})") from error
     if not isinstance(state, dict) or type(state.get("version")) is not int or state["version"] != _VERSION:
-        raise _unusable(path, "it is no checkpoint of this version of penstock train")
+        raise _unusable(path, "it is not a checkpoint of this version of penstock train")
     return state
 
 
 def _restore_schedule(step: TrainStep, state: dict[str, Any]) -> None:
-    """Put the schedule back; of a run that has grown, go on from here along the longer schedule."""
+    """Restore the schedule; a run that has grown continues from here on the longer schedule."""
     if step.schedule is None:
         return
     saved, made = state["settings"], state["schedule"]["last_epoch"]
     if (saved.get("schedule_epochs") or saved["epochs"]) == step.settings.scheduled_epochs:
         step.schedule.load_state_dict(state["schedule"])
         return
-    # A schedule sets the rate of its next step: one back, then that one.
+    # A schedule sets the rate of its next step: go one step back, then make that step.
     counts = {"last_epoch": made - 1, "_step_count": state["schedule"]["_step_count"]}
     step.schedule.load_state_dict({**step.schedule.state_dict(), **counts})
     step.schedule.step()
@@ -155,12 +157,12 @@ def _check_same_run(path: Path, state: dict[str, Any], step: TrainStep, updates_
     for name, mine in _identity(step).items():
         saved = state["settings"].get(name)
         if name == "epochs" and mine < saved:
-            raise _unusable(path, f"it was saved with epochs={saved}, which may grow, and this run has {mine}")
+            raise _unusable(path, f"it was saved with epochs={saved}, which may only grow, and this run has {mine}")
         if saved != mine and name not in _LENGTH:
             raise _unusable(path, f"it was saved with {name}={saved!r}, this run has {mine!r}")
     if state["updates_per_epoch"] != updates_per_epoch:
         raise _unusable(
-            path, f"its run makes {state['updates_per_epoch']} updates per epoch, this one {updates_per_epoch}"
+            path, f"it was saved with {state['updates_per_epoch']} updates per epoch, this run has {updates_per_epoch}"
         )
 
 
@@ -170,10 +172,10 @@ def _check_same_validation(path: Path, saved: dict[str, Any] | None, mine: dict[
     for name in dict.fromkeys([*saved, *mine]):
         if name not in _SAME_IMAGES and saved.get(name) != mine.get(name):
             cause = f"its run was validated on other images: {name} was {saved.get(name)!r} and is {mine.get(name)!r}"
-            fix = "resume with the validation set and size it was saved with, or with --no-strict"
+            fix = "resume with the same validation set and size, or with --no-strict"
             raise LoaderError("E-STATE", cause, path=str(path), fix=fix)
 
 
 def _unusable(path: Path, cause: str) -> LoaderError:
-    fix = "resume with the settings, data and global batch it was saved with, or start anew without --resume"
+    fix = "resume with the same settings, data and global batch, or start anew without --resume"
     return LoaderError("E-STATE", cause, path=str(path), fix=fix)

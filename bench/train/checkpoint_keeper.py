@@ -1,4 +1,4 @@
-"""Decides when a run saves itself: after each epoch, every so many updates, at a signal, and before a planned stop."""
+"""Decides when a run saves itself: after each epoch, every N updates, on a signal, and before a planned stop."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from penstock.pipelines.errors import LoaderError
 
 
 class StoppedEarly(Exception):
-    """Says that the run has saved itself and stops, because `stop_after` asks for it."""
+    """Raised after the run has saved itself and reached `stop_after`."""
 
 
 class CheckpointKeeper:
-    """Saves a run as its plan says; as a context it holds Ctrl-C, SIGTERM and SIGUSR1 back until an update is finished.
+    """Saves a run according to its plan; as a context, delays Ctrl-C, SIGTERM and SIGUSR1 to the end of an update.
 
-    All ranks save together, rank 0 writes. A signal to any rank stops all: at each update they exchange that, on the
-    host and without waiting for the device, whether one has come, and stop at the next update.
+    All ranks save together; rank 0 writes. A signal to any rank stops all: at each update they exchange on the host,
+    without waiting for the device, whether one has arrived, and stop at the next update.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class CheckpointKeeper:
         self._validation = validation
         self._distributed = dist.is_available() and dist.is_initialized()
         self._group = dist.new_group(backend="gloo") if self._distributed else None
-        self._asked: tuple[torch.Tensor, Any] | None = None  # flag and work of the exchange that is under way
-        self._signal = 0  # number of the signal that came; 0 for none
-        self._last: tuple[RunProgress, dict[str, Any], torch.Tensor] | None = None  # with loader's, generator's state
+        self._asked: tuple[torch.Tensor, Any] | None = None  # flag and work of the pending exchange
+        self._signal = 0  # number of the received signal; 0 for none
+        self._last: tuple[RunProgress, dict[str, Any], torch.Tensor] | None = None  # with state of loader and generator
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> CheckpointKeeper:
@@ -69,12 +69,12 @@ class CheckpointKeeper:
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self._signal = number  # a second one, which torchrun passes on, changes nothing
+        self._signal = number  # torchrun passes on a second one, which has no effect
 
     def restore(self) -> RunProgress:
-        """Return where the run begins: where the file left it if the plan says so and there is one, else at its start.
+        """Return where the run begins: at the checkpoint if the plan resumes and the file exists, else at the start.
 
-        Raises LoaderError E-STATE if the ranks do not all begin there.
+        Raises LoaderError E-STATE if ranks would begin at different places.
         """
         if not (self._plan.resume and self._plan.file.exists()):
             progress = RunProgress.start_of(0, self._step.settings.device)
@@ -87,7 +87,7 @@ class CheckpointKeeper:
             )
             self._loader.load_state_dict(loader, **({} if self._plan.strict else {"strict": False}))
             if self._distributed and dist.get_rank() > 0:
-                progress.totals.zero_()  # the file holds the sums of all ranks: rank 0 carries them on
+                progress.totals.zero_()  # the file contains the sums of all ranks, which rank 0 continues
         self._check_same_start(progress)
         return progress
 
@@ -99,12 +99,12 @@ class CheckpointKeeper:
         dist.all_gather(starts, own, group=self._group)
         if any(not torch.equal(own, start) for start in starts):
             where = ", ".join(f"{rank}: epoch {start[0] + 1}, update {start[1]}" for rank, start in enumerate(starts))
-            fix = "put the checkpoint where all nodes see the same file"
+            fix = "put the checkpoint on storage that all nodes share"
             cause = f"the ranks would begin at different places ({where})"
             raise LoaderError("E-STATE", cause, path=str(self._plan.file), fix=fix)
 
     def after_update(self, progress: RunProgress) -> None:
-        """Save if it is time. Raises SignalExit after a signal, StoppedEarly after `stop_after` updates."""
+        """Save if due. Raises SignalExit after a signal, StoppedEarly after `stop_after` updates."""
         made = self._step.updates
         self._last = replace(progress, totals=progress.totals.clone()), self._loader.state_dict(), torch.get_rng_state()
         number = self._any_signal()
@@ -118,21 +118,21 @@ class CheckpointKeeper:
             raise StoppedEarly
 
     def between_updates(self, progress: RunProgress) -> None:
-        """Raise SignalExit after a signal while a finished epoch, which is saved, is validated; several ranks go on."""
+        """Raise SignalExit after a signal while a saved epoch is validated; several ranks continue."""
         if self._signal and not self._distributed:
             raise SignalExit(self._signal, note=self._where(progress))
 
     def after_loader_error(self, error: LoaderError) -> None:
         """Raise SignalExit if the loader failed because of a signal; return otherwise.
 
-        A batch system may signal the loader's workers too, and a worker that is still starting dies of that. No further
-        update can then be made, so the run is saved as of its last update (batch norm's statistics may already hold
-        batches of the next one). With several ranks nothing is saved, since their sums cannot be collected any more.
+        A batch system may signal the loader's workers too, which kills a worker that is still starting. Then no further
+        update is possible, so the run is saved as of its last update (batch norm's statistics may already include
+        batches of the next one). With several ranks nothing is saved, because their sums cannot be collected any more.
         """
         if not self._signal:
             return
         if self._last is None or self._distributed:
-            note = "not saved, since the loader's workers were ended before the update: an older checkpoint stands"
+            note = "not saved, because the loader's workers ended before the update: an older checkpoint is kept"
             raise SignalExit(self._signal, note=note) from error
         progress, loader, random = self._last
         torch.set_rng_state(random)
@@ -145,7 +145,7 @@ class CheckpointKeeper:
     def _any_signal(self) -> int:
         if self._group is None:
             return self._signal
-        # Started now and read after the next update: by then all ranks have started it, and none waits.
+        # Started now and read after the next update: by then all ranks have started it, so that none waits.
         before, flag = self._asked, torch.tensor([self._signal])
         work = dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         self._asked = flag, work

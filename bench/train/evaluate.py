@@ -1,4 +1,4 @@
-"""Validates exactly: every sample counts once, on any number of ranks."""
+"""Validates exactly: each sample counts once, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, ...]], settings: T
     model.eval()
     try:
         for images, labels in on_device(loader, settings):
-            # Not around the loader: tensors that it allocates in inference mode could not be trained on later.
+            # Not around the loader: tensors allocated in inference mode could not be used for training later.
             with torch.inference_mode():
                 with autocast(settings):
                     logits = model(images)
@@ -44,12 +44,12 @@ def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, ...]], settings: T
         model.train(was_training)
     loss, correct, count = sum_over_ranks(totals).tolist()
     if count == 0:
-        raise ValueError("there is no labelled sample to evaluate on")
+        raise ValueError("no labelled sample to evaluate on")
     return Evaluation(loss=loss / count, accuracy=correct / count, images=int(count))
 
 
 def sum_over_ranks(totals: Tensor) -> Tensor:
-    """Sum the tensor in place over the ranks of torch.distributed, where that is initialised, and return it."""
+    """Sum the tensor in place over the ranks of torch.distributed, if initialised, and return it."""
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(totals)
     return totals

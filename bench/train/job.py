@@ -1,4 +1,4 @@
-"""Sets up a training run from a folder of images: its data, its model, and what is done with them."""
+"""Sets up a training run from a folder of images: data, model, and training, sweep or batch search."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """Say what to train on, and how.
+    """Define the data and settings of a training run.
 
-    Raises ValueError for settings that cannot work, before the data is looked at, and if training and validation data
-    hold different classes.
+    Raises ValueError for settings that cannot work, before the data is opened, and if training and validation data
+    have different classes.
 
     Attributes:
-        data, validation: folders or caches; no validation without the second.
-        settings: how to train, with batch_size.
+        data, validation: folders or caches; None for no validation.
+        settings: training settings, including batch_size.
         size: height and width of the crops, in pixels.
         training: further arguments of imagenet_train.
-        policy: on_bad_sample, on_repaired and max_bad of the training loader, as create_loader takes them.
+        policy: on_bad_sample, on_repaired and max_bad of the training loader, as for create_loader.
         loading: arguments of create_loader for both loaders, such as backend and workers.
         cache: folder for train.h5 and val.h5; None for no cache.
-        data_options: options of open_source for the training data, and, unless they choose a part, for validation data
-            of a kind that takes them.
+        data_options: options of open_source for the training data. Those that do not select a part also apply to the
+            validation data if its kind supports them.
         validation_options: more options of open_source for the validation data, such as `subset`.
     """
 
@@ -68,7 +68,7 @@ class TrainingJob:
         if self.held_out is not None and self.held_out.classes != self.source.classes:
             raise ValueError(
                 f"{printable(str(self.validation))} has other classes than {printable(str(self.data))}: their labels "
-                "would not mean the same"
+                "would mean different things"
             )
 
     @cached_property
@@ -86,13 +86,13 @@ class TrainingJob:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes, at least 2, so that there is something to tell apart."""
+        """The number of classes, at least 2."""
         return max(2, len(self.source.classes))
 
     def train(
         self, *, checkpoint: CheckpointPlan | None, on_epoch: Callable[[EpochReport], None], on_step: OnStep
     ) -> TrainReport:
-        """Train and validate; the arguments are those of `penstock.bench.train.loop.train`."""
+        """Train and validate; arguments as for `penstock.bench.train.loop.train`."""
         model = build_model(self.settings, self.num_classes)
         with ExitStack() as stack:
             loader = stack.enter_context(self._training_loader())
@@ -103,7 +103,7 @@ class TrainingJob:
             return train(model, loader, self.settings, validation=validation, checkpoint=checkpoint, **watch)
 
     def sweep_lr(self) -> tuple[LrSweep, float]:
-        """Return the sweep over the training set, and the `lr` that makes its suggestion the peak learning rate."""
+        """Return the sweep over the training set, and the `lr` with its suggestion as peak learning rate."""
         settings = self.settings
         with torch_switches(settings), self._training_loader() as loader, closing(endless(loader)) as batches:
             step = TrainStep(build_model(settings, self.num_classes), settings)
@@ -114,14 +114,14 @@ class TrainingJob:
     def search_batch_size(self, *, budget_bytes: int | None, on_trial: Callable[[BatchTrial], None]) -> BatchSearch:
         """Return the largest batch of random images of this size that fits into memory, or into the budget.
 
-        Raises ValueError without a budget on a CPU, where the system swaps and kills before anything raises, and under
-        torchrun, where the others would wait for the rank that ran out of memory.
+        Raises ValueError without a budget on a CPU, because the system swaps and kills before an error is raised, and
+        under torchrun, where the other ranks would wait for the one that ran out of memory.
         """
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             raise ValueError("find_batch_size works in one process: run it without torchrun")
         settings = self.settings
         if torch.device(settings.device).type == "cpu" and budget_bytes is None:
-            raise ValueError("find_batch_size on a CPU needs --memory-budget: the system kills before memory runs out")
+            raise ValueError("find_batch_size on a CPU needs --memory-budget: the system would kill the process")
         run = ResidentRun(
             settings=settings,
             num_classes=self.num_classes,
@@ -145,7 +145,7 @@ class TrainingJob:
             device=self.settings.device,
             dtype=self.settings.image_dtype,
             seed=self.settings.seed,
-            pad=True,  # one shape, for torch.compile and cuDNN's benchmark
+            pad=True,  # constant shape, for torch.compile and cuDNN's benchmark
             **self.loading,
             **more,
         )

@@ -1,4 +1,4 @@
-"""Trains on any loader of (images, labels), with one report an epoch."""
+"""Trains on any loader of (images, labels), with one report per epoch."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _OF_A_RANK = ("device", "profile")  # settings in which ranks may differ
 
 @dataclass(frozen=True, kw_only=True)
 class EpochReport:
-    """Report one epoch: what was learned, how fast, and where the time went.
+    """Report one epoch: loss and accuracy, speed, and use of time.
 
     Attributes:
-        loss: mean over the labelled training samples of all ranks as they were seen, in the whole epoch.
-        validation: result of the validation; None without its loader.
-        images: labelled training samples of all ranks in the whole epoch, even where a checkpoint began in it.
+        loss: mean over the labelled training samples of all ranks during the whole epoch.
+        validation: result of the validation, or None.
+        images: labelled training samples of all ranks in the whole epoch, including those before a resume.
         steps: batches of this rank in this process.
         seconds: wall time of those steps.
         validation_seconds: wall time of the validation.
         images_per_s: rate of this rank; None if every step was warm-up.
         wait_share: as in `StepTimes`.
-        ledger: what became of the samples of all ranks in the whole epoch, as `EpochLedger.as_dict` returns it; None of
-            a loader that keeps none.
+        ledger: `EpochLedger.as_dict` of the samples of all ranks in the whole epoch; None for a loader without a
+            ledger.
     """
 
     epoch: int
@@ -68,8 +68,8 @@ class TrainReport:
 
     Attributes:
         epochs: reports of the epochs that this process finished.
-        seconds: wall time with validation.
-        finished: False if it stopped early, with a checkpoint.
+        seconds: wall time including validation.
+        finished: False if it stopped early with a checkpoint.
     """
 
     settings: TrainSettings
@@ -89,14 +89,13 @@ def train(
     on_step: OnStep = lambda epoch, done, total, images: None,
     checkpoint: CheckpointPlan | None = None,
 ) -> TrainReport:
-    """Train a classifier for `settings.epochs` epochs, on every rank of torch.distributed where that is initialised.
+    """Train a classifier for `settings.epochs` epochs, on all ranks of torch.distributed if initialised.
 
-    `loader` yields batches (images, labels, ...) as `on_device` takes them, and has a length; its `set_epoch` is called
-    if it exists. `validation` is such a loader, evaluated after each epoch. `on_epoch` is called with each epoch's
-    report, `on_step` with (epoch, steps made and to make in it, images of this step). `checkpoint` says where the run
-    saves itself, with a loader that has `state_dict`; Ctrl-C, SIGTERM or SIGUSR1 then ends it with SignalExit, saved.
-    The first steps of the run, at most ten and at most half an epoch, are warm-up and
-    not timed.
+    `loader` yields batches (images, labels, ...) for `on_device` and has a length; its `set_epoch` is called if it
+    exists. `validation` is such a loader, evaluated after each epoch. `on_epoch` is called with each epoch's report,
+    `on_step` with (epoch, steps done, steps in total, images of this step). `checkpoint` requires a loader with
+    `state_dict`; the run then saves itself and ends with SignalExit on Ctrl-C, SIGTERM or SIGUSR1. The first steps of
+    the run, at most ten and at most half an epoch, are warm-up and not timed.
 
     Raises ValueError if the loader is empty, FloatingPointError if the loss of an epoch is not finite, LoaderError
     E-MISUSE if ranks would make different numbers of steps, E-STATE if they would train on different data or with
@@ -153,7 +152,7 @@ class _EpochRunner:
     on_step: OnStep
 
     def epoch(self, progress: RunProgress, *, warm_up: bool) -> EpochReport:
-        """Run the rest of an epoch, then its validation; `progress` is kept up to date."""
+        """Run the rest of an epoch, then its validation; updates `progress`."""
         step, settings = self.step, self.step.settings
         watch = Stopwatch()
         timer = StepTimer(Clock(settings.device))
@@ -190,7 +189,7 @@ class _EpochRunner:
             num_steps += 1
             loss = step(images, labels, last=num_steps == todo)
             labelled = num_labelled(labels)
-            # Summed on the device and read once per epoch: reading a loss waits for the device, which then idles.
+            # Summed on the device and read once per epoch: reading a loss waits for the device, which then is idle.
             progress.totals += torch.stack([loss.double() * labelled, labelled.double()])
             self.after_step()
             self.on_step(progress.epoch, self.steps_per_epoch - todo + num_steps, self.steps_per_epoch, len(labels))
@@ -213,9 +212,9 @@ class _EpochRunner:
 
 
 def _with_generator_restored(loader: Batches) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the loader's batches, and put back what starting it draws from torch's generator, as a DataLoader does.
+    """Yield the loader's batches; restore torch's generator after the draws of starting it, as for a DataLoader.
 
-    Otherwise dropout would depend on when workers were started, and so on whether the run was interrupted.
+    Otherwise dropout would depend on the start of workers, and so on whether the run was interrupted.
     """
     state = torch.get_rng_state()
     batches = iter(loader)
@@ -228,13 +227,13 @@ def _with_generator_restored(loader: Batches) -> Iterator[tuple[Tensor, ...]]:
 
 def _check_loss(loss_sum: float, num_labelled: float, epoch: int) -> None:
     if num_labelled == 0:
-        raise ValueError(f"epoch {epoch} of the training loader held no labelled sample")
+        raise ValueError(f"epoch {epoch} of the training loader had no labelled sample")
     if not math.isfinite(loss_sum):
         raise FloatingPointError(f"the loss of epoch {epoch} is {loss_sum}: lower lr, lengthen warmup or turn amp off")
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
-    """Set the epoch of the loader, or of torch's DistributedSampler in it."""
+    """Set the epoch of the loader or of its DistributedSampler."""
     owner = loader if hasattr(loader, "set_epoch") else getattr(loader, "sampler", None)
     if owner is not None and hasattr(owner, "set_epoch"):
         owner.set_epoch(epoch)
@@ -250,12 +249,12 @@ def _ledger_of_all_ranks(loader: Any, epoch: int, device: str) -> dict[str, Any]
 
 
 def loader_identity(loader: Any) -> dict[str, Any] | None:
-    """Return what says which images a loader serves; None for one that cannot say it."""
+    """Return the identity of a loader's images; None if the loader does not define it."""
     return loader.identity() if isinstance(loader, Loader) else None
 
 
 def _refuse_different_runs(loader: Any, validation: Any, settings: TrainSettings) -> None:
-    """Raise LoaderError E-STATE on all ranks where they would train on different data or with different settings."""
+    """Raise LoaderError E-STATE on all ranks if their data or settings differ."""
     about = {name: value for name, value in asdict(settings).items() if name not in _OF_A_RANK}
     for kind, each in (("training ", loader), ("validation ", validation)):
         about |= {f"{kind}{name}": value for name, value in (loader_identity(each) or {}).items()}
@@ -263,15 +262,15 @@ def _refuse_different_runs(loader: Any, validation: Any, settings: TrainSettings
 
 
 def _common_length(loader: Any, settings: TrainSettings) -> int:
-    """Return the steps per epoch, equal on all ranks: one with more would wait forever for the others' gradients."""
+    """Return the steps per epoch, equal on all ranks: a rank with more would wait forever for the others' gradients."""
     try:
         steps = len(loader)
     except TypeError:
-        raise ValueError("training needs a loader with a length: the learning-rate schedule ends with it") from None
+        raise ValueError("training needs a loader with a length, for the learning-rate schedule") from None
     if steps == 0:
         raise ValueError("the training loader is empty: lower batch_size, or keep the last batch (drop_last=False)")
     if settings.profile is not None and steps * settings.epochs < PROFILED_STEPS:
-        raise ValueError(f"profile needs a run of {PROFILED_STEPS} steps, and this one has {steps * settings.epochs}")
+        raise ValueError(f"profile needs a run of {PROFILED_STEPS} steps, this one has {steps * settings.epochs}")
     if dist.is_available() and dist.is_initialized():
         extremes = torch.tensor([steps, -steps], device=settings.device)
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
@@ -287,7 +286,7 @@ def _common_length(loader: Any, settings: TrainSettings) -> int:
 
 
 def _same_buffers_on_all_ranks(module: nn.Module) -> None:
-    """Copy rank 0's running statistics to all ranks, so that they evaluate one model."""
+    """Copy rank 0's running statistics to all ranks, so that they evaluate the same model."""
     if dist.is_available() and dist.is_initialized():
         for buffer in module.buffers():
             dist.broadcast(buffer, src=0)
@@ -295,7 +294,7 @@ def _same_buffers_on_all_ranks(module: nn.Module) -> None:
 
 @contextmanager
 def _seed_generators(settings: TrainSettings) -> Iterator[None]:
-    """Draw dropout and the like from `settings.seed`, and leave the caller's generators as they were."""
+    """Seed torch's generators from `settings.seed`, for example for dropout; restore the caller's afterwards."""
     device = torch.device(settings.device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(settings.seed)

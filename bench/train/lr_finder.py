@@ -1,4 +1,4 @@
-"""Finds a learning rate: sweeps from far too low to far too high, and looks where the loss falls fastest."""
+"""Finds a learning rate: sweeps from far too low to far too high and finds where the loss falls fastest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MIN_UPDATES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class LrSweep:
-    """Hold the rates of a sweep, the loss of one update at each, and the rate to take."""
+    """Hold the rates of a sweep, the loss of one update at each, and the suggested rate."""
 
     rates: tuple[float, ...]
     losses: tuple[float, ...]
@@ -38,8 +38,8 @@ def find_lr(
 ) -> LrSweep:
     """Sweep the learning rate exponentially from `lowest` to `highest` (Smith 2015, arXiv:1506.01186).
 
-    `step` has no schedule, and is trained; `batches` are endless, on the device. Waits for the device at each update,
-    and ends early once the loss diverges. Raises ValueError if the loss falls at no rate.
+    `step`, without a schedule, is trained; `batches` are endless and on the device. Waits for the device at each
+    update, and ends early if the loss diverges. Raises ValueError if the loss never falls.
     """
     rates: list[float] = []
     losses: list[float] = []
@@ -70,13 +70,13 @@ def steepest(rates: list[float], losses: list[float]) -> float:
     """
     end = int(np.argmin(losses)) + 1 if losses else 0
     if end < 3:
-        raise ValueError("the loss falls at no learning rate of the sweep: begin lower, or look at data and model")
+        raise ValueError("the loss never falls in the sweep: start lower, or check data and model")
     slopes = np.gradient(np.asarray(losses[:end]), np.log(rates[:end]))
     return rates[int(np.argmin(slopes))]
 
 
 def _update(step: TrainStep, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
-    """Return the mean loss of one update's batches over all ranks, which must end the sweep together."""
+    """Return the mean loss of one update's batches over all ranks, so that they end the sweep together."""
     losses = [step(*next(batches)) for _ in range(step.settings.accumulate)]
     total = torch.stack([torch.stack(losses).mean(), torch.ones_like(losses[0])])
     loss, ranks = sum_over_ranks(total).tolist()

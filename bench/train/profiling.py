@@ -17,9 +17,9 @@ PROFILED_STEPS = _WAIT + _WARMUP + _ACTIVE
 
 @contextmanager
 def profiled_steps(file: str | None, device: str) -> Iterator[Callable[[], None]]:
-    """Yield a function to call after each step; the third to fifth are written to `file`. None profiles nothing.
+    """Yield a function to call after each step; steps three to five are written to `file`, if not None.
 
-    The trace holds operators with their shapes on the host, and kernels on a CUDA device; of several ranks the first's.
+    The trace contains host operators with shapes, and kernels of a CUDA device; only the first rank writes one.
     """
     if file is None or (dist.is_available() and dist.is_initialized() and dist.get_rank() > 0):
         yield lambda: None

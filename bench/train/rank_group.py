@@ -1,4 +1,4 @@
-"""Joins the ranks that torchrun started, for a command, and gathers values from all of them."""
+"""Joins the ranks of torchrun for a command, and gathers values from them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ import torch.distributed as dist
 from penstock.loaders.order.ranks import is_joined
 from penstock.pipelines.errors import LoaderError
 
-_LOST = ("gloo", "NCCL", "c10d", "Connection", "Timed out", "timed out", "Socket")  # in what torch says of a lost rank
+_LOST = ("gloo", "NCCL", "c10d", "Connection", "Timed out", "timed out", "Socket")  # in torch's errors
 
 
 @contextmanager
 def join_process_group(device: str, timeout_s: float | None = None) -> Iterator[str]:
-    """Join torch.distributed where torchrun's variables ask for it; yield this rank's device, "cuda" being its own GPU.
+    """Join torch.distributed if torchrun's variables are set; yield this rank's device, for "cuda" its own GPU.
 
-    NCCL between GPUs, gloo between processors. Without those variables it does nothing. Ranks wait for each other for
-    `timeout_s` at most, unless given for as long as torch has them wait. Raises LoaderError E-WORKER where another rank
-    has ended, or does not answer in time.
+    Uses NCCL between GPUs, gloo between processors. Ranks wait for each other for at most `timeout_s`, by default
+    torch's timeout. Raises LoaderError E-WORKER if another rank has ended or does not answer in time.
     """
     if not os.environ.get("WORLD_SIZE") or not os.environ.get("RANK") or not dist.is_available() or is_joined():
         yield device
@@ -43,7 +42,7 @@ def join_process_group(device: str, timeout_s: float | None = None) -> Iterator[
 
 @contextmanager
 def _lost_ranks_as_loader_errors() -> Iterator[None]:
-    """Turn what torch says where another rank does not answer into one line: its own are tracebacks of gloo or NCCL."""
+    """Turn torch's errors about a lost rank, which are tracebacks of gloo or NCCL, into one line."""
     try:
         yield
     except LoaderError:
@@ -52,13 +51,13 @@ def _lost_ranks_as_loader_errors() -> Iterator[None]:
         text = str(error).strip()
         if not isinstance(error, dist.DistError) and not any(word in text for word in _LOST):
             raise
-        cause = f"another rank has ended, or does not answer ({text.splitlines()[0] if text else type(error).__name__})"
-        fix = "look at what the other ranks said first; if they are only slow, raise --rank-timeout"
+        cause = f"another rank has ended or does not answer ({text.splitlines()[0] if text else type(error).__name__})"
+        fix = "see the first errors of the other ranks; if they are only slow, raise --rank-timeout"
         raise LoaderError("E-WORKER", cause, fix=fix, rank=int(os.environ["RANK"])) from error
 
 
 def gather_from_ranks(value: Any, device: str = "cpu") -> list[Any]:
-    """Return what all ranks hold for `value`, which JSON can hold, in their order; `[value]` without other ranks."""
+    """Return the JSON-serialisable `value` of all ranks in order; `[value]` without other ranks."""
     if not is_joined():
         return [value]
     text = torch.tensor(list(json.dumps(value, default=str).encode()), dtype=torch.uint8)
@@ -73,5 +72,5 @@ def gather_from_ranks(value: Any, device: str = "cpu") -> list[Any]:
 
 
 def is_first_rank() -> bool:
-    """Return whether this process is rank 0, or the only one: it alone prints and writes files."""
+    """Return whether this process is rank 0 or the only one: only that prints and writes files."""
     return not is_joined() or dist.get_rank() == 0

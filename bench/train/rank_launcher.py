@@ -1,14 +1,14 @@
-"""Runs torchrun and ends as its ranks did: with the exit code of one that failed, or 128 + the number of a signal.
+"""Runs torchrun and exits like its ranks: with the exit code of one that failed, or 128 + the number of a signal.
 
-Use it as `python -m penstock.bench.train.rank_launcher`, with torchrun's options. torchrun itself ends with 1, whatever
-happened, so that a batch system cannot tell a run that saved itself from one with bad data.
+Use it as `python -m penstock.bench.train.rank_launcher` with torchrun's options. torchrun itself always exits with 1,
+so that a batch system cannot distinguish a run that saved itself from one with bad data.
 """
 
 from __future__ import annotations
 
 import sys
 
-_NOT_THE_CAUSE = (1, 5)  # Python's exit code for any exception, and E-WORKER's: often of a rank that lost its peers
+_NOT_THE_CAUSE = (1, 5)  # Python's exit code for exceptions, and E-WORKER's: often from a rank that lost its peers
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def exit_code(codes: list[int]) -> int:
-    """Choose one exit code for all ranks: the first that says why, else the highest; -N stands for signal N."""
+    """Choose one exit code for all ranks: the first that shows the cause, else the highest; -N means signal N."""
     shown = [128 - code if code < 0 else code for code in codes]
     return next((code for code in shown if code not in _NOT_THE_CAUSE), max(shown))
 

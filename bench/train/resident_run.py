@@ -1,4 +1,4 @@
-"""Measures images/s and peak memory of the model on one batch on the device, in this process or a new one."""
+"""Measures images/s and peak memory of the model on one resident batch, in this process or a new one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.pipelines.errors import CANNOT_ALLOCATE, LoaderError
 
 @dataclass(frozen=True, kw_only=True)
 class ResidentRun:
-    """Say what to run. Raises ValueError for a batch that cannot be divided.
+    """Define a run. Raises ValueError for a batch that cannot be divided.
 
     Attributes:
         batch_size: images per update, in settings.accumulate parts.
@@ -44,11 +44,11 @@ class ResidentRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ResidentResult:
-    """Hold what one run measured.
+    """Hold the measurements of one run.
 
     Attributes:
         images_per_s: median over the windows of the measurement (see Rate).
-        peak_bytes: peak memory minus what was in use before the model was made; None if unknown.
+        peak_bytes: peak memory minus the memory in use before the model was built; None if unknown.
     """
 
     images_per_s: float
@@ -57,7 +57,7 @@ class ResidentResult:
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """What the process of a run writes as JSON: its result, or why there is none."""
+    """The JSON output of a run's process: its result, or the reason for its absence."""
 
     result: ResidentResult | None = None
     reason: str = ""
@@ -65,7 +65,7 @@ class _Answer:
 
 
 class CannotRun(ValueError):
-    """Says why this machine cannot do a run."""
+    """The reason why this machine cannot do a run."""
 
 
 def measure_here(run: ResidentRun) -> ResidentResult:
@@ -96,8 +96,8 @@ def measure_here(run: ResidentRun) -> ResidentResult:
 
 
 def measure_in_child(run: ResidentRun) -> ResidentResult:
-    """Train in a new process, whose peak memory is that of the run. Raises CannotRun, or MemoryError on a CPU."""
-    # PYTHONPATH would not do: a caller may have changed sys.path.
+    """Train in a new process, to measure its peak memory. Raises CannotRun, or MemoryError on a CPU."""
+    # PYTHONPATH is not enough: a caller may have changed sys.path.
     code = f"import sys; sys.path[:0] = {sys.path!r}; from {__name__} import run_child; run_child()"
     done = subprocess.run(
         [sys.executable, "-c", code], input=json.dumps(asdict(run)), capture_output=True, text=True, check=False
@@ -115,7 +115,7 @@ def measure_in_child(run: ResidentRun) -> ResidentResult:
 
 
 def run_child() -> None:
-    """Read a run as JSON from standard input, and write its result to standard output: what the new process does."""
+    """Read a run as JSON from standard input and write its result to standard output, in the new process."""
     try:
         answer = _Answer(result=measure_here(decode_json(sys.stdin.read(), ResidentRun)))
     except (CannotRun, MemoryError) as error:
@@ -124,22 +124,22 @@ def run_child() -> None:
 
 
 class _PeakMemory:
-    """Reads the peak memory since it was made: allocated on a CUDA device, else resident in this process (Linux)."""
+    """Reads the peak memory since its creation: allocated on a CUDA device, else resident in this process (Linux)."""
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
         if self._device.type == "cuda":
-            torch.cuda.init()  # type: ignore[no-untyped-call]  # else a device by its number is none
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # otherwise a numbered device is invalid
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self._device)
             self._before: int | None = torch.cuda.memory_allocated(self._device)
             return
-        with contextlib.suppress(OSError):  # if it cannot be reset, it counts from the start of this process
+        with contextlib.suppress(OSError):  # without a reset, the peak counts from the start of this process
             Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM: see proc(5)
         self._before = _status_bytes("VmRSS")
 
     def read(self) -> int | None:
-        """Return bytes; None where the system does not say."""
+        """Return bytes; None if the system does not report them."""
         if self._before is None:
             return None
         if self._device.type == "cuda":

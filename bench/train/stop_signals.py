@@ -1,4 +1,4 @@
-"""Turns signals into exits: a command is unwound, cleans up, and ends with 128 + the signal's number."""
+"""Turns signals into exits: a command unwinds, cleans up, and exits with 128 + the signal's number."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import sys
 import time
 from types import FrameType
 
-# Batch systems send these when a job's time is nearly over: SIGTERM, or SIGUSR1 if the job asked for it.
+# Batch systems send these when a job's time is nearly over: SIGTERM, or SIGUSR1 if the job requested it.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 _EXITING = (signal.SIGINT, *STOP_SIGNALS, signal.SIGHUP)
-_AGAIN_S = 0.01  # longer than what a finalizer has left to do
+_AGAIN_S = 0.01  # longer than the rest of a finalizer
 
 
 class SignalExit(SystemExit):
@@ -20,8 +20,8 @@ class SignalExit(SystemExit):
 
     Attributes:
         code: 128 + the signal's number.
-        name: of the signal, such as "SIGTERM".
-        note: what the user should know besides, such as where the work so far was saved.
+        name: name of the signal, such as "SIGTERM".
+        note: further information for the user, such as where the work was saved.
     """
 
     def __init__(self, number: int, *, note: str = "") -> None:
@@ -30,13 +30,13 @@ class SignalExit(SystemExit):
 
 
 def exit_on_signals() -> None:
-    """Turn Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP into SignalExit, unless they are ignored already.
+    """Turn Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP into SignalExit, unless they are already ignored.
 
-    A second signal is handled as `ignore_more_signals` says. Python drops what is raised in a finalizer, such as h5py's
-    when a file is read: a signal that comes there is sent once more.
+    A second signal is handled as in `ignore_more_signals`. Python drops exceptions raised in a finalizer, such as
+    h5py's when a file is read: a signal that arrives there is sent again.
     """
     for number in _EXITING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup, or in a shell's background
+        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup and in a shell's background
             signal.signal(number, _leave)
     sys.unraisablehook = _send_again
 
@@ -48,10 +48,10 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def ignore_more_signals() -> None:
-    """Undo `exit_on_signals` in a process that ends: a second Ctrl-C ends it at once, other signals are ignored.
+    """Undo `exit_on_signals` in a process that exits: a second Ctrl-C ends it at once, other signals are ignored.
 
-    A batch system signals all processes of a job. Torchrun, which is one of them, passes the signal on to its ranks, so
-    that each gets it twice; the second one must not interrupt the exit that the first one has begun.
+    A batch system signals all processes of a job. Torchrun, one of them, passes the signal on to its ranks, so that
+    each receives it twice; the second one must not interrupt the exit that the first one has started.
     """
     for number in _EXITING:
         if signal.getsignal(number) is _leave:
@@ -59,7 +59,7 @@ def ignore_more_signals() -> None:
 
 
 def _send_again(dropped: sys.UnraisableHookArgs) -> None:
-    """Serve as sys.unraisablehook: a signal must not be lost."""
+    """Replace sys.unraisablehook, so that a signal is not lost."""
     stop = signal_before(dropped.exc_value)
     if stop is None:
         sys.__unraisablehook__(dropped)
@@ -68,7 +68,7 @@ def _send_again(dropped: sys.UnraisableHookArgs) -> None:
 
     def send() -> None:
         time.sleep(_AGAIN_S)
-        # Otherwise another signal was heeded meanwhile, and the command ends.
+        # Otherwise another signal was handled meanwhile, and the command exits.
         if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler):
             os.kill(os.getpid(), number)
 
@@ -77,7 +77,7 @@ def _send_again(dropped: sys.UnraisableHookArgs) -> None:
 
 
 def signal_before(error: BaseException | None) -> SignalExit | None:
-    """Return the signal that was being handled when `error` was raised, or None.
+    """Return the signal that caused `error`, directly or indirectly, or None.
 
     A signal sent to a whole job also ends the workers of torch's own DataLoader, and torch raises an error about them.
     """

@@ -1,4 +1,4 @@
-"""Implements activation checkpointing: keeps the inputs of a few blocks, and computes the rest again for gradients."""
+"""Implements activation checkpointing: keeps the inputs of a few blocks and recomputes the rest for gradients."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch.utils.checkpoint import checkpoint
 
 
 class CheckpointedSequential(nn.Sequential):
-    """A sequence that may run in `segments`, each of which keeps its input alone; 0 runs it as it is.
+    """A sequence that may run in `segments`, keeping only the input of each; 0 runs it normally.
 
-    Unlike torch's `checkpoint_sequential`, it informs batch norm when a batch comes by for the second time, so that
-    running statistics are those of a plain pass.
+    Unlike torch's `checkpoint_sequential`, it does not count a recomputed batch twice in batch norm, so that running
+    statistics are those of a normal pass.
     """
 
     segments = 0
 
     def forward(self, features: Tensor) -> Tensor:
-        """Run as nn.Sequential does; while training with gradients, in segments."""
+        """Run like nn.Sequential; in segments while training with gradients."""
         if not (self.segments and self.training and torch.is_grad_enabled()):
             return cast(Tensor, super().forward(features))  # type: ignore[no-untyped-call]
         count = min(self.segments, len(self))
@@ -36,9 +36,9 @@ class CheckpointedSequential(nn.Sequential):
 
 
 def checkpoint_activations(model: nn.Module, mode: Literal["off", "blocks", "segments"], segments: int) -> None:
-    """Switch checkpointing of a bundled model, or of a timm model by its `set_grad_checkpointing`, on or off.
+    """Switch checkpointing on or off, for a bundled model or by a timm model's `set_grad_checkpointing`.
 
-    Raises ValueError for a model that cannot, as timm's cannot in segments.
+    Raises ValueError for a model that does not support `mode`; timm's do not support segments.
     """
     parts = [part for part in model.modules() if isinstance(part, CheckpointedSequential)]
     for part in parts:
@@ -46,7 +46,9 @@ def checkpoint_activations(model: nn.Module, mode: Literal["off", "blocks", "seg
     if parts or mode == "off":
         return
     if mode == "segments" or not hasattr(model, "set_grad_checkpointing"):
-        raise ValueError(f"checkpointing={mode!r}: {type(model).__name__} cannot; 'blocks' works with many timm models")
+        raise ValueError(
+            f"checkpointing={mode!r}: {type(model).__name__} does not support it; 'blocks' works with many timm models"
+        )
     cast(Any, model).set_grad_checkpointing(True)
 
 
@@ -55,9 +57,9 @@ def _contexts(part: nn.Module) -> tuple[AbstractContextManager[None], AbstractCo
 
 
 class _StatisticsKept(AbstractContextManager[None]):
-    """Let batch norm normalise by the batch, but leave its running statistics alone: it has counted this batch before.
+    """Keeps running statistics of batch norm unchanged: the batch has already been counted.
 
-    May be entered again, for a second backward pass.
+    Can be entered again, for a second backward pass.
     """
 
     def __init__(self, part: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Builds image classifiers to train and to measure with: two ResNets, and timm's models where timm is installed."""
+"""Builds image classifiers to train and measure: two ResNets, and timm's models if timm is installed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from penstock.pipelines.errors import LoaderError
 
 
 def conv_norm(channels_in: int, channels_out: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    """Return a padded convolution and its batch norm; no bias, which the norm would subtract again."""
+    """Return a padded convolution and its batch norm, without bias, which the norm would subtract."""
     conv = nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(channels_out))
 
 
 class Residual(nn.Module):
-    """A residual block, `relu(branch(x) + shortcut(x))`; the shortcut is a 1x1 convolution where the shape changes."""
+    """A residual block, `relu(branch(x) + shortcut(x))`; the shortcut is a 1x1 convolution if the shape changes."""
 
     def __init__(self, branch: nn.Sequential, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
@@ -48,8 +48,8 @@ def basic_block(channels_in: int, width: int, stride: int) -> tuple[nn.Module, i
 def bottleneck(channels_in: int, width: int, stride: int) -> tuple[nn.Module, int]:
     """Return a block of 1x1, 3x3 and 1x1 convolutions (figure 5 right) and its number of output channels.
 
-    The last has four times the width. The 3x3 convolution carries the stride, not the first 1x1 as in the paper: the
-    usual "version 1.5".
+    The last has four times the width. The 3x3 convolution has the stride, not the first 1x1 as in the paper (the usual
+    "version 1.5").
     """
     out = 4 * width
     reduce, spatial, expand = (
@@ -65,7 +65,7 @@ class ResNet(nn.Module):
     """Deep residual network (He et al. 2015, arXiv:1512.03385, table 1).
 
     Input (N, 3, H, W) float, any memory format; output (N, num_classes) logits.
-    `small_inputs` is for images of about 32 pixels: a 3x3 stem of stride 1 in place of the 7x7 of stride 2, keeping the
+    `small_inputs` is for images of about 32 pixels: a 3x3 stem of stride 1 instead of 7x7 of stride 2, with the same
     max-pool, gives twice the resolution in every stage for about four times the work per image.
     The last norm of each block starts at zero: every block begins as its shortcut (arXiv:1706.02677).
     """
@@ -119,13 +119,13 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"resnet18": resnet18, "resnet50":
 
 
 def build_model(settings: TrainSettings, num_classes: int) -> nn.Module:
-    """Return a freshly initialised classifier in float32 on the CPU: a bundled one, else timm's of that name.
+    """Return a new float32 classifier on the CPU: a bundled one, else timm's of that name.
 
-    Of bundled models only: `small_inputs`, the stem for images of about 32 pixels; `inplace`, activations that
-    overwrite their input; `conv_bias`, biases of zero in all convolutions, though the norm that follows subtracts them.
+    Only bundled models support `small_inputs` (the stem for images of about 32 pixels), `inplace` (activations that
+    overwrite their input) and `conv_bias` (zero biases in all convolutions, which the next norm subtracts).
 
-    The weights are a function of `settings.seed`; the global generator stays as it was. Raises ValueError for an
-    unknown name or impossible settings, LoaderError E-DEPENDENCY if the name is not bundled and timm is not installed.
+    The weights depend on `settings.seed`; the global generator is unchanged. Raises ValueError for an unknown name or
+    invalid settings, LoaderError E-DEPENDENCY if the name is not bundled and timm is not installed.
     """
     name = settings.model
     with torch.random.fork_rng(devices=[]):
@@ -150,7 +150,7 @@ def _set_techniques(model: nn.Module, *, inplace: bool, conv_bias: bool) -> None
 
 
 def check_model(name: str) -> None:
-    """Raise for a name that `build_model` does not take, as that does, without making a model."""
+    """Raise the error of `build_model` for an unknown name, without building a model."""
     if name in MODELS:
         return
     timm = _timm_for(name)
@@ -169,7 +169,7 @@ def _timm_for(name: str) -> ModuleType:
 
 
 def import_timm(module: str, needed_for: str, instead: str) -> ModuleType:
-    """Import a module of timm. Raises LoaderError E-DEPENDENCY with what needs it, and what does not."""
+    """Import a module of timm. Raises LoaderError E-DEPENDENCY that names what needs it and an alternative."""
     try:
         return importlib.import_module(module)
     except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision built for another torch

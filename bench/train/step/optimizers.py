@@ -1,4 +1,4 @@
-"""Makes optimisers by name: which weights decay, which kernel runs."""
+"""Makes optimisers by name, with weight decay for matrices and filters only."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock.bench.train.step.technique_settings import OptimizerSettings
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, lr: float | None = None) -> Optimizer:
-    """Return the optimiser that the settings name, with `lr` in place of `settings.lr` if it is given.
+    """Return the optimiser of the settings, with `lr` instead of `settings.lr` if given.
 
-    Raises LoaderError E-DEPENDENCY for lars and lamb without timm.
+    Raises LoaderError E-DEPENDENCY for lars or lamb without timm.
     """
     lr = settings.lr if lr is None else lr
     betas = (settings.beta1, settings.beta2)
@@ -25,7 +25,7 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, lr: float |
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=settings.eps, **_kernel(settings))
     for group, adapts in zip(groups, (True, False), strict=True):
-        group["always_adapt"] = adapts  # else timm leaves matrices alone that do not decay
+        group["always_adapt"] = adapts  # otherwise timm does not adapt matrices without decay
     timm: Any = import_timm("timm.optim", f"optimizer={settings.optimizer!r} is timm's", "sgd or adamw")
     if settings.optimizer == "lars":
         return timm.Lars(groups, lr=lr, momentum=settings.momentum, trust_coeff=settings.trust, eps=0.0)  # type: ignore[no-any-return]
@@ -33,7 +33,7 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, lr: float |
 
 
 def sgd(model: nn.Module, settings: OptimizerSettings, *, lr: float) -> torch.optim.SGD:
-    """Return SGD with Nesterov momentum, and weight decay on matrices and filters only."""
+    """Return SGD with Nesterov momentum and weight decay on matrices and filters only."""
     optimizer = torch.optim.SGD(
         _groups(model, settings),
         lr=lr,
@@ -49,7 +49,7 @@ def sgd(model: nn.Module, settings: OptimizerSettings, *, lr: float) -> torch.op
 
 
 def _kernel(settings: OptimizerSettings) -> dict[str, bool]:
-    # Fused also because GradScaler then leaves the check for overflow to the kernel; else it reads a flag each step.
+    # With "fused", GradScaler leaves the overflow check to the kernel; otherwise it reads a flag in each step.
     return {"fused": True} if settings.kernel == "fused" else {"foreach": settings.kernel == "foreach"}
 
 
@@ -58,7 +58,7 @@ def _trained_parameters(model: nn.Module) -> list[Tensor]:
 
 
 def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
-    """Return two parameter groups: matrices and filters, which decay; norms and biases, which do not."""
+    """Return two parameter groups: matrices and filters with decay; norms and biases without."""
     parameters = _trained_parameters(model)
     return [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},

@@ -1,4 +1,4 @@
-"""Measures images per second of the model alone, and of loader and model together."""
+"""Measures images/s of the model alone, and of loader and model together."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def resident_batch_rate(
     seconds: float,
     patience: float = math.inf,
 ) -> Rate:
-    """Train on one batch (images, labels) that lies on the device: the model's ceiling. Updates the weights.
+    """Measure the model's ceiling: train on one resident batch (images, labels). Updates the weights.
 
-    batch: one that the loader hands out, where its rate is compared with the loader's: a GPU draws more power on random
-    pixels, and lowers its clock. patience: as measure_rate takes it.
+    batch: for a comparison with the loader it must be one of the loader's: on random pixels a GPU draws more power and
+    lowers its clock. patience: as for measure_rate.
     """
     [(images, labels)] = on_device([batch], settings)
     step = _bench_step(model, settings)
@@ -53,8 +53,8 @@ def training_times(
 ) -> StepTimes:
     """Train on the loader's batches, epoch after epoch, for about `seconds`.
 
-    The first fifth, and at least two steps, is warm-up; at least three steps are measured, but one once it has taken
-    `patience` times `seconds`. Updates the model's weights. Raises ValueError if an epoch holds no batch.
+    The first fifth, and at least two steps, is warm-up. At least three steps are measured, or one after `patience`
+    times `seconds`. Updates the model's weights. Raises ValueError if an epoch has no batch.
     """
     timer = StepTimer(Clock(settings.device))
     with torch_switches(settings), closing(endless(loader)) as batches:
@@ -74,5 +74,5 @@ def training_times(
 
 
 def _bench_step(model: nn.Module, settings: TrainSettings) -> TrainStep:
-    # The rate does not depend on lr, but training on noise may diverge at the lr of the run.
+    # The rate does not depend on lr, but training on noise may diverge at the run's lr.
     return TrainStep(model, replace(settings, lr=1e-4, lr_scaling="none", schedule="constant"))

@@ -1,4 +1,4 @@
-"""Makes learning-rate schedules by name, with one value for each update."""
+"""Makes learning-rate schedules by name, with one value per update."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from penstock.bench.train.step.technique_settings import ScheduleSettings
 
 
 def make_schedule(optimizer: Optimizer, settings: ScheduleSettings, *, total_updates: int | None) -> LRScheduler | None:
-    """Return the schedule that the settings name, with the optimiser's learning rates as peaks.
+    """Return the schedule of the settings, with the optimiser's learning rates as peaks.
 
-    Returns None where the learning rate is constant: with schedule "constant", or if the number of updates is not
-    known. Raises ValueError if there are too few updates for the schedule.
+    Returns None for a constant learning rate: with schedule "constant", or if the number of updates is unknown. Raises
+    ValueError if there are too few updates for the schedule.
     """
     if settings.schedule == "constant" or total_updates is None:
         return None
@@ -32,9 +32,9 @@ def make_schedule(optimizer: Optimizer, settings: ScheduleSettings, *, total_upd
 
 
 def cosine_with_warmup(optimizer: Optimizer, *, warmup: float, total_steps: int) -> LambdaLR:
-    """Return a schedule that rises in a line during `warmup` of the steps, then falls to zero as half a cosine.
+    """Return a schedule that rises linearly during `warmup` of the steps, then falls to zero as half a cosine.
 
-    Not torch's SequentialLR(LinearLR, CosineAnnealingLR): its state dict is another, and checkpoints would not load.
+    Not torch's SequentialLR(LinearLR, CosineAnnealingLR): its state dict differs, and checkpoints would not load.
     """
     rising = max(1, round(warmup * total_steps))
 

@@ -19,13 +19,13 @@ from penstock.bench.train.step.technique_settings import (
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(RunSettings, OptimizerSettings, ScheduleSettings, SpeedSettings, MemorySettings, DebugSettings):
-    """Say how to train a classifier. The defaults train ResNet-18 on the demo set of `penstock synth`.
+    """Settings for training a classifier. The defaults train ResNet-18 on the demo set of `penstock synth`.
 
-    The techniques are documented in the classes that they come from. Raises ValueError for settings that cannot work.
+    The techniques are documented in the base classes. Raises ValueError for settings that cannot work.
 
     Attributes:
-        model: a name that `build_model` takes.
-        small_inputs: whether the model's stem is the one for images of about 32 pixels.
+        model: a name for `build_model`.
+        small_inputs: whether to use the model's stem for images of about 32 pixels.
         batch_size: images in a batch of one rank's loader; only lr_scaling needs it.
     """
 
@@ -45,9 +45,7 @@ class TrainSettings(RunSettings, OptimizerSettings, ScheduleSettings, SpeedSetti
         if device.type not in ("cpu", "cuda"):
             raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {self.device!r}")
         if device.type == "cuda" and not 0 <= (device.index or 0) < torch.cuda.device_count():
-            raise ValueError(
-                f"there is no device {self.device!r} here; CUDA devices found: {torch.cuda.device_count()}"
-            )
+            raise ValueError(f"device {self.device!r} does not exist; CUDA devices found: {torch.cuda.device_count()}")
 
     def _check_combinations(self) -> None:
         on_cpu = torch.device(self.device).type == "cpu"
@@ -66,7 +64,7 @@ class TrainSettings(RunSettings, OptimizerSettings, ScheduleSettings, SpeedSetti
 
     @property
     def image_dtype(self) -> torch.dtype:
-        """Return the dtype that the model computes in, and takes images in without converting them."""
+        """Return the dtype of the model's computation, in which images need no conversion."""
         return {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[self.amp]
 
     @property
@@ -76,11 +74,11 @@ class TrainSettings(RunSettings, OptimizerSettings, ScheduleSettings, SpeedSetti
 
     @property
     def scheduled_epochs(self) -> int:
-        """Return the number of epochs that the learning rate's schedule is made for."""
+        """Return the number of epochs of the learning-rate schedule."""
         return self.schedule_epochs or self.epochs
 
     def peak_lr(self, world_size: int = 1) -> float:
-        """Return lr, scaled with the global batch (batch_size * accumulate * world_size) as lr_scaling says.
+        """Return lr, scaled with the global batch (batch_size * accumulate * world_size) according to lr_scaling.
 
         "linear" is Goyal et al. 2017 (arXiv:1706.02677), "sqrt" Krizhevsky 2014 (arXiv:1404.5997).
         """

@@ -19,7 +19,7 @@ from penstock.bench.record.settings import (
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Choose what is trained, and for how long."""
+    """Choose the model and the length of the run."""
 
     model: Model = "resnet18"
     epochs: int = setting(10, "Epochs; with --resume they may grow.", min=1)
@@ -30,21 +30,21 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPlan:
-    """Choose when a run saves itself to `file`: without `checkpoint_every` after an epoch and at a signal.
+    """Choose when a run saves itself to `file` in addition to the end of each epoch and a signal.
 
-    Not strict, a run goes on with another pipeline, dtype, policy for bad samples or validation set.
+    If not strict, a run may resume with another pipeline, dtype, policy for bad samples or validation set.
     """
 
     file: Path
-    checkpoint_every: int | None = setting(None, "Save after every so many updates.", min=1)
-    resume: bool = setting(False, "Go on from --checkpoint if it is there.")
+    checkpoint_every: int | None = setting(None, "Also save after every N updates.", min=1)
+    resume: bool = setting(False, "Resume from --checkpoint if it exists.")
     strict: bool = setting(True, "Refuse to resume on other images.")
-    stop_after: int | None = setting(None, "Save and stop after so many updates.", min=1)
+    stop_after: int | None = setting(None, "Save and stop after this many updates.", min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentSettings:
-    """Choose how training images vary, in the terms of imagenet_train."""
+    """Choose the augmentations, with the names of imagenet_train."""
 
     min_scale: float = setting(0.25, "Smallest area of a random crop, as a fraction.")
     auto_augment: str | None = setting(None, "rand (RandAugment) or trivial (TrivialAugmentWide).")
@@ -58,21 +58,21 @@ class AugmentSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """Choose what turns gradients into weights. Norms and biases do not decay, and lars and lamb do not adapt them."""
+    """Choose the optimiser. Norms and biases have no weight decay, and lars and lamb do not adapt them."""
 
     optimizer: Literal["sgd", "adamw", "lars", "lamb"] = setting(
         "sgd", "sgd (Nesterov), adamw, lars (large batches) or lamb; the last two need timm."
     )
     lr: float = setting(0.05, "Peak learning rate.", POSITIVE)
     lr_scaling: Literal["none", "linear", "sqrt"] = setting(
-        "none", "Multiply lr by (global batch / base batch), its square root, or none of it."
+        "none", "Multiply lr by (global batch / base batch), its square root, or not at all."
     )
     base_batch: int = setting(256, "Global batch for which lr is meant, with --lr-scaling.", min=1)
     momentum: float = setting(0.9, "Momentum of sgd and lars.", OPEN_FRACTION)
     weight_decay: float = setting(5e-4, "Weight decay of matrices and filters.", min=0)
-    beta1: float = setting(0.9, "Decay of the first moment, of adamw and lamb.", FRACTION)
-    beta2: float = setting(0.999, "Decay of the second moment, of adamw and lamb.", FRACTION)
-    eps: float = setting(1e-8, "Added to the root of the second moment, of adamw and lamb.", POSITIVE)
+    beta1: float = setting(0.9, "Decay of the first moment of adamw and lamb.", FRACTION)
+    beta2: float = setting(0.999, "Decay of the second moment of adamw and lamb.", FRACTION)
+    eps: float = setting(1e-8, "Term added to the root of the second moment of adamw and lamb.", POSITIVE)
     trust: float = setting(0.001, "Trust coefficient of lars.", POSITIVE)
     kernel: Literal["fused", "foreach", "loop"] = setting(
         "fused", "How sgd and adamw run: fused, foreach or a loop over the weights."
@@ -83,10 +83,10 @@ class OptimizerSettings:
 class ScheduleSettings:
     """Choose the learning rate over the run.
 
-    "cosine" rises in a line during the first `warmup` of all updates, then falls to zero as half a cosine; "onecycle"
-    is torch's OneCycleLR, whose rise takes `warmup`; "cyclic" goes up and down between a tenth of lr and lr, `cycles`
-    times; "constant" stays at lr. A run that may grow to `schedule_epochs` follows the schedule of that many from its
-    first update on: it equals a run that was that long from the begin.
+    "cosine" rises linearly during the first `warmup` of all updates, then falls to zero as half a cosine; "onecycle"
+    is torch's OneCycleLR with a rise of `warmup`; "cyclic" oscillates `cycles` times between a tenth of lr and lr;
+    "constant" stays at lr. With `schedule_epochs` a run follows the schedule of that many epochs from its first update
+    on, and can later grow to them with the same result as one long run.
     """
 
     schedule: Literal["cosine", "onecycle", "cyclic", "constant"] = setting(
@@ -94,14 +94,14 @@ class ScheduleSettings:
     )
     warmup: float = setting(0.25, "Share of the updates during which the learning rate rises.", FRACTION)
     schedule_epochs: int | None = setting(
-        None, "Epochs that the schedule is made for, if the run is to grow; --epochs by default.", min=1
+        None, "Epochs of the schedule, if the run will grow later; --epochs by default.", min=1
     )
-    cycles: int = setting(4, "Number of ups and downs of the cyclic schedule.", min=1)
+    cycles: int = setting(4, "Number of cycles of the cyclic schedule.", min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedSettings:
-    """Choose how the device computes; TF32 rounds inputs of float32 products to 10 bits of mantissa."""
+    """Choose how the device computes; TF32 rounds inputs of float32 products to a mantissa of 10 bits."""
 
     amp: Literal["off", "bf16", "fp16"] = setting("off", "Mixed precision: off, bf16 or fp16 (CUDA).")
     channels_last: bool = setting(True, "Images and weights in NHWC order.")
@@ -114,14 +114,14 @@ class SpeedSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySettings:
-    """Choose what is kept in memory, for how long.
+    """Choose what is kept in memory.
 
-    Checkpointing "blocks" keeps the inputs of the model's blocks alone and computes the rest twice; "segments" does so
-    for `segments` runs of blocks of a bundled model.
+    Checkpointing "blocks" keeps only the inputs of the model's blocks and computes the rest twice; "segments" does the
+    same for `segments` groups of blocks of a bundled model.
     """
 
-    accumulate: int = setting(1, "Batches whose gradients add up to one update.", min=1)
-    clip_norm: float | None = setting(None, "Largest norm of all gradients together.", POSITIVE)
+    accumulate: int = setting(1, "Batches per update (gradient accumulation).", min=1)
+    clip_norm: float | None = setting(None, "Maximum norm of all gradients together.", POSITIVE)
     checkpointing: Literal["off", "blocks", "segments"] = setting(
         "off", "Compute activations twice instead of keeping them: off, blocks or segments."
     )
@@ -132,10 +132,10 @@ class MemorySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DebugSettings:
-    """Choose tools that slow a run down, off by default; anomaly names the operation of the forward pass."""
+    """Choose debugging tools, which slow a run down; anomaly names the operation of the forward pass."""
 
     profile: str | None = setting(None, "Write a trace of three steps here (Chrome's format).")
-    anomaly: bool = setting(False, "Stop at the operation whose gradient becomes NaN (slow).")
+    anomaly: bool = setting(False, "Stop if a gradient becomes NaN, and name its operation (slow).")
 
 
 TECHNIQUE_GROUPS: tuple[type[Any], ...] = (

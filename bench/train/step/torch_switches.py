@@ -1,4 +1,4 @@
-"""Sets torch's global switches for the time of a run."""
+"""Sets torch's global switches during a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.bench.train.step.settings import TrainSettings
 
 @contextmanager
 def torch_switches(settings: TrainSettings) -> Iterator[None]:
-    """Set cuDNN's timing of algorithms, TF32 and anomaly detection as the settings say; put them back afterwards."""
+    """Set cuDNN's benchmark, TF32 and anomaly detection according to the settings; restore them afterwards."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
     anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
@@ -29,6 +29,6 @@ def torch_switches(settings: TrainSettings) -> Iterator[None]:
 
 
 def _detect_anomalies(enabled: bool, check_nan: bool) -> None:
-    with warnings.catch_warnings():  # anomaly mode says that it is slow; so does the option
+    with warnings.catch_warnings():  # anomaly mode warns that it is slow; the option's help does too
         warnings.filterwarnings("ignore", message="Anomaly Detection has been enabled")
         torch.autograd.set_detect_anomaly(enabled, check_nan)

@@ -1,4 +1,4 @@
-"""Makes one training step: forward, backward, optimiser, schedule; only fp16 without a fused optimiser waits in it."""
+"""One training step: forward, backward, optimiser, schedule; waits only for fp16 without a fused optimiser."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from penstock.bench.train.step.settings import TrainSettings
 from penstock.pipelines.errors import LoaderError
 
 PADDING_LABEL = -1
-# Keeps the gradients of accumulated sums small enough for fp16; a power of two, so that nothing is rounded.
+# Keeps the gradients of accumulated sums small enough for fp16; a power of two avoids rounding.
 _SUM_SCALE = 1 / 256
 
 
 def autocast(settings: TrainSettings) -> torch.autocast:
-    """Return the context of the forward pass: lower precision where the settings ask for it."""
+    """Return the context of the forward pass, with lower precision if requested."""
     on = settings.amp != "off"
     dtype = settings.image_dtype if on else None
     return torch.autocast(torch.device(settings.device).type, dtype=dtype, enabled=on)
 
 
 def class_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Return the float32 cross-entropy, the mean over labelled rows of (N, num_classes) logits; 0 if none is labelled.
+    """Return the mean float32 cross-entropy over labelled rows of (N, num_classes) logits; 0 if none is labelled.
 
-    `labels` are int64 (N,), -1 for padding, or soft targets of floats (N, num_classes), rows of zeros for padding.
-    Not `reduction="mean"`: that is 0 / 0 for a batch of padding alone.
+    `labels` are int64 (N,), -1 for padding, or floating-point soft targets (N, num_classes), zero rows for padding.
+    Not `reduction="mean"`: that is 0 / 0 for a batch with only padding.
     """
     count = num_labelled(labels).clamp(min=1)
     if labels.ndim == 2:
-        # smoothed here: cross_entropy would give padding a share of every class
+        # smoothed here: cross_entropy would give padding rows a share of every class
         share = is_labelled(labels)[:, None] * (label_smoothing / labels.shape[1])
         return cross_entropy(logits.float(), labels * (1 - label_smoothing) + share, reduction="sum") / count
     total = cross_entropy(
@@ -50,20 +50,20 @@ def class_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) 
 
 
 def is_labelled(labels: Tensor) -> Tensor:
-    """Return which rows have a label: bool (N,). `labels` are labels or soft targets as `class_loss` takes them."""
+    """Return which rows have a label: bool (N,). `labels`: as for `class_loss`."""
     return (labels > 0).any(1) if labels.ndim == 2 else labels != PADDING_LABEL
 
 
 def num_labelled(labels: Tensor) -> Tensor:
-    """Count the rows that are no padding: int64 scalar on the labels' device."""
+    """Count the rows that are not padding: int64 scalar on the labels' device."""
     return is_labelled(labels).sum()
 
 
 def on_device(batches: Iterable[tuple[Tensor, ...]], settings: TrainSettings) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (images, labels) on the device, from batches that begin so and may lie on the host.
+    """Yield (images, labels) on the device, from batches that begin with them.
 
-    Images leave as floating point (N, C, H, W) in the settings' memory format, in float32 unless AMP is on. Copies from
-    pinned host memory do not wait. Raises TypeError for integer images: normalising them is the loader's part.
+    Images are floating point (N, C, H, W) in the settings' memory format, float32 unless AMP is on. Copies from pinned
+    host memory do not wait. Raises TypeError for integer images, which the loader has to normalise.
     """
     dtype = torch.float32 if settings.amp == "off" else None
     for images, labels, *_ in batches:
@@ -76,21 +76,20 @@ def on_device(batches: Iterable[tuple[Tensor, ...]], settings: TrainSettings) ->
 
 
 class TrainStep:
-    """Trains a model batch by batch: `step(images, labels) -> loss`; moves it to the device, in training mode.
+    """Trains a model batch by batch: `step(images, labels) -> loss`. Moves it to the device and to training mode.
 
-    Images (N, 3, H, W) and labels are as `on_device` yields them and `class_loss` takes them. The loss is the mean over
-    the batch, a float32 scalar on the device without a graph. The weights are updated every `settings.accumulate`
-    batches, and where `last` says that no more will come, with the gradient of the mean over the labelled samples of
-    those batches.
+    Images (N, 3, H, W) and labels are those of `on_device` and `class_loss`. The loss is the mean over the batch, a
+    float32 scalar on the device without a graph. The weights are updated after every `settings.accumulate` batches and
+    after the `last` one, with the gradient of the mean over the labelled samples of those batches.
 
     total_steps: number of updates in the learning-rate schedule; without it the learning rate is constant.
 
     Attributes:
         module: the model, moved to the device.
-        parallel: the model as DistributedDataParallel where torch.distributed is initialised, else None. Gradients are
+        parallel: the model as DistributedDataParallel if torch.distributed is initialised, else None. Gradients are
             then the mean over ranks, which exchange them once per update.
-        model: what runs the model: `parallel` if there is one, else `module`; compiled if the settings ask for it.
-        schedule: schedule of the learning rate; None if that is constant.
+        model: the model to call: `parallel` or else `module`, compiled if requested.
+        schedule: schedule of the learning rate; None if it is constant.
     """
 
     def __init__(self, model: nn.Module, settings: TrainSettings, *, total_steps: int | None = None) -> None:
@@ -106,15 +105,15 @@ class TrainStep:
         self.schedule = make_schedule(self.optimizer, settings, total_updates=total_steps)
         self.scaler = torch.amp.GradScaler(torch.device(settings.device).type, enabled=settings.amp == "fp16")
         self.updates = 0
-        self._pending = 0  # batches whose gradients wait for an update
+        self._pending = 0  # accumulated batches since the last update
         self._labelled: Tensor | None = None  # number of labelled samples in them
         if self.scaler.is_enabled():
-            self.optimizer.step()  # does nothing, but keeps schedules from warning if fp16 skips the first real one
+            self.optimizer.step()  # a no-op that keeps schedules from warning if fp16 skips the first real one
 
     def __call__(self, images: Tensor, labels: Tensor, *, last: bool = False) -> Tensor:
         update = last or self._pending + 1 >= self.settings.accumulate
         try:
-            with nullcontext() if update or not self.parallel else self.parallel.no_sync():  # gradients stay here
+            with nullcontext() if update or not self.parallel else self.parallel.no_sync():  # no exchange of gradients
                 loss = self._backward(images, labels)
         except RuntimeError as error:
             _explain_compiler_failure(error)
@@ -124,7 +123,7 @@ class TrainStep:
         return loss.detach()
 
     def forget(self) -> None:
-        """Drop the gradients of batches whose update has not been made."""
+        """Drop the gradients of batches without an update."""
         self.optimizer.zero_grad(set_to_none=True)
         self._pending, self._labelled = 0, None
 
@@ -134,7 +133,7 @@ class TrainStep:
         loss = class_loss(logits, labels, label_smoothing=self.settings.label_smoothing)
         wanted = loss
         if self.settings.accumulate > 1:
-            # How many labelled samples an update has is known only with its last batch: until then gradients are sums.
+            # An update's number of labelled samples is known only with its last batch: until then gradients are sums.
             labelled = num_labelled(labels)
             self._labelled = labelled if self._labelled is None else self._labelled + labelled
             wanted = loss * (labelled * _SUM_SCALE)
@@ -168,16 +167,16 @@ class TrainStep:
 def _data_parallel(module: nn.Module) -> DistributedDataParallel | None:
     if not (dist.is_available() and dist.is_initialized()):
         return None
-    # Gradients lie in the buckets that are exchanged, which saves a copy of them. Running statistics are rank 0's where
-    # they count, in validation and checkpoints: no rank needs them at each step.
+    # Gradients are views of the exchanged buckets, which saves a copy. Validation and checkpoints use rank 0's running
+    # statistics, so that they need not be exchanged at each step.
     known = inspect.signature(DistributedDataParallel).parameters
-    of_buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # of older torch
+    of_buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # older torch
     settings: dict[str, Any] = {"gradient_as_bucket_view": True, of_buffers: False}
     return DistributedDataParallel(module, **settings)
 
 
 def _compile_model(model: nn.Module, mode: str) -> nn.Module:
-    """Return the model, compiled when it first runs unless mode is "off".
+    """Return the model, to be compiled at its first run unless mode is "off".
 
     Raises LoaderError E-DEPENDENCY if torch cannot compile.
     """
@@ -185,7 +184,7 @@ def _compile_model(model: nn.Module, mode: str) -> nn.Module:
         return model
     try:
         return cast(nn.Module, torch.compile(model, mode=mode))
-    except (RuntimeError, ImportError) as error:  # no compiler for this Python, or a part of torch is missing
+    except (RuntimeError, ImportError) as error:  # no compiler for this Python, or parts of torch are missing
         raise _cannot_compile(error) from error
 
 

@@ -281,7 +281,7 @@ def saved(photos, tmp_path_factory):
     ("change", "words"),
     [
         ({"lr": 0.03}, "lr=0.02, this run has 0.03"),
-        ({"epochs": 2}, "epochs=3, which may grow, and this run has 2"),
+        ({"epochs": 2}, "epochs=3, which may only grow, and this run has 2"),
         ({"optimizer": "adamw"}, "optimizer='sgd'"),
         ({"accumulate": 1}, "5 updates per epoch, this one 10"),
     ],

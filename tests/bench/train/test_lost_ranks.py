@@ -54,7 +54,7 @@ def test_a_rank_that_does_not_answer_is_told_in_one_line(commands: Commands, tmp
     first, second = run_ranks(commands, SCRIPT, tmp_path, 2, free_port())
     told = [{"rank": 0, "words": "", "none": []}, {"rank": 1, "words": "x" * 100, "none": []}]
     assert first[:2] == second[:2] == told
-    assert first[2].startswith("LoaderError[E-WORKER] rank=0 cause=another rank has ended, or does not answer (")
+    assert first[2].startswith("LoaderError[E-WORKER] rank=0 cause=another rank has ended or does not answer (")
     assert "--rank-timeout" in first[2]
 
 
