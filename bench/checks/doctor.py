@@ -32,7 +32,7 @@ def ensure_loader_fits(settings: DoctorSettings, own_bytes: int) -> None:
 def examine(settings: DoctorSettings, data: str | None) -> Iterator[Finding]:
     """Yield each finding as soon as it is known. Raises ValueError for settings that cannot work.
 
-    data: a folder of images or a cache, of which a sample is read; None checks only machine and installation.
+    data: a folder of images or a cache, read in part; None checks only machine and installation.
     """
     needs = settings.needs()
     yield run_check("device", lambda: f"{usable_device(settings.device)}")

@@ -155,7 +155,7 @@ def cache_of(data: Source, path: Path | None) -> Iterator[tuple[Source | None, l
 
 
 def _left_out(name: str, error: LoaderError) -> LeftOut:
-    """Return what is left out for lack of a package; raise any other error again."""
+    """Return the entry for an engine without its package; raise any other error again."""
     if error.code != "E-DEPENDENCY":
         raise error
     return LeftOut(name, error.cause, error.fix)

@@ -89,7 +89,7 @@ def build(
 
 @cache.command(cls=common.NamingCommand)
 def info(path: Cache, as_json: common.AsJson = False) -> None:
-    """Show what a cache contains, how it is stored and what it was built from."""
+    """Show the contents, storage and source of a cache."""
     from penstock.bench.report.terminal import print_sections
     from penstock.loaders.data.cache.hdf5_cache import open_cache
 

@@ -22,7 +22,7 @@ _SILENCE_S = 4.0
 
 
 class LiveTable:
-    """Show on standard error what is being measured and what was found; use it in a `with` block.
+    """Show the progress and results of measurements on standard error; use it in a `with` block.
 
     On a terminal the table disappears when all is measured; it stays if the run was aborted. Elsewhere, after
     `silence` seconds without output, a line names the current measurement. left: returns the remaining seconds,
@@ -43,7 +43,7 @@ class LiveTable:
         self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=2, transient=True)
 
     def begin(self, done: int, total: int, what: str) -> None:
-        """Show what is measured next, number `done` of `total`; 0 if the number is not known."""
+        """Show that `what` is measured next, after `done` of `total`; total is 0 if unknown."""
         self._now = f"{shown(what)} ({done + 1} of {total})" if total else str(shown(what))
 
     def measured(self, kind: str, name: str, rates: Sequence[float]) -> None:

@@ -77,7 +77,7 @@ def search_sections(record: BenchRecord) -> Iterator[Section]:
         tables=[
             Table(
                 caption="Ways of loading.",
-                columns=[*columns, ("out of the running", "text")],
+                columns=[*columns, ("excluded because", "text")],
                 rows=[_candidate_row(each) for each in candidates],
             )
         ],

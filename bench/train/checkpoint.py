@@ -102,9 +102,7 @@ def load_checkpoint(
         step.module.load_state_dict(state["model"])
         step.optimizer.load_state_dict(state["optimizer"])
         if any(step.optimizer.defaults.keys() - group.keys() for group in step.optimizer.param_groups):
-            raise _unusable(
-                path, "its optimiser is another version"
-            )  # lars and lamb before timm
+            raise _unusable(path, "its optimiser is another version")  # lars and lamb before timm
         step.scaler.load_state_dict(state["scaler"])
         _restore_schedule(step, state)
         torch.set_rng_state(state["random"])

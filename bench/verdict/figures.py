@@ -86,7 +86,7 @@ class Figures:
 
     @property
     def from_storage(self) -> bool:
-        """Whether most of what the loader read came from storage."""
+        """Whether most of the loader's bytes came from storage."""
         return self.storage_share is not None and self.storage_share >= _MOSTLY
 
     @property

@@ -79,7 +79,7 @@ def _judge_training(record: BenchRecord, figures: Figures, model: float) -> tupl
         if replayed is not None and replayed < CLOSE * model and both >= CLOSE * replayed:
             return "consumer", (
                 f"Feeding the model limits, not the loader: {both:,.0f} images/s with it, {replayed:,.0f} with batches "
-                f"from memory in its place, {model:,.0f} on a batch that is on the device already."
+                f"from memory instead, {model:,.0f} on a batch that is already on the device."
             )
         share = figures.both_cpu_share
         if share is not None and share + (figures.others_share or 0.0) >= CLOSE:

@@ -156,7 +156,7 @@ def _uint8_batches(record: BenchRecord, figures: Figures) -> Advice | None:
     ceilings = {
         "copying": figures.copy,
         "decoding": figures.decode_ceiling,
-        "what is left for the processors": _without_feed(record, figures),
+        "the rest of the processors' work": _without_feed(record, figures),
         "the workers' time": max(1, record.workers) / figures.time.worker_s if figures.time else None,
     }
     rate, then = _limit_to_lowest(math.inf, ceilings)
@@ -191,8 +191,8 @@ def _more_readers(record: BenchRecord, figures: Figures) -> Advice | None:
         return None
     rate, then = _limit_to_lowest(figures.loader * workers / now, ceilings)
     why = (
-        f"an image keeps a worker waiting {1e3 * time.read_s:,.1f} ms for its bytes and busy "
-        f"{1e3 * (time.worker_s - time.read_s):,.1f} ms with them; many threads at once read {many:,.0f} images/s{then}"
+        f"per image a worker waits {1e3 * time.read_s:,.1f} ms for its bytes and works "
+        f"{1e3 * (time.worker_s - time.read_s):,.1f} ms; many threads at once read {many:,.0f} images/s{then}"
     )
     return Advice(what=f"--workers {workers}", images_per_s=rate, why=why, change=Change(workers=workers))
 

@@ -1,4 +1,4 @@
-"""The command's ends: one line, the right exit code, and nothing left of it after a signal at any moment."""
+"""How the command ends: one line, the right exit code, and no leftovers after a signal at any moment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def endless(photos: Path, decoder: str = "simplejpeg") -> tuple[object, ...]:
-    """Arguments of a command that never ends by itself; simplejpeg asks for worker processes, native for threads."""
+    """Arguments of a command that never ends; simplejpeg uses worker processes, native threads."""
     small = ("--size", 32, "--batch-size", 12, "--epochs", 10**9)
     return "iterate", photos, *small, "--workers", 2, "--decoder", decoder
 
@@ -39,7 +39,7 @@ USAGE += ["iterate --batch-size 0", "iterate --workers x"]
 
 
 @pytest.mark.parametrize("arguments", USAGE)
-def test_a_number_below_its_least_is_refused_by_name(tmp_path: Path, arguments: str) -> None:
+def test_a_number_below_its_minimum_is_refused_by_name(tmp_path: Path, arguments: str) -> None:
     *command, option, value = arguments.split()
     run = penstock_here(*command, tmp_path, option, value)
     assert (run.returncode, f"Invalid value for '{option}': " in run.stderr) == (2, True), run.stderr
@@ -59,7 +59,7 @@ def test_a_validation_folder_is_named_in_one_line_of_ascii(photos: Path, tmp_pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_while_python_exits_says_nothing(commands: Commands, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_while_python_exits_prints_nothing(commands: Commands, tmp_path: Path, number: signal.Signals) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import atexit, os; from penstock.bench.cli import main; "
@@ -70,8 +70,8 @@ def test_a_signal_while_python_exits_says_nothing(commands: Commands, tmp_path: 
     assert run.output
 
 
-def test_a_signal_ends_a_command_whose_output_nobody_takes(photos: Path) -> None:
-    """Idle: it waits in a write, its workers for room."""
+def test_a_signal_ends_a_command_with_blocked_output(photos: Path) -> None:
+    """Idle: it waits in a write, its workers wait for free slots."""
     with Running(*endless(photos), stdout=subprocess.PIPE) as running:
         assert eventually(lambda: len(running.fork_servers()) == 3, 30)
         assert eventually(lambda: waits_for_a_pipe(running.process.pid), 30)
@@ -85,7 +85,7 @@ def test_a_signal_ends_a_command_whose_output_nobody_takes(photos: Path) -> None
 
 
 def waits_for_a_pipe(pid: int) -> bool:
-    """Whether the process has slept in a write(1, ...) at two looks."""
+    """Whether the process was in a write(1, ...) at two moments."""
 
     def writing() -> bool:
         return Path(f"/proc/{pid}/syscall").read_text().split()[:2] == ["1", "0x1"]
@@ -96,7 +96,7 @@ def waits_for_a_pipe(pid: int) -> bool:
 
 
 def test_ignored_signals_stay_ignored() -> None:
-    """As nohup wishes, and a shell for what it runs in the background."""
+    """As required under nohup and in a shell's background."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before, hook = {number: signal.getsignal(number) for number in numbers}, sys.unraisablehook
     try:
@@ -107,8 +107,8 @@ def test_ignored_signals_stay_ignored() -> None:
             signal.raise_signal(signal.SIGTERM)
         assert caught.value.code == 143
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN  # a batch system's, and once more from torchrun
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # somebody in a hurry presses Ctrl-C again
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN  # sent by a batch system and again by torchrun
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # for a user who presses Ctrl-C again
     finally:
         sys.unraisablehook = hook
         for number, handler in before.items():
@@ -138,7 +138,7 @@ cli.main()
 """
 
 
-# As a training run's, which saves at the end of the step.
+# Like that of a training run, which saves at the end of the step.
 LATER_HANDLER = INTERRUPTED_FINALIZER.replace(
     "    for _ in range(1000):\n",
     "    Finalized.strikes = 1\n    Finalized()\n"
@@ -157,10 +157,10 @@ OTHER_ERROR = INTERRUPTED_FINALIZER.replace("signal.raise_signal(", "raise Value
     ],
     ids=["SIGINT", "SIGTERM", "a later handler", "another error"],
 )
-def test_a_signal_that_comes_in_a_finalizer_is_heeded(
+def test_a_signal_in_a_finalizer_is_handled(
     commands: Commands, tmp_path: Path, script: str, number: int, code: int, last: str
 ) -> None:
-    """Python drops what is raised there, and prints it; other errors than ours it still does."""
+    """Python drops and prints exceptions raised there; for errors other than ours this is unchanged."""
     program = tmp_path / "program.py"
     program.write_text(script)
     found, command = commands.run(int(number), script=program)
@@ -256,7 +256,7 @@ print(len(commands), sorted({"torch", "numpy", "h5py", "PIL"} & set(sys.modules)
 
 
 def test_help_of_no_command_imports_torch() -> None:
-    """Importing it takes seconds, for which nobody who asks for help should wait."""
+    """Its import takes seconds, which help should not cost."""
     program = [sys.executable, "-c", HELP_OF_ALL]
     done = subprocess.run(program, capture_output=True, text=True, timeout=600, check=False)
     assert (done.stderr, done.stdout.splitlines()[-1]) == ("", "12 []")

@@ -1,4 +1,4 @@
-"""The doctor: the words of the loaders for what is missing, odd files, drivers, file systems, and runs under limits."""
+"""The doctor: missing resources in the loaders' words, unusual files, drivers, file systems, and runs under limits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ LACKS: dict[str, tuple[Any, str, Any]] = {
 
 
 @pytest.mark.parametrize("name", LACKS)
-def test_doctor_and_loader_report_the_same_lack(name: str, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_and_loader_report_the_same_missing_resource(
+    name: str, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert machine_of(SMALL)[name].state == "ok"
     monkeypatch.setattr(*LACKS[name])
     found = machine_of(SMALL)
@@ -69,16 +71,16 @@ def test_doctor_and_loader_report_the_same_lack(name: str, photos: Path, monkeyp
         next(iter(loader))
     assert caught.value.exit_code == 7
     assert found[name].fix == caught.value.fix
-    said, told = (
+    of_the_doctor, of_the_loader = (
         text.replace("semaphores of the workers' queues", "semaphores")
         for text in (found[name].found, caught.value.cause)
     )
-    assert said.split(" need=")[0] == told.split(" need=")[0]
+    assert of_the_doctor.split(" need=")[0] == of_the_loader.split(" need=")[0]
     with pytest.raises(LoaderError, match=caught.value.code):
         ensure_loader_fits(SMALL, 0)
 
 
-def test_processors_and_workers_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_compared_with_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_machine, "cgroup_cpu_quota", lambda: None)
     many = machine_of(DoctorSettings(workers=10_000, batch_size=1, size=1))["processors"]
     assert (many.state, many.fix) == ("warn", f"--workers {machine.available_cpus()}")
@@ -99,7 +101,7 @@ def test_memory_that_leaves_little_for_the_model_is_a_warning(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("nodes", "state"), [((0,), "ok"), ((0, 1), "warn")])
-def test_a_process_on_two_nodes_is_to_be_bound_to_its_gpus(
+def test_a_process_on_two_nodes_is_advised_to_bind_to_its_gpus(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nodes: tuple[int, ...], state: str
 ) -> None:
     for node in (0, 1):
@@ -116,7 +118,7 @@ def test_a_process_on_two_nodes_is_to_be_bound_to_its_gpus(
 # ---- folders ----
 
 
-def test_folders_that_cannot_be_written_are_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unwritable_folders_are_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert [finding.state for finding in folder_findings()] == ["ok", "ok", "ok"]
@@ -165,11 +167,11 @@ def test_file_system_is_that_of_the_innermost_mount(tmp_path: Path, monkeypatch:
         ("nvidia-dali-cuda120", "0.8.0.22", None, "cpu", "ok", ""),
         (None, None, None, "cpu", "fail", "pip install"),
         ("nvidia-dali-cuda130", "0.9.0.20", (13, 0), "cpu", "ok", ""),
-        # which is known to crash GPUs
+        # known to crash GPUs
         ("nvidia-dali-cuda130", "0.9.0.20", (13, 0), "cuda", "warn", "pip install nvidia-dali-cuda130==2.2.0 (nv"),
     ],
 )
-def test_dali_is_held_against_the_driver(
+def test_dali_is_compared_with_the_driver(
     monkeypatch: pytest.MonkeyPatch, wheel, codec, driver, device, state, fix
 ) -> None:
     versions = {wheel: "2.4.0", "nvidia-nvimgcodec-cu13": codec}
@@ -182,7 +184,7 @@ def test_dali_is_held_against_the_driver(
     assert (found.fix is None) == (state == "ok")
 
 
-def test_native_library_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_native_library_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(native.SWITCH, raising=False)
     library = SimpleNamespace(pn_has_avx2=lambda: 1)
     monkeypatch.setattr(native, "native_library", lambda: library)
@@ -213,7 +215,7 @@ def test_fused_kernels_need_triton_and_a_compiler(monkeypatch: pytest.MonkeyPatc
     assert doctor_software.fused_kernels().fix == f"unset {fused_check.SWITCH}"
 
 
-def test_a_torch_for_cuda_is_asked_for_the_kernels_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_checked_only_for_a_torch_with_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     for built in (None, "13.0"):
         monkeypatch.setattr(doctor_software.torch.version, "cuda", built)
         names = [finding.name for finding in doctor_software.software_findings(SMALL)]
@@ -231,7 +233,7 @@ def test_requirements_of_caches(library, state, found, monkeypatch: pytest.Monke
     assert (finding.fix is not None) == (state == "warn")
 
 
-def test_a_missing_decoder_is_told_and_none_at_all_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_decoder_is_reported_and_no_decoder_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_turbojpeg(name: str) -> Any:
         raise LoaderError("E-DEPENDENCY", f"{name} is not there", fix=f"pip install {name}")
 
@@ -248,7 +250,7 @@ def test_a_missing_decoder_is_told_and_none_at_all_fails(monkeypatch: pytest.Mon
 # ---- data ----
 
 
-def test_odd_files_of_a_sample_are_named(tmp_path: Path) -> None:
+def test_unusual_files_of_a_sample_are_reported(tmp_path: Path) -> None:
     whole, rgb = photo(1), scene(40, 60)
     (tmp_path / "ok.jpg").write_bytes(whole)
     (tmp_path / "named.jpg").write_bytes(png(rgb, depth=8, colour=2))
@@ -277,15 +279,15 @@ def test_odd_files_of_a_sample_are_named(tmp_path: Path) -> None:
     assert odd_files("data", source, DoctorSettings(on_bad_sample="replace")).state == "warn"
 
 
-def test_the_command_tells_all_and_writes_it_down(
+def test_the_command_prints_and_writes_all_findings(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = tmp_path / "doctor.json"
     doctor(photos, workers=1, batch_size=4, size=16, json_file=record)
     found = {finding["name"]: finding for finding in json.loads(record.read_text())["findings"]}
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert {"memory", "open files", "decoder simplejpeg", "data: file system", "data: reading"} <= set(found)
-    assert len(found) == told.count("\n") - 1 - told.count("-> ")
+    assert len(found) == printed.count("\n") - 1 - printed.count("-> ")
     assert "40 images decoded, none of them unusual" in found["data: a sample"]["found"]
     monkeypatch.setattr(*LACKS["open files"])
     with pytest.raises(typer.Exit) as caught:
@@ -297,7 +299,7 @@ def test_the_command_tells_all_and_writes_it_down(
             doctor(**wrong)
 
 
-def test_data_that_is_not_there_fails(tmp_path: Path) -> None:
+def test_missing_data_fails(tmp_path: Path) -> None:
     found = [finding for finding in examine(SMALL, tmp_path / "absent") if finding.name == "data"]
     assert [(finding.state, finding.fix) for finding in found] == [
         ("fail", cure_of_missing(os.fsencode(tmp_path / "absent")))
@@ -305,8 +307,8 @@ def test_data_that_is_not_there_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("on_bad_sample", "state"), [("raise", "fail"), ("replace", "warn")])
-def test_lost_files_of_a_list_are_no_success(tmp_path: Path, on_bad_sample: str, state: str) -> None:
-    """Three of 2,000 files, which a sample of 256 misses."""
+def test_missing_files_of_a_list_are_reported(tmp_path: Path, on_bad_sample: str, state: str) -> None:
+    """Three of 2,000 files are missing, but not in a sample of 256."""
     rows = []
     for number in range(2000):
         place = tmp_path / f"{number:04d}.jpg"
@@ -321,10 +323,10 @@ def test_lost_files_of_a_list_are_no_success(tmp_path: Path, on_bad_sample: str,
     assert "2,000 images" in found["data"].found
     assert f"3 of 2,000 files are not there, the first is '{tmp_path}/0001.jpg'" in found["data"].found
     part = DoctorSettings(workers=0, batch_size=4, size=16, data_options={"subset": "10:100"})
-    assert next(data_findings(part, str(table))).state == "warn"  # they do not matter to this part, and are said anyway
+    assert next(data_findings(part, str(table))).state == "warn"  # printed although irrelevant for this part
 
 
-def test_what_opening_the_data_warns_of_is_a_warning(tmp_path: Path) -> None:
+def test_warnings_while_opening_the_data_are_findings(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.jpg").write_bytes(photo(0))
     table = tmp_path / "list.csv"
@@ -339,7 +341,7 @@ def test_bad_images_do_not_count_as_decoded(tmp_path: Path) -> None:
     assert odd_files("data", open_source(tmp_path), DoctorSettings()).found.startswith("3 of 4 images decoded; 1 E-")
 
 
-def test_a_signature_in_a_url_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signature_in_a_url_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
     (found,) = data_findings(DoctorSettings(), "http://me:word@127.0.0.1:9/a.parquet?sig=key")
     assert found.state == "fail"
@@ -351,7 +353,7 @@ def test_a_signature_in_a_url_is_not_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @needs_mounts
-def test_one_run_under_many_limits_says_what_mends_each(photos: Path) -> None:
+def test_one_run_under_many_limits_reports_a_fix_for_each(photos: Path) -> None:
     """A /dev/shm of 8 MB, 128 open files and no HOME: 8 workers are too many, 0 are fine."""
     shm, files, home = small_shm(), few_files(), no_home()
     limit = Limit((*shm.prefix, *files.prefix), home.without)
@@ -365,7 +367,7 @@ def test_one_run_under_many_limits_says_what_mends_each(photos: Path) -> None:
     assert "/dev/shm need=" in warned
 
 
-def test_commands_refuse_instead_of_being_killed_for_memory(photos: Path) -> None:
+def test_commands_fail_before_they_are_killed_for_memory(photos: Path) -> None:
     with memory_cap(400) as limit:
         if limit is None:
             pytest.skip("no control group may be made here")

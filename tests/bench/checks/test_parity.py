@@ -1,4 +1,4 @@
-"""`penstock parity`: equal engines pass, and whatever one of them serves otherwise is found and named."""
+"""`penstock parity`: equal engines pass, and any difference of one of them is found and named."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from penstock.pipelines import imagenet_eval
 
 COUNT, BAD = 21, 4
 BASE = ("--size", 32, "--batch-size", 8)
-NATIVE = [name for name in all_decoders() if name not in usable_decoders()]  # where the library was built
+NATIVE = [name for name in all_decoders() if name not in usable_decoders()]  # if the library was built
 ENGINES = [f"{backend}/{decoder}" for backend in ("torch", "hdf5") for decoder in (*usable_decoders(), *NATIVE)]
 NUM_PAIRS = len(ENGINES) * (len(ENGINES) - 1) // 2
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sources 0 to 20: JPEGs, one of them cut off, and a PNG."""
+    """Sources 0 to 20: JPEGs, one of them truncated, and a PNG."""
     root = write_folder(tmp_path_factory.mktemp("photos"), COUNT - 1)
     (root / "class2" / "x.png").write_bytes(encoded(scene(40, 50), "PNG"))
     (root / "class0" / f"{3 * BAD:04d}.jpg").write_bytes(photo(3 * BAD)[:-200])
@@ -49,7 +49,7 @@ def cache(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Creation:
-    """What create_loader is asked for, and the errors it is to raise: backend or decoder -> error."""
+    """Records the calls of create_loader, and raises the given errors: backend or decoder -> error."""
 
     def __init__(self) -> None:
         self.settings: list[dict[str, Any]] = []
@@ -65,14 +65,14 @@ class Creation:
 
 @pytest.fixture(autouse=True)
 def creation(monkeypatch: pytest.MonkeyPatch) -> Creation:
-    """Every test's own: DALI is missing unless the test says otherwise."""
+    """New for each test: DALI is missing unless the test changes that."""
     creation = Creation()
     monkeypatch.setattr(parity_run, "create_loader", creation)
     return creation
 
 
 class Run:
-    """What one run of the command came to."""
+    """The result of one run of the command."""
 
     def __init__(self, code: int, output: str, errors: str, written: Path) -> None:
         self.code, self.errors, self.lines = code, errors, output.splitlines()
@@ -100,7 +100,7 @@ def parity(tmp_path: Path) -> Callable[..., Run]:
 
 
 def test_equal_engines_pass(photos: Path, parity: Callable[..., Run]) -> None:
-    """Among a broken file and a PNG, with a temporary cache."""
+    """With a broken file, a PNG and a temporary cache."""
     run = parity(photos)
     assert run.code == 0, run.errors
     assert len(ENGINES) >= 4
@@ -129,7 +129,7 @@ def test_evaluation_compares_the_whole_data_set_as_one_rank(
     monkeypatch.setenv("WORLD_SIZE", "2")
     run = parity(photos, "--eval", "--cache", cache, "--batch-size", 500)
     assert run.code == 0, run.errors
-    assert run.record["images_compared"] == COUNT - 1  # the broken one's row is padding
+    assert run.record["images_compared"] == COUNT - 1  # the row of the broken file is padding
     assert run.names == ENGINES
     asked = {(settings["pipeline"], settings["batch_size"]) for settings in creation.settings}
     assert asked == {(imagenet_eval(32), COUNT)}
@@ -191,7 +191,7 @@ def test_the_worst_image_is_named(
     assert all(pixels["mean"] == pytest.approx(1 / COUNT) for pixels in altered)
 
 
-def test_rows_beyond_the_wanted_images_are_not_compared(
+def test_rows_beyond_the_requested_images_are_not_compared(
     photos: Path, cache: Path, parity: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve_otherwise(monkeypatch, Change(images=1, labels=4, index=1))
@@ -203,7 +203,7 @@ def test_rows_beyond_the_wanted_images_are_not_compared(
 # ---- distances and tolerances ----
 
 
-def test_distances_are_those_of_numpy() -> None:
+def test_distances_equal_numpys() -> None:
     rng = np.random.default_rng(5)
     first = rng.integers(0, 256, (7, 13, 11, 3), dtype=np.uint8)
     second = np.clip(first.astype(int) + rng.integers(-9, 10, first.shape), 0, 255).astype(np.uint8)
@@ -242,7 +242,7 @@ def test_each_kind_of_pair_has_its_tolerance(photos: Path) -> None:
 def test_dali_may_be_a_level_apart(
     photos: Path, cache: Path, parity: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, apart, rows, inside
 ) -> None:
-    """The mean and the percentile decide, each alone; the rest of the pairs stay exact."""
+    """The mean and the percentile are each sufficient; all other pairs stay exact."""
     whole, found = ParityEngine.open, parity_run.engines_for
 
     def open_apart(self: ParityEngine, settings: Any) -> Any:
@@ -262,10 +262,10 @@ def test_dali_may_be_a_level_apart(
 
 
 @pytest.mark.parametrize("evaluate", [(), ("--eval",)], ids=["train", "eval"])
-def test_dali_itself_is_inside(
+def test_real_dali_is_within_the_tolerance(
     photos: Path, cache: Path, parity: Callable[..., Run], creation: Creation, evaluate: tuple[str, ...]
 ) -> None:
-    """The real one, from files and from the cache, which it decodes to the same pixels."""
+    """The real DALI, from files and from the cache, with the same pixels."""
     creation.errors.clear()
     run = parity(photos, "--cache", cache, *evaluate)
     assert run.code == 0, run.errors
@@ -294,7 +294,7 @@ def test_a_large_source_without_a_cache_leaves_hdf5_out(
     assert (tmp_path / "new.h5").is_file()
 
 
-def test_a_missing_package_leaves_out_what_needs_it(
+def test_engines_with_a_missing_package_are_left_out(
     photos: Path, cache: Path, parity: Callable[..., Run], creation: Creation
 ) -> None:
     creation.errors["pillow"] = LoaderError("E-DEPENDENCY", "Pillow is not installed", fix="pip install pillow")
@@ -305,7 +305,7 @@ def test_a_missing_package_leaves_out_what_needs_it(
     assert len(run.beginning("left out: ")) == 2
 
 
-def test_another_fault_of_an_engine_is_an_error(
+def test_another_error_of_an_engine_is_raised(
     photos: Path, cache: Path, parity: Callable[..., Run], creation: Creation
 ) -> None:
     creation.errors["dali"] = LoaderError("E-MEM", "out of memory")
@@ -314,7 +314,7 @@ def test_another_fault_of_an_engine_is_an_error(
     assert run.errors.startswith("LoaderError[E-MEM]")
 
 
-def test_one_engine_alone_is_exit_2(
+def test_a_single_engine_exits_with_2(
     photos: Path, parity: Callable[..., Run], creation: Creation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parity_run, "MOST_CACHED", 0)

@@ -22,7 +22,7 @@ from penstock.loaders.dali.dali_probe import Verdict
 from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines.errors import LoaderError
 
-# An arbitrary user, who may read what root may, since the interpreter may lie in a folder of root's.
+# An arbitrary user with root's read access, because the interpreter may be in a folder of root.
 ANY_USER = (
     *("setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups"),
     *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
@@ -53,7 +53,7 @@ def test_it_works_with_a_read_only_root_an_arbitrary_user_and_no_home(tmp_path: 
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes create_loader raise an error for each engine that one of these decoders or backends belongs to."""
+    """Makes create_loader raise an error for each engine with one of these decoders or backends."""
 
     def spoil(error: Exception, *names: str) -> None:
         def create(source: Source, **settings: Any) -> Loader:
@@ -74,7 +74,7 @@ MISSING = LoaderError("E-DEPENDENCY", "it cannot be imported", fix="pip install 
     [(Change(labels=1), "labels differ in 1 row"), (Change(images=1), "mean distance .* is above 0")],
     ids=["labels", "pixels"],
 )
-def test_an_engine_that_serves_something_else_is_named(
+def test_an_engine_that_serves_a_different_stream_is_named(
     source: Source, monkeypatch: pytest.MonkeyPatch, change: Change, words: str
 ) -> None:
     serve_otherwise(monkeypatch, change)
@@ -100,7 +100,7 @@ def test_a_broken_package_is_an_error_that_names_its_engine(source: Source, with
     assert (caught.value.code, caught.value.exit_code) == ("E-DEPENDENCY", 7)
 
 
-def test_a_lack_of_memory_is_told_as_such(source: Source, without: Callable[..., None]) -> None:
+def test_a_lack_of_memory_is_reported_as_such(source: Source, without: Callable[..., None]) -> None:
     without(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "simplejpeg")
     with pytest.raises(LoaderError, match="can't allocate memory") as caught:
         list(selftest.check_engines(source, None))

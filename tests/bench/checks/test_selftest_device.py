@@ -1,4 +1,4 @@
-"""The part of the self-test that needs a device: on the CPU what it compares and says; on a GPU that all is well."""
+"""The part of the self-test that needs a device: its comparisons and messages on the CPU, its success on a GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def findings(source: Source) -> list[Finding]:
 
 
 def other_loaders(monkeypatch: pytest.MonkeyPatch, wrap: Any) -> list[dict[str, Any]]:
-    """Have the loaders with workers wrapped; return the settings of all that are opened."""
+    """Wrap the loaders with workers; return the settings of all opened loaders."""
     opened: list[dict[str, Any]] = []
 
     def create(source: Source, **settings: Any) -> Any:
@@ -71,7 +71,7 @@ def test_fused_kernels_and_page_locked_slots_are_ok(source: Source, monkeypatch:
 
 
 class OneLevelOff(Altered):
-    """A loader one of whose pixels is a level higher, in one dtype."""
+    """A loader with one pixel a level higher, in one dtype."""
 
     dtype = torch.uint8
 
@@ -110,8 +110,8 @@ def test_another_pixel_or_label_is_named_and_fails_the_self_test(
         selftest._run_check("cpu", lambda: findings(source))
 
 
-def test_the_self_test_runs_it_on_a_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And trains on that device."""
+def test_the_self_test_checks_only_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It also trains on that device."""
     asked: list[str] = []
 
     def check(source: Source, device: torch.device, *_: Any) -> list[Finding]:

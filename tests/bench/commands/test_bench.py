@@ -1,4 +1,4 @@
-"""`penstock bench` given what it cannot measure, or broken off: one line, an exit code, what was measured so far."""
+"""`penstock bench` with data that it cannot measure, or aborted: one line, an exit code, the measurements so far."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_an_empty_folder_is_one_line(tmp_path: Path) -> None:
 
 
 def test_too_small_budget_is_refused_at_once(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It used to search first: for ten seconds on a busy machine, to refuse then."""
-    monkeypatch.setattr(module, "search_settings", lambda *_: pytest.fail("a search was begun"))
+    """It must not search first, which took ten seconds on a busy machine."""
+    monkeypatch.setattr(module, "search_settings", lambda *_: pytest.fail("a search was started"))
     run = penstock_here("bench", photos, *QUICK, "--budget", 1)
     assert run.returncode == 2
     assert run.stderr.splitlines()[-1] == (
@@ -51,18 +51,18 @@ def test_broken_image_is_replaced_or_named(tmp_path: Path, monkeypatch: pytest.M
     assert "replaced=0" not in run.stdout
     run = penstock_here("bench", folder, *QUICK, *short)
     assert run.returncode == 3
-    told = [line for line in run.stderr.splitlines() if line.startswith("LoaderError")]
-    assert len(told) == 1
-    assert told[0].startswith("LoaderError[E-MAXBAD] sample=")
-    assert "class1/0031.jpg" in told[0]
+    errors = [line for line in run.stderr.splitlines() if line.startswith("LoaderError")]
+    assert len(errors) == 1
+    assert errors[0].startswith("LoaderError[E-MAXBAD] sample=")
+    assert "class1/0031.jpg" in errors[0]
 
 
-def test_broken_off_it_has_told_what_was_measured(photos: Path, commands: Commands) -> None:
+def test_an_aborted_run_has_printed_its_measurements(photos: Path, commands: Commands) -> None:
     with commands.running("bench", photos, *QUICK) as running:
         assert eventually(lambda: "images/s" in running.errors, within_s=60), running.errors
-        code, told = running.end(signal.SIGINT, group=True)
+        code, output = running.end(signal.SIGINT, group=True)
         assert running.leaves_nothing(), running.left_behind()
-    rates = [line for line in told.splitlines() if "images/s" in line]
+    rates = [line for line in output.splitlines() if "images/s" in line]
     assert rates[0].startswith("search  torch of the files")
-    assert (code, told.splitlines()[-1]) == (130, "penstock: stopped by SIGINT")
-    assert "Traceback" not in told
+    assert (code, output.splitlines()[-1]) == (130, "penstock: stopped by SIGINT")
+    assert "Traceback" not in output

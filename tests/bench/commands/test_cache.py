@@ -1,4 +1,4 @@
-"""`penstock cache` as a user runs it: exit codes, words, signals, several builders."""
+"""`penstock cache` as a user runs it: exit codes, messages, signals, several builders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cache(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_build_then_nothing_to_do(photos: Path, tmp_path: Path) -> None:
     first = penstock("cache", "build", photos, tmp_path / "x.h5", "--workers", 2)
     assert first.returncode == 0, first.stderr
-    assert [line for line in first.stderr.splitlines() if " MB written" not in line] == []  # progress, where it is slow
+    assert [line for line in first.stderr.splitlines() if " MB written" not in line] == []  # progress on slow machines
     assert f"{COUNT} images, 3 classes (jpeg, lossless)" in first.stdout
     assert f"stored {COUNT} as JPEGs in strips" in first.stdout
     assert re.search(rf"built {COUNT} images in [\d.]+ s: \d+ images/s", first.stdout)
@@ -85,7 +85,7 @@ def test_verify(cache: Path, photos: Path, tmp_path: Path) -> None:
     assert record["damaged"][0]["name"].startswith("class0/")
 
 
-def test_verify_tells_another_source(cache: Path, tmp_path: Path) -> None:
+def test_verify_reports_another_source(cache: Path, tmp_path: Path) -> None:
     other = write_folder(tmp_path / "other", COUNT + 1)
     run = penstock_here("cache", "verify", cache, "--source", other)
     assert run.returncode == 4
@@ -119,7 +119,7 @@ def test_exit_codes(photos: Path, tmp_path: Path, arguments: tuple[str, ...], co
 
 
 def test_ranks_with_the_variables_of_torchrun_build_a_set(photos: Path, tmp_path: Path, commands: Commands) -> None:
-    """The first one, which writes the manifest, waits for the other."""
+    """The first rank, which writes the manifest, waits for the other."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
     folder = tmp_path / "set"
@@ -143,7 +143,7 @@ def test_tasks_of_a_slurm_array_build_a_set(photos: Path, tmp_path: Path) -> Non
         assert run.returncode == 0, run.stderr
         assert ("not complete" in run.stdout) == (task == 2)
     assert penstock_here("cache", "verify", tmp_path / "set", "--source", photos).returncode == 0
-    # Without --shards a job array may be about something else: each task builds a file of its own.
+    # Without --shards a job array may have another purpose: each task builds its own file.
     run = penstock_here("cache", "build", photos, tmp_path / "x.h5", "--workers", 0, env=array)
     assert run.returncode == 0
     assert (tmp_path / "x.h5").is_file()

@@ -1,4 +1,4 @@
-"""Mistakes that users make on the command line: one line, the cure, the right exit code, no traceback."""
+"""Users' mistakes on the command line: one line, a fix, the right exit code, no traceback."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MISTAKES = {
     f"iterate photos {SMALL} --size 20000": (USAGE, "16384"),
     f"iterate photos {SMALL} --rank 2 --world-size 2": (USAGE, "rank must lie in"),
     f"iterate photos {SMALL} --dump /nonexistent/dump": (USAGE, "No such file or directory: '/nonexistent/dump'"),
-    # Usage comes before the data are looked at, of which a first scan may take minutes: these are not there.
+    # Usage is checked before the data is opened, because a first scan may take minutes: this data does not exist.
     "train potos --backend nonsense": (USAGE, "backend must be one of"),
     "train potos --decoder nonsense": (USAGE, "decoder must be one of"),
     "train potos --on-bad-sample nonsense": (USAGE, "on_bad_sample must be one of"),
@@ -104,7 +104,7 @@ def test_a_mistake_on_the_command_line_ends_in_one_line(
         ("cache build photos c.h5 --num-threads 4", "--workers"),
     ],
 )
-def test_an_option_of_another_tool_is_answered_with_ours(command: str, option: str) -> None:
+def test_an_option_of_another_tool_is_translated(command: str, option: str) -> None:
     done = penstock_here(*command.split())
     assert done.returncode == USAGE
     assert "No such option" in done.stderr
@@ -112,7 +112,7 @@ def test_an_option_of_another_tool_is_answered_with_ours(command: str, option: s
 
 
 @needs_mounts
-def test_a_full_disk_is_named_before_or_after_the_work(root: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(root: Path, tmp_path: Path) -> None:
     full = 'mount -t tmpfs -o size=64k tmpfs $0 && head -c 64000 /dev/zero > $0/fill; exec "$@"'
     prefix = ("unshare", "-m", "sh", "-c", full, str(tmp_path))
     for command in (f"cache build photos {tmp_path}/c.h5 --workers 0", f"synth {tmp_path}/demo"):

@@ -1,4 +1,4 @@
-"""Options that choose a part of the data, or say how it is held, on every command that opens data."""
+"""Options that select a part of the data or describe its storage, on all commands that open data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tables(photos: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Filled with the options of each "table" (*.lst) that is opened, which stands for the photos."""
+    """The options of each opened "table" (*.lst), which is replaced by the photos."""
     seen: list[dict[str, Any]] = []
 
     def open_table(paths: list[bytes], **options: Any) -> Any:
@@ -48,7 +48,7 @@ def tables(photos: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]
     return seen
 
 
-def test_only_what_was_given_reaches_a_command(tmp_path: Path) -> None:
+def test_only_given_options_reach_a_command(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     @takes_settings(data_options=DataOptions)
@@ -107,9 +107,9 @@ def test_parity_compares_a_part_with_a_cache_of_the_whole(photos: Path, tmp_path
     record = tmp_path / "parity.json"
     arguments = ("--size", 16, "--batch-size", 4, "--subset", "::2", "--json", record)
     done = penstock_here("parity", photos, "--cache", tmp_path / "all.h5", *arguments)
-    assert done.returncode in (0, 3), done.stderr  # 3: at this size DALI's pixels may lie outside of the tolerance
+    assert done.returncode in (0, 3), done.stderr  # 3: at this size DALI's pixels may be outside the tolerance
     assert json.loads(record.read_text())["data"]["images"] == 12
-    assert len(open_cache(tmp_path / "all.h5")) == 24  # of all, whatever part is compared
+    assert len(open_cache(tmp_path / "all.h5")) == 24  # of all images, not of the compared part
 
 
 def test_a_benchmark_measures_a_part_and_a_cache_of_the_whole(photos: Path, tmp_path: Path) -> None:
@@ -130,22 +130,22 @@ def test_a_benchmark_measures_a_part_and_a_cache_of_the_whole(photos: Path, tmp_
         ("cache", "build", "x.lst", "cache.h5", "--workers", 0),
         ("doctor", "x.lst", "--size", 16),
         ("parity", "x.lst", "--size", 16, "--batch-size", 4, "--images", 8),
-        ("train", "x.lst", "--device", "cpu", "--find-batch-size"),  # without a budget, which is refused then
+        ("train", "x.lst", "--device", "cpu", "--find-batch-size"),  # refused later, for lack of a budget
     ],
     ids=lambda command: command[0],
 )
-def test_what_says_how_a_table_holds_the_data_reaches_it(
+def test_options_of_a_table_reach_it(
     tables: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[Any, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.lst").touch()
     arguments = ("--image", "file", "--label", "json:cls", "--root", tmp_path, "--classes", "a,b")
     done = penstock_here(*command, *arguments)
-    assert done.returncode in (0, 2, 3, 7), done.stderr  # 3 of parity, 7 of doctor: what they found is not asked here
+    assert done.returncode in (0, 2, 3, 7), done.stderr  # 3 from parity, 7 from doctor: findings do not matter here
     assert tables == [{"image": "file", "label": "json:cls", "root": str(tmp_path), "classes": (b"a", b"b")}]
 
 
-def test_validation_data_take_the_options_that_their_kind_has(
+def test_validation_data_gets_the_options_of_its_kind(
     tables: list[dict[str, Any]], photos: Path, tmp_path: Path
 ) -> None:
     for name in ("train.lst", "val.rows"):
@@ -169,7 +169,7 @@ def test_validation_data_take_the_options_that_their_kind_has(
     assert (len(plain.source), len(plain.held_out or ())) == (6, 24)
 
 
-def test_options_of_requests_are_for_urls_alone() -> None:
+def test_options_of_requests_apply_only_to_urls() -> None:
     options = {"requests": 9, "label": "cls", "subset": ":9", "root": "/a"}
     assert select_options("http://127.0.0.1:9/{0..3}.tar", options) == {"requests": 9, "label": "cls"}
     assert select_options("some/0.tar", options) == {"label": "cls"}

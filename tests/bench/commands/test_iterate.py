@@ -1,4 +1,4 @@
-"""`penstock iterate` from outside: the stream's promises as anyone can check them, process by process."""
+"""`penstock iterate` from outside: the guarantees of the stream, checked across processes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reference(photos: Path) -> list[Record]:
-    """Two epochs, served by a process of its own without workers."""
+    """Two epochs, served by a separate process without workers."""
     return iterate_outside(photos, "--workers", 0)
 
 
 @pytest.fixture
 def iterate(tmp_path: Path) -> Callable[..., tuple[int, list[Record]]]:
-    """Runs the command in this process; exit code and records."""
+    """Runs the command in this process; returns exit code and records."""
 
     def run(data: Path, *arguments: object, base: tuple[object, ...] = BASE) -> tuple[int, list[Record]]:
         dump = tmp_path / "dump.jsonl"
@@ -47,14 +47,14 @@ def iterate(tmp_path: Path) -> Callable[..., tuple[int, list[Record]]]:
 
 
 def iterate_outside(data: Path, *arguments: object) -> list[Record]:
-    """The records of `penstock iterate` in a process of its own."""
+    """The records of `penstock iterate` in a separate process."""
     done = penstock("iterate", data, *BASE, *arguments)
     assert done.returncode == 0, done.stderr
     return lines_of(done.stdout)
 
 
 def joined(parts: Iterable[Record]) -> Record:
-    """The global batch of which the ranks, in order, hold these parts."""
+    """The global batch that consists of these parts of the ranks, in order."""
     parts = list(parts)
     assert len({(part["epoch"], part["step"]) for part in parts}) == 1
     columns = {name: [value for part in parts for value in part[name]] for name in COLUMNS}
@@ -64,7 +64,7 @@ def joined(parts: Iterable[Record]) -> Record:
 # ---- one stream ----
 
 
-def test_a_record_says_what_the_contract_says(reference: list[Record]) -> None:
+def test_records_follow_the_contract(reference: list[Record]) -> None:
     steps = NUM_PHOTOS // 12
     assert [(r["epoch"], r["step"]) for r in reference] == [(e, s) for e in range(EPOCHS) for s in range(steps)]
     for record in reference:
@@ -94,7 +94,7 @@ def test_new_process_writes_the_same_lines(photos: Path, reference: list[Record]
 def test_resume_with_another_world_size_and_workers(
     photos: Path, reference: list[Record], iterate: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Three ranks, placed by a launcher's variables, then one with 2 workers. The seed is the state's."""
+    """Three ranks, set by a launcher's variables, then one with 2 workers. The seed comes from the state."""
     base, state, parts = ("--size", 32, "--epochs", EPOCHS), tmp_path / "state.json", []
     for rank in range(3):
         own = ("--seed", 7, "--batch-size", 4, "--workers", 0, "--stop-after", 3, "--state-out", state)
@@ -118,7 +118,7 @@ def test_invalid_state_is_refused(
     assert errors.count("\n") == 1
 
 
-def test_a_state_of_another_stream_is_refused_unless_asked_for(photos: Path, tmp_path: Path, iterate: Any) -> None:
+def test_a_state_of_another_stream_is_refused_unless_not_strict(photos: Path, tmp_path: Path, iterate: Any) -> None:
     state = tmp_path / "state.json"
     assert iterate(photos, "--workers", 0, "--stop-after", 1, "--state-out", state)[0] == 0
     went_on = ("--workers", 0, "--stop-after", 1, "--state-in", state)
@@ -154,13 +154,13 @@ def test_the_ledger_lists_every_replaced_sample(
     code, lines = iterate(root, *options, "--on-bad-sample", "replace", "--max-bad", 1)
     assert (code, len(lines)) == (3, 1)
     assert capfd.readouterr().err.startswith("LoaderError[E-MAXBAD]")
-    assert [b["sample"] for b in json.loads(ledger.read_text())[0]["bad"]] == [3]  # also of a run that failed
+    assert [b["sample"] for b in json.loads(ledger.read_text())[0]["bad"]] == [3]  # also for a failed run
     code, lines = iterate(root, *options)
     assert (code, lines) == (3, [])
     assert capfd.readouterr().err.startswith("LoaderError[E-EMPTY] sample=3 ")
 
 
-def test_totals_and_ledger_name_what_libjpeg_repaired(
+def test_totals_and_ledger_list_repaired_images(
     iterate: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root, ledger = write_folder(tmp_path / "repaired", 8, classes=1), tmp_path / "ledger.json"

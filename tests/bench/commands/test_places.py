@@ -1,4 +1,4 @@
-"""Places that cannot be written are told before the work begins, not after it."""
+"""Unwritable places are reported before the work begins, not after it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import penstock_here
 
-NOWHERE = ("no", "data")  # which every command would say, if it came to that
+NOWHERE = ("no", "data")  # every command would report this missing data later
 OPTIONS = [
     ("train", "--checkpoint"),
     ("train", "--json"),
@@ -24,9 +24,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(("command", "option"), OPTIONS, ids=lambda words: words)
-def test_a_place_that_cannot_be_written_is_told_before_the_data_are_looked_at(
-    tmp_path: Path, command: str, option: str
-) -> None:
+def test_an_unwritable_place_is_reported_before_the_data_is_opened(tmp_path: Path, command: str, option: str) -> None:
     (tmp_path / "file").touch()
     done = penstock_here(*command.split(), tmp_path / "no data", option, tmp_path / "file" / "x")
     assert done.returncode == 3
@@ -35,21 +33,21 @@ def test_a_place_that_cannot_be_written_is_told_before_the_data_are_looked_at(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_page_of_a_record_is_tried_first(tmp_path: Path) -> None:
+def test_the_page_of_a_record_is_checked_first(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = penstock_here("report", tmp_path / "no record", tmp_path / "file" / "x.html")
     assert "E-ACCESS" in done.stderr
 
 
 @pytest.mark.parametrize("place", ["/dev/null", "."])
-def test_a_checkpoint_does_not_replace_what_is_no_file(tmp_path: Path, place: str) -> None:
+def test_a_checkpoint_does_not_replace_a_special_file(tmp_path: Path, place: str) -> None:
     before = Path(place).stat().st_mode
     done = penstock_here("train", tmp_path / "no data", "--checkpoint", place)
     assert (done.returncode, "E-ACCESS" in done.stderr) == (3, True)
     assert Path(place).stat().st_mode == before
 
 
-def test_only_the_rank_that_writes_tries(tmp_path: Path) -> None:
+def test_only_the_writing_rank_checks(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "x"
     done = penstock_here("train", tmp_path / "no data", "--json", place, "--epochs", 0, env={"RANK": "1"})

@@ -1,4 +1,4 @@
-"""Programs that a signal ends at any moment: one line, the exit code, nothing left, and the next build goes on."""
+"""Programs ended by a signal at any moment: one line, the exit code, nothing left, and the next build continues."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from processes import CONTRACT_S, eventually, in_time
 
 from penstock.pipelines.native.library import native_library
 
-IMPORT_S = 15.0  # of torch, in a process of its own
+IMPORT_S = 15.0  # import of torch in a new process
 INT, TERM, HUP, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL
 SMALL = ("--size", 32, "--batch-size", 12, "--epochs", 10**9, "--workers", 2)
-# Commands, and scripts, whose signals nobody handles; none ends soon by itself.
+# Commands, and scripts without signal handlers; none ends soon without a signal.
 COMMANDS: dict[str, tuple[object, ...]] = {
     "processes": ("iterate", "PHOTOS", *SMALL, "--decoder", "simplejpeg"),
     "threads": ("iterate", "PHOTOS", *SMALL, "--decoder", "native"),
@@ -48,7 +48,7 @@ MOMENTS: dict[str, Callable[[Command], object]] = {
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough large photos to be in the middle of for a while."""
+    """Enough large photos to stop in the middle."""
     root = tmp_path_factory.mktemp("many")
     for number in range(120):
         path = root / f"{number:04d}.jpg"
@@ -106,7 +106,7 @@ def test_a_signal_leaves_one_line_and_nothing_else(
         assert eventually(lambda: bool(is_there(running)), 60), running.errors
         started = time.monotonic()
         code, errors = running.end(number, group=group)
-        # A fork server that nobody could tell sees that it is alone when it, or a worker, has imported torch.
+        # A fork server that was not notified detects that it is alone once it, or a worker, has imported torch.
         within_s = IMPORT_S if number == KILL and "start" in moment else CONTRACT_S
         assert in_time(started, within_s)
         assert running.leaves_nothing(within_s), running.left_behind()
@@ -116,7 +116,7 @@ def test_a_signal_leaves_one_line_and_nothing_else(
     else:
         assert code == 128 + number
         lines = errors.splitlines() if name in ("build", "advise") else [errors.removesuffix("\n")]
-        assert lines[-1:] == [f"penstock: stopped by {number.name}"]  # a build may have said how far it is
+        assert lines[-1:] == [f"penstock: stopped by {number.name}"]  # a build may have printed its progress
     if name == "build":
         left = [entry for entry in os.listdir(folder) if number != KILL or not entry.endswith(".lock")]
         assert [entry.startswith("x.h5.tmp.") for entry in left] == [True]
@@ -129,7 +129,7 @@ def test_a_signal_leaves_one_line_and_nothing_else(
 
 
 def test_a_signal_may_reach_the_workers_first(photos: Path, commands: Commands) -> None:
-    """As from a batch system, which ends a job's processes one by one: no worker is blamed."""
+    """Like a batch system that ends a job's processes one by one: no worker is blamed."""
     words = [photos if word == "PHOTOS" else word for word in COMMANDS["processes"]]
     with commands.running(*words) as running:
         assert eventually(lambda: bool(running.output), 30), running.errors

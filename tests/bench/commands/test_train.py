@@ -28,7 +28,7 @@ def dtypes() -> list[torch.dtype]:
 
 @pytest.fixture
 def pipelines(monkeypatch: pytest.MonkeyPatch, dtypes: list[torch.dtype]) -> list[ImagePipeline]:
-    """Filled with the pipelines of the stages that are made, and `dtypes` with what these hand out."""
+    """The pipelines of all created stages; `dtypes` receives the dtypes of their output."""
     seen: list[ImagePipeline] = []
 
     class Noted(create.BatchStage):
@@ -80,7 +80,7 @@ def test_replaced_samples_are_printed_and_reported(tmp_path: Path) -> None:
         report = tmp_path / "report.json"
         found, output = train(tmp_path, "--on-bad-sample", "replace", *options, "--json", str(report), fresh=False)
         assert found == code, output
-        if code:  # by default one of a hundred may be bad
+        if code:  # by default one in a hundred may be bad
             assert "1 bad samples in epoch 0, max_bad is 0.01 of 24" in output
             continue
         assert "  planned=24 delivered=23 replaced=1 (E-" in output
@@ -90,10 +90,10 @@ def test_replaced_samples_are_printed_and_reported(tmp_path: Path) -> None:
         assert [line["path"].endswith("0003.jpg") for line in epoch["ledger"]["bad"]] == [True]
 
 
-def test_repaired_images_are_left_out_if_asked_for(tmp_path: Path) -> None:
+def test_repaired_images_are_left_out_on_request(tmp_path: Path) -> None:
     photo = write_folder(tmp_path / "photos", 24) / "class0" / "0003.jpg"
     photo.write_bytes(cut(photo.read_bytes(), 0))
-    for option, told in (("count", "replaced=0 repaired=1"), ("replace", "replaced=1 (E-REPAIRED")):
+    for option, words in (("count", "replaced=0 repaired=1"), ("replace", "replaced=1 (E-REPAIRED")):
         code, output = train(tmp_path, "--on-repaired", option, "--max-bad", "1", fresh=False)
         assert code == 0, output
-        assert told in output
+        assert words in output

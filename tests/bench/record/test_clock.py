@@ -1,4 +1,4 @@
-"""Rates and step times, on a scripted clock: what is asserted here takes no time."""
+"""Rates and step times, on a scripted clock: these tests do not depend on real time."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from penstock.bench.record.clock import Clock, Mark, Rate, StepTimer, measure_ra
 
 
 class ScriptedClock(Clock):
-    """Host time passes when a test says so; the device lags behind it by `lag` seconds, and is read only when asked."""
+    """Host time advances only by calls of a test; the device lags by `lag` seconds and is read only on request."""
 
     def __init__(self):
         super().__init__("cpu")
@@ -20,7 +20,7 @@ class ScriptedClock(Clock):
         self.device_now = max(self.device_now, self.now)
 
     def queue(self, seconds):
-        """The host hands work of so many seconds to the device and goes on at once."""
+        """The host queues work of this many seconds on the device and continues at once."""
         self.device_now = max(self.device_now, self.now) + seconds
 
     def mark(self):
@@ -36,14 +36,14 @@ class ScriptedClock(Clock):
         self.now = max(self.now, self.device_now)
 
 
-def test_rate_is_taken_over_windows_of_consecutive_steps():
-    # Bursts: of ten steps nine take no time at all. Single steps would have a median of a billion images a second.
+def test_the_rate_is_computed_over_windows_of_consecutive_steps():
+    # Bursts: nine of ten steps take no time. Single steps would have a median of a billion images per second.
     rate = Rate.from_steps([8] * 100, ([0.0] * 9 + [1.0]) * 10)
     assert (rate.q25, rate.median, rate.q75) == (80.0, 80.0, 80.0)
     assert (rate.windows, rate.images, rate.seconds) == (10, 800, 10.0)
 
 
-def test_rate_tells_the_quartiles_of_unequal_windows():
+def test_the_rate_has_the_quartiles_of_unequal_windows():
     rate = Rate.from_steps([10] * 5, [1.0, 2.0, 4.0, 5.0, 10.0])
     assert (rate.windows, rate.q25, rate.median, rate.q75) == (5, 2.0, 2.5, 5.0)
 
@@ -63,7 +63,7 @@ def run_loop(timer, clock, steps, *, load, compute, restart_after=0):
     return seen
 
 
-def test_a_wait_hidden_behind_queued_work_is_no_wait():
+def test_a_wait_hidden_behind_queued_work_does_not_count():
     clock = ScriptedClock()
     timer = StepTimer(clock)
     assert run_loop(timer, clock, 40, load=0.25, compute=1.0, restart_after=8) == 160
@@ -83,7 +83,7 @@ def test_a_device_without_work_waits():
     assert times.wait_share == 0.75
 
 
-def test_restart_forgets_the_warm_up_and_the_step_under_way():
+def test_restart_forgets_the_warm_up_and_the_current_step():
     clock = ScriptedClock()
     timer = StepTimer(clock)
     slow = iter([50.0, 50.0] + [0.5] * 8)
@@ -128,12 +128,12 @@ def test_slow_steps_still_give_three_windows():
 
 
 def test_asynchronous_work_is_timed_on_the_device():
-    # The host hands over a step in a millisecond, the device works 0.1 s on it.
+    # The host queues a step in a millisecond; the device needs 0.1 s for it.
     rate, _ = scripted_rate(endless([], 0.1), seconds=2.0, queued=True)
     assert rate.median == pytest.approx(100.0)
 
 
-def test_slow_steps_are_measured_once_where_patience_is_short():
+def test_slow_steps_are_measured_once_if_patience_is_short():
     rate, spent = scripted_rate(endless([], 29.999), seconds=4.0, patience=2.0)
     assert (rate.median, rate.windows, spent) == (pytest.approx(10 / 30), 1, pytest.approx(60.0))
     assert scripted_rate(endless([], 29.999), seconds=4.0)[1] == pytest.approx(150.0)

@@ -1,4 +1,4 @@
-"""The commit in a record: of a repository, of a copy of one, and none."""
+"""The commit in a record: of a repository, of its copy, and of neither."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_copy_knows_the_commit_and_whether_it_was_changed_since(tree: Path) ->
     assert find_commit(copied(copy, "second")) == f"{commit}+changes"
 
 
-def test_changes_before_the_copy_are_said_once(tree: Path) -> None:
+def test_changes_before_the_copy_are_marked_once(tree: Path) -> None:
     commit = find_commit(tree)
     (tree / "loaders/b.py").write_text("other\n")
     assert export_commit(tree, tree) == f"{commit}+changes"
@@ -55,14 +55,14 @@ def test_changes_before_the_copy_are_said_once(tree: Path) -> None:
     assert find_commit(copy) == f"{commit}+changes"
 
 
-def test_an_exported_file_that_is_there_does_not_hide_the_repositorys_commit(tree: Path) -> None:
+def test_an_exported_file_does_not_hide_the_repositorys_commit(tree: Path) -> None:
     export_commit(tree, tree)
     (tree / "loaders/b.py").write_text("other\n")
     assert str(find_commit(tree)).endswith("+changes")
 
 
 @pytest.mark.parametrize("text", [None, "", "one\n", "one two three\n", "ä b\n"])
-def test_without_either_there_is_none(tree: Path, text: str | None) -> None:
+def test_without_repository_and_file_there_is_no_commit(tree: Path, text: str | None) -> None:
     copy = copied(tree, "copy")
     if text is not None:
         (copy / ".commit").write_text(text, "utf-8")

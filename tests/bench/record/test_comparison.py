@@ -45,7 +45,7 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> Comparison:
 
 
 def run(folder: Path, after: dict[str, Any], *arguments: str, before: dict[str, Any] = RECORD) -> tuple[int, str, str]:
-    """Exit code, what was printed, and the error."""
+    """Exit code, standard output and standard error."""
     for name, record in (("a", before), ("b", after)):
         (folder / f"{name}.json").write_text(json.dumps(record))
     done = penstock_here("compare", folder / "a.json", folder / "b.json", *arguments, env={"COLUMNS": "200"})
@@ -61,12 +61,12 @@ def run(folder: Path, after: dict[str, Any], *arguments: str, before: dict[str, 
         ((1000, 1000, 1000), True),
     ],
 )
-def test_noise_is_what_lies_inside_both_spreads(after: tuple[float, float, float], noise: bool) -> None:
+def test_a_change_inside_both_spreads_is_noise(after: tuple[float, float, float], noise: bool) -> None:
     change = compare(RECORD, changed(loader=after)).changes[0]
     assert (change.ratio, change.within_noise) == (after[0] / 1000, noise)
 
 
-def test_only_what_is_in_both_is_compared() -> None:
+def test_only_common_measurements_are_compared() -> None:
     after = changed()
     after["measured"] = [*after["measured"][:2], {**after["measured"][3], "name": "new"}]
     assert [change.name for change in compare(RECORD, after).changes] == ["ours", "ours + model"]
@@ -82,11 +82,11 @@ def test_only_what_is_in_both_is_compared() -> None:
         ({"both": (400, 390, 410)}, 3),
         ({"loader": (800, 700, 1010)}, 3),  # its own median is outside the first record's spread
         ({"loader": (960, 950, 1010)}, 0),  # within the noise
-        ({"loader": (920, 910, 930)}, 0),  # slower, and above the ratio
+        ({"loader": (920, 910, 930)}, 0),  # slower, but above the ratio
         ({"baseline": (40, 40, 40), "ceiling": (1, 1, 1)}, 0),  # not ours
     ],
 )
-def test_fail_below_is_about_our_loader_beyond_the_noise(
+def test_fail_below_applies_to_our_loader_beyond_the_noise(
     tmp_path: Path, rates: dict[str, tuple[float, float, float]], code: int
 ) -> None:
     ratio = "0.99" if rates.get("loader", (0,))[0] == 960 else "0.9"
@@ -107,8 +107,8 @@ def test_the_table_names_ratio_and_noise(tmp_path: Path) -> None:
     assert "below 0.9 times: ours, 0.800 times" in lines
 
 
-def test_names_are_text_and_no_markup(tmp_path: Path) -> None:
-    # From another's record: [/] would end the command with a MarkupError, an escape sequence would steer the terminal.
+def test_names_are_not_markup(tmp_path: Path) -> None:
+    # In a foreign record, [/] would raise a MarkupError and an escape sequence would control the terminal.
     names = ("[red]ours[/red]", "ours [/] :smile:", "\x1b[2Jtheirs", "[link=file:///etc]old")
     for record in (before := copy.deepcopy(RECORD), after := changed(loader=(800, 790, 810))):
         for measured, name in zip(record["measured"], names, strict=True):
@@ -121,7 +121,7 @@ def test_names_are_text_and_no_markup(tmp_path: Path) -> None:
     assert "below 0.9 times: [red]ours[/red], 0.800 times" in output
 
 
-def test_json_holds_the_same(tmp_path: Path) -> None:
+def test_json_has_the_same_content(tmp_path: Path) -> None:
     code, output, _ = run(tmp_path, changed(loader=(800, 790, 810)), "--json", "--fail-below", "0.9")
     document = json.loads(output)
     assert code == 3
@@ -141,7 +141,7 @@ def test_json_holds_the_same(tmp_path: Path) -> None:
         ("workers", 4, "settings: workers 2 and 4"),
     ],
 )
-def test_what_is_not_comparable_is_refused_unless_forced(tmp_path: Path, path: str, value: object, words: str) -> None:
+def test_incomparable_records_are_refused_unless_forced(tmp_path: Path, path: str, value: object, words: str) -> None:
     after = changed()
     part, _, last = path.rpartition(".")
     (after[part] if part else after)[last] = value
@@ -152,7 +152,7 @@ def test_what_is_not_comparable_is_refused_unless_forced(tmp_path: Path, path: s
 
 
 @pytest.mark.parametrize(("name", "value"), [("rounds", 9), ("workers", 2), ("baseline", True)])
-def test_settings_of_no_consequence_are_no_reason(name: str, value: object) -> None:
+def test_settings_without_effect_may_differ(name: str, value: object) -> None:
     after = changed()
     after["settings"][name] = value
     assert compare(RECORD, after).differs == ()

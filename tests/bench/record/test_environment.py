@@ -1,4 +1,4 @@
-"""The environment of a record: versions and hardware, nobody's name."""
+"""The environment of a record: versions and hardware without personal names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from penstock.bench.record.environment import describe_environment
 
 
-def test_the_environment_names_versions_and_nobody() -> None:
+def test_the_environment_contains_versions_and_no_personal_data() -> None:
     import getpass
     import socket
 
@@ -22,7 +22,7 @@ def test_the_environment_names_versions_and_nobody() -> None:
         assert private not in text
 
 
-def test_the_gpu_of_a_record_is_the_one_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_of_a_record_is_the_one_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: None)

@@ -1,4 +1,4 @@
-"""The state of the GPU in a record, of a machine that is not there."""
+"""The state of the GPU in a record, on a simulated machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN = {"driver": None, "gpu_power_limit_w": None, "gpu_clock_mhz": None, "gp
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine with a GPU; returns its nvidia-smi, which is not there yet."""
+    """A machine with a GPU; returns the path of its nvidia-smi, which does not exist yet."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "NVIDIA H100")
@@ -31,7 +31,7 @@ def write_program(path: Path, line: str) -> None:
     path.chmod(0o755)
 
 
-def test_driver_power_and_clocks_are_those_of_the_device_that_was_used(machine: Path) -> None:
+def test_driver_power_and_clocks_are_those_of_the_device_in_use(machine: Path) -> None:
     write_program(machine, 'test "$1" = --id=GPU-1-b && echo "580.159.04, 700.00, 1755, 1980"')
     about = describe_environment("cuda:1")
     expected = {
@@ -44,11 +44,11 @@ def test_driver_power_and_clocks_are_those_of_the_device_that_was_used(machine: 
     packages = about["packages"]
     assert isinstance(packages, dict)
     assert packages["cuDNN"] == "9.10.2"
-    assert describe_environment("cpu")["driver"] is None  # of another device, which the program refuses
+    assert describe_environment("cpu")["driver"] is None  # for another device the program fails
 
 
 @pytest.mark.parametrize("line", [None, "exit 3", "echo 580.1", "echo 1, 2, 3, 4, 5", "sleep 0"])
-def test_what_nvidia_smi_does_not_say_is_none(machine: Path, line: str | None) -> None:
+def test_values_that_nvidia_smi_does_not_report_are_none(machine: Path, line: str | None) -> None:
     if line is not None:
         write_program(machine, line)
     assert describe_gpu(None) == UNKNOWN
@@ -60,13 +60,13 @@ def test_a_single_value_may_be_unknown(machine: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "text"), [(91002, "9.10.2"), (90100, "9.1.0"), (8902, "8.9.2"), (None, None)])
-def test_cudnn_has_a_version_that_people_know(
+def test_cudnn_has_its_usual_version_number(
     number: int | None, text: str | None, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: number)
     assert cudnn_version() == text
 
 
-def test_without_a_gpu_nothing_is_said() -> None:
+def test_without_a_gpu_nothing_is_described() -> None:
     assert describe_gpu(None) == {}
     assert cudnn_version() is None

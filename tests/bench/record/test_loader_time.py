@@ -1,4 +1,4 @@
-"""What the workers did with their time tells a source that is waited for from one that is not."""
+"""The workers' use of time distinguishes slow sources from fast ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.pipelines import imagenet_train
 
 
 def seen(source: Source, *, workers: int = 0) -> WorkerTime:
-    """Of an epoch but its first batch."""
+    """The times of an epoch without its first batch."""
     with create_loader(source, batch_size=4, pipeline=imagenet_train(32), workers=workers) as loader:
         with closing(iter(loader)) as batches:  # type: ignore[type-var]
             next(batches)
@@ -31,7 +31,7 @@ def seen(source: Source, *, workers: int = 0) -> WorkerTime:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_source_that_sleeps_is_where_the_time_goes(workers: int) -> None:
+def test_the_time_of_a_sleeping_source_is_read_time(workers: int) -> None:
     slow = seen(FaultySource(24, {}, delay_s=0.02), workers=workers)
     assert slow.read_share > 0.5
     assert slow.read_s >= 0.02
@@ -47,7 +47,7 @@ def test_parts_of_a_cache_count_as_reading(tmp_path: Path) -> None:
     assert 0 < stats.read_s < stats.produce_s
 
 
-def test_shares_are_of_the_time_between_begin_and_end() -> None:
+def test_shares_refer_to_the_time_between_begin_and_end() -> None:
     spans = [
         Span(
             LoaderStats(batches=2, images=20, produce_s=5.0, read_s=5.0, elapsed_s=100.0, queue_depth=3.0),

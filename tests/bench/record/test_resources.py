@@ -1,4 +1,4 @@
-"""What a measurement takes of the machine is what its processes took, and nothing of before or beside it."""
+"""The resources of a measurement are those of its processes, without earlier or unrelated use."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def paced(count: int, wait_s: float = 0.02) -> Iterator[int]:
         yield number
 
 
-def taken(count: int = 40, *, seconds: float = 0.1, without: set[int] | None = None) -> Resources:
-    """What the watch tells of `count` batches that cost this process nothing."""
+def resources_of_batches(count: int = 40, *, seconds: float = 0.1, without: set[int] | None = None) -> Resources:
+    """The resources of `count` batches that cost this process nothing."""
     with ResourceWatch(seconds, without=lambda: without or set()) as watch:
         assert list(watch.watched(paced(count))) == list(range(count))
     found = watch.resources()
@@ -49,21 +49,23 @@ def child(request: pytest.FixtureRequest) -> Iterator[psutil.Process]:
 
 @pytest.mark.parametrize("child", [SPIN], indirect=True)
 def test_processor_time_of_children_counts_unless_they_are_left_out(child: psutil.Process) -> None:
-    found = taken()
+    found = resources_of_batches()
     assert found.cpu_share == pytest.approx(found.cpu_cores / resources.available_cpus())
-    assert eventually(lambda: taken().cpu_cores > taken(without={child.pid}).cpu_cores + 0.05)
+    assert eventually(
+        lambda: resources_of_batches().cpu_cores > resources_of_batches(without={child.pid}).cpu_cores + 0.05
+    )
 
 
 @pytest.mark.parametrize("child", [HOLD], indirect=True)
 def test_memory_is_that_of_the_tree(child: psutil.Process) -> None:
-    whole, own = taken(10).memory_mb, taken(10, without={child.pid}).memory_mb
+    whole, own = resources_of_batches(10).memory_mb, resources_of_batches(10, without={child.pid}).memory_mb
     assert whole is not None
     assert own is not None
     assert 190 < whole - own < 260
 
 
-def test_what_the_kernel_can_drop_of_files_is_no_memory_taken(tmp_path: Path) -> None:
-    """Its share would change with each program that maps the same files, such as a library's."""
+def test_droppable_pages_of_files_do_not_count_as_memory(tmp_path: Path) -> None:
+    """Its share would change with each program that maps the same files, such as libraries."""
     path = tmp_path / "large"
     path.write_bytes(b"1" * (64 << 20))
     before = resources.tree_memory_mb()
@@ -72,7 +74,7 @@ def test_what_the_kernel_can_drop_of_files_is_no_memory_taken(tmp_path: Path) ->
     assert resources.tree_memory_mb() - before < 20
 
 
-def test_memory_without_the_kernels_own_figure_is_the_resident_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_falls_back_to_the_resident_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "Path", lambda *_: Path("/none"))
     found = resources._process_memory(psutil.Process())
     assert found == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
@@ -127,7 +129,7 @@ def test_no_batch_is_kept_while_the_next_one_is_made() -> None:
     assert seen == 5
 
 
-def test_storage_reads_count_what_the_page_cache_did_not_have(tmp_path: Path) -> None:
+def test_storage_reads_exclude_the_page_cache(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(os.urandom(8_000_000))
     fd = os.open(path, os.O_RDONLY)
@@ -152,7 +154,7 @@ def test_storage_reads_count_what_the_page_cache_did_not_have(tmp_path: Path) ->
     assert (found.storage_mb_s > 1) == (came > 8_000_000)  # none on a memory file system
 
 
-def test_a_gpu_is_asked_for_its_share_only_with_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_share_of_a_gpu_is_read_only_with_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (3_000_000, 10_000_000))
     monkeypatch.setattr(torch.cuda, "utilization", lambda _: 75)
@@ -170,14 +172,14 @@ def test_rounds_give_medians_and_the_peak_of_memory() -> None:
 
 
 @pytest.mark.parametrize("child", [SPIN_SHORTLY], indirect=True)
-def test_what_works_on_is_waited_for(child: psutil.Process) -> None:
-    """A ceiling that was measured while workers filled their queue came out at a quarter."""
+def test_working_processes_are_waited_for(child: psutil.Process) -> None:
+    """A ceiling measured while workers filled their queue was a quarter of its rate."""
     wait_until_idle()
     ended = child.status() == psutil.STATUS_ZOMBIE
-    assert ended or slowness() > 2  # then it got too little of a processor to be seen
+    assert ended or slowness() > 2  # then it got too little processor time to be detected
 
 
 @pytest.mark.parametrize("child", [SPIN], indirect=True)
-def test_what_never_rests_is_not_waited_for_without_end(child: psutil.Process) -> None:
+def test_waiting_for_busy_processes_has_a_limit(child: psutil.Process) -> None:
     wait_until_idle(0.3)
     assert child.is_running()

@@ -1,4 +1,4 @@
-"""The bar of an epoch of training: where it is, how fast, and gone before a line is printed."""
+"""The progress bar of a training epoch: position, rate, and removal before a line is printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report page: one sound file with every figure of a record in it, whatever the record's strings hold."""
+"""The report page: one well-formed file with all figures of a record, for any strings in the record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHARTS = 5  # rates, lanes, over time alone and with the model, and candidates
 
 
 class Page:
-    """The texts, table rows and charts of a page, which is read as XML: each element is closed, in order."""
+    """The texts, table rows and charts of a page, parsed as XML to check that each element is closed in order."""
 
     def __init__(self, made: str) -> None:
         body = re.sub(r"(<meta[^>]*)>", r"\1/>", made.removeprefix("<!DOCTYPE html>"))
@@ -37,7 +37,7 @@ class Page:
         self.charts = [part.get("aria-label", "") for part in self.elements if part.get("role") == "img"]
 
     def row(self, *heads: str) -> list[str]:
-        """The one row that begins so."""
+        """The only row that begins with `heads`."""
         (found,) = [row for row in self.rows if tuple(row[: len(heads)]) == heads]
         return found
 
@@ -76,7 +76,7 @@ def test_every_measurement_is_in_the_table_and_in_the_chart(made: str) -> None:
     assert read.row("penstock, torch backend", "loader")[4:] == ["36.0 ms", "75% CPU, 812 MB"]
 
 
-def test_what_limits_and_what_to_change_are_said(made: str) -> None:
+def test_the_limit_and_the_changes_are_on_the_page(made: str) -> None:
     read = Page(made)
     for words in ("1,779 images/s from the loader; the limit is the model", "a peer was left out"):
         assert words in read.text, words
@@ -105,7 +105,7 @@ HOSTILE = (
 )
 
 
-def test_strings_of_the_user_stay_text_wherever_they_stand() -> None:
+def test_strings_of_the_user_are_escaped_everywhere() -> None:
     changed = document()
     changed["data"]["summary"] = changed["notes"][0] = changed["environment"]["cpu"] = HOSTILE
     changed["environment"]["packages"][HOSTILE] = HOSTILE
@@ -129,11 +129,11 @@ def test_strings_of_the_user_stay_text_wherever_they_stand() -> None:
         True,
         False,
         *[True] * 3,
-    ]  # the step's parts have no such names
+    ]  # the step's parts are not named by the user
 
 
 def records() -> dict[str, tuple[dict[str, Any], int]]:
-    """Name -> (record, number of charts) of the records of benchmark runs, old and new."""
+    """Name -> (record, number of charts) of old and new records of benchmark runs."""
     runs = json.loads((RESULTS / "bottlenecks-2-cores.json").read_text())["bottlenecks"]
     found = {f"bottleneck {number}": (each["record"], 4 if number == 3 else 3) for number, each in enumerate(runs)}
     for path in sorted(RESULTS.glob("*.json")):
@@ -151,7 +151,7 @@ def test_every_record_in_the_repository_gives_a_page(name: str) -> None:
     document, charts = RECORDS[name]
     read = Page(page(restored(document)))
     assert len(read.charts) == charts
-    if name.startswith("cpu-2-photos"):  # of an old version
+    if name.startswith("cpu-2-photos"):  # from an old version
         for words in ("a version without advice", "that did not store it"):
             assert words in read.text, words
 
@@ -170,7 +170,7 @@ def lanes(
     return {lane: {bar.label: round(bar.end, 3) for bar in stages} for lane, stages in found.items()}
 
 
-def test_lanes_run_side_by_side_and_workers_share_a_batch() -> None:
+def test_lanes_run_in_parallel_and_workers_share_a_batch() -> None:
     assert lanes() == {
         "2 workers at once, on batch n + 2": {"read": 0.842, "decode": 26.667, "resize": 6.667},  # of 64 images
         "Feed, on batch n + 1": {"normalise": 4.571},
@@ -187,7 +187,7 @@ def test_lanes_run_side_by_side_and_workers_share_a_batch() -> None:
     assert "as the longest lane, 790 ms (model); lanes that share the same 2 processors" in section.texts[0]
 
 
-def test_without_workers_one_thing_follows_another() -> None:
+def test_without_workers_all_parts_form_one_lane() -> None:
     (stages,) = lanes(workers=0).values()
     assert list(stages) == ["read", "decode", "resize", "normalise", "resnet18: forward, backward, update"]
     assert stages["decode"] == 53.333
@@ -214,7 +214,7 @@ def test_ceilings_beyond_the_axis_are_cut_off(made: str) -> None:
     assert chart.value_at(bars["read, one thread, from the page cache"]) == "100.00%"
     assert bars["decode + resize, simplejpeg, times 2 processors"].value == "1,940"
     below = Bar(label="x", end=1930.0, value="1,930", kind="loader")
-    assert chart.value_at(below) == chart.at(1940)  # the line would cross its figure
+    assert chart.value_at(below) == chart.at(1940)  # the line would cross its value
     assert chart.value_at(replace(below, end=1500.0)) == chart.at(1500)
     drawn = made[made.index("Reached rates</p>") : made.index("<figcaption>")]
     assert re.search(r'beyond" style="left:0.00%;width:100.00%"></i>\n<i[^\n]*\n<b style="left:100.00%">38,000<', drawn)
@@ -222,8 +222,8 @@ def test_ceilings_beyond_the_axis_are_cut_off(made: str) -> None:
     assert [text for _, text in ticks(2785)] == ["0", "1,000", "2,000"]
 
 
-def test_no_error_tick_reaches_into_the_figure_of_its_bar() -> None:
-    """The figure stands behind bar and tick; of a tick beyond the axis it stands at the axis' end, as the tick does."""
+def test_no_error_tick_overlaps_the_value_of_its_bar() -> None:
+    """The value is drawn after bar and tick; if the tick exceeds the axis, both are drawn at its end."""
     changed = document()
     for each in changed["measured"]:
         if each["kind"] == "model":

@@ -1,4 +1,4 @@
-"""What a run shows while it measures, and the screen that it ends in."""
+"""The live display of a run and its final screen."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FULL = record(
     both=1990,
     cold=10,
     bf16=9000,
-    taken={"loader": of_cpu(0.75, memory_mb=1234.0)},
+    usage={"loader": of_cpu(0.75, memory_mb=1234.0)},
 )
 
 
@@ -52,7 +52,7 @@ def test_the_end_of_a_run_fits_on_one_screen() -> None:
     assert len(lines) <= 24
     call = next(number for number, line in enumerate(lines) if line.startswith("from penstock"))
     assert max(map(len, lines[:call])) <= 80
-    assert lines[call:] == made.verdict.call.splitlines()  # as it is, to be pasted
+    assert lines[call:] == made.verdict.call.splitlines()  # unchanged, for pasting
     text = " ".join(" ".join(lines).split())
     for words in (
         made.verdict.sentence,
@@ -80,35 +80,38 @@ def test_advice_and_ratios_are_whole_on_any_screen(width: int) -> None:
 
 
 def test_ratios_are_of_rounds_that_measured_both() -> None:
-    """A loader's rounds before the baseline's first one met another machine, and do not count."""
+    """A loader's rounds before the baseline's first one do not count: the machine's speed may have differed."""
     loader = Measured.of("penstock", "loader", [50.0, 300.0, 310.0, 90.0], turns=(0, 1, 2, 4))
     baseline = Measured.of("torch", "baseline", [100.0, 100.0, 70.0], turns=(1, 2, 3))
     assert replace(FULL, measured=(loader, baseline)).ratios_to(baseline) == [3.0, 3.1]
     assert replace(FULL, measured=(baseline,)).ratios_to(baseline) == []
 
 
-def test_settings_of_a_hindered_run_are_not_to_be_kept() -> None:
+def test_a_disturbed_run_warns_against_keeping_its_settings() -> None:
     words = "Do not keep the settings of this run: other programs kept 82% of the processors busy."
-    hindered = record(loader=2000, decode=1050, taken={"loader": of_cpu(0.1, others_share=0.82)})
+    hindered = record(loader=2000, decode=1050, usage={"loader": of_cpu(0.1, others_share=0.82)})
     assert words in " ".join(" ".join(screen(judged(hindered))).split())
     assert words in page(judged(hindered))
     assert "Do not keep" not in " ".join(screen(judged(FULL)))
 
 
 @pytest.mark.parametrize(("others", "is_saved"), [(0.82, False), (0.1, True), (None, True)])
-def test_a_hindered_run_saves_no_profile(
+def test_a_disturbed_run_does_not_save_a_profile(
     others: float | None, is_saved: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "profile.json"
-    hindered = record(loader=2000, decode=1050, taken={"loader": of_cpu(0.1, others_share=others)})  # type: ignore[arg-type]
+    hindered = record(loader=2000, decode=1050, usage={"loader": of_cpu(0.1, others_share=others)})  # type: ignore[arg-type]
     _save_choice(replace(hindered, environment={"cpus": 2}), str(place))
     assert place.exists() == is_saved
-    told = capsys.readouterr().out
-    assert ("not saved as profile" in told, "measure again when they are free" in told) == (not is_saved, not is_saved)
-    assert ("backend='auto'" in told) == is_saved
+    printed = capsys.readouterr().out
+    assert ("not saved as profile" in printed, "measure again when they are free" in printed) == (
+        not is_saved,
+        not is_saved,
+    )
+    assert ("backend='auto'" in printed) == is_saved
 
 
-def test_advice_that_only_spares_processors_stands_apart() -> None:
+def test_advice_that_only_saves_processors_is_listed_separately() -> None:
     faster, sparing = split_advice(judged(record(loader=2000, decode=1050, cache=1365)))
     assert [each.images_per_s is None or each.images_per_s > 2000 for each in faster]
     assert all((each.images_per_s or 0) <= 2000 for each in sparing)
@@ -140,7 +143,7 @@ def shown_live(*, terminal: bool, fails: bool = False) -> str:
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_the_live_table_has_its_status_and_its_latest_rows_on_top_and_whole(width: int) -> None:
+def test_the_live_table_shows_status_and_latest_rows_at_the_top(width: int) -> None:
     console = Console(width=width, record=True, file=io.StringIO(), force_terminal=True)
     table = LiveTable(lambda: 42.4, console)
     table.measured("loader", "penstock, torch backend", [640.0, 660.0, 700.0])
@@ -164,7 +167,7 @@ def test_without_a_terminal_each_finished_measurement_is_a_line() -> None:
     assert lines[1] == "loader  penstock, torch\\x1b[31m backend  660 images/s  640 to 700  42 s left"
 
 
-def test_on_a_terminal_a_table_fills_and_stays_only_if_the_run_is_broken_off() -> None:
+def test_the_table_stays_on_a_terminal_only_if_the_run_is_aborted() -> None:
     whole, broken = shown_live(terminal=True), shown_live(terminal=True, fails=True)
     for words in ("660", "640 to 700", "42 s left, loader 660 images/s"):
         assert words in broken
@@ -172,7 +175,7 @@ def test_on_a_terminal_a_table_fills_and_stays_only_if_the_run_is_broken_off() -
     assert whole.endswith("\x1b[1A\x1b[2K")
 
 
-def test_without_a_terminal_silence_is_broken() -> None:
+def test_without_a_terminal_a_line_is_printed_after_silence() -> None:
     file = io.StringIO()
     with LiveTable(lambda: 42.4, Console(file=file, force_terminal=False, width=80), silence=0.05) as table:
         table.begin(0, 0, "reading from a slow disk")

@@ -1,4 +1,4 @@
-"""What `penstock bench --verbose` prints: every figure of the page, whole at any width, and the summary."""
+"""The output of `penstock bench --verbose`: all figures of the page, whole at any width, and the summary."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_figures_stay_whole_on_a_narrow_screen() -> None:
     assert "a long name of some words: [red] \\x1b[31m" in " ".join(made.split())
 
 
-def test_options_stay_in_one_line_where_less_space_is_enough() -> None:
+def test_options_stay_in_one_line_if_they_fit_with_less_space() -> None:
     """It is 79 columns wide with one space between its columns, 81 with two."""
     columns = [("stored as", "text"), ("rate", "number"), ("range", "number")]
     row = ("--encoding raw --resize 256", "1" * 20, "2" * 30)

@@ -1,4 +1,4 @@
-"""`penstock cache advise`: every encoding is built of the user's data, measured in turn, and removed."""
+"""`penstock cache advise`: all encodings of the user's data are built, measured alternately, and removed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("photos"), 36)
 
 
-def test_each_offer_is_measured_in_turn_and_nothing_is_left(
+def test_offers_are_measured_alternately_and_nothing_is_left(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache_advice.tempfile, "tempdir", str(tmp_path))
@@ -71,7 +71,9 @@ def test_sizes_are_those_of_a_cache_of_the_sample(photos: Path, tmp_path: Path) 
     assert 10 < (advice.offers[1].psnr_db or 0) < 60
 
 
-def test_what_cannot_be_built_here_is_left_out_with_its_reason(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encodings_that_cannot_be_built_are_left_out_with_a_reason(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = build_cache
 
     def refusing(sample: Source, path: Path, encoding: Encoding, *, workers: int) -> None:
@@ -85,7 +87,7 @@ def test_what_cannot_be_built_here_is_left_out_with_its_reason(photos: Path, mon
     assert tradeoff_section(advice).notes == ("jpeg, lossless was left out: h5py is not here",)
 
 
-def test_a_cache_is_no_data_to_advise_on(photos: Path, tmp_path: Path) -> None:
+def test_a_cache_as_data_is_refused(photos: Path, tmp_path: Path) -> None:
     build_cache(open_source(photos), tmp_path / "x.h5", workers=0)
     with pytest.raises(ValueError, match="already a cache"):
         advise_cache(open_source(tmp_path / "x.h5"), FAST, lambda *_: None)
@@ -103,7 +105,7 @@ def test_the_command_prints_a_table_and_writes_record_and_page(photos: Path, tmp
     assert (run.returncode, run.stderr) == (0, "")
     document = json.loads((tmp_path / "a.json").read_text())
     assert document["data"]["sample"] == 8
-    assert "…" not in run.stdout  # nothing is cut, and the options of a row stand in one line
+    assert "…" not in run.stdout  # nothing is cut, and the options of a row are in one line
     lines = [" ".join(line.split()) for line in run.stdout.splitlines()]
     rates, sizes = re.findall(r'role="img" aria-label="([^"]*)"', (tmp_path / "a.html").read_text("utf-8"))
     for offer in document["offers"]:

@@ -1,4 +1,4 @@
-"""`penstock bench` measures what it says, on a small folder, and saves what it chose."""
+"""`penstock bench` on a small folder: its measurements and its saved choice."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def test_a_run_measures_every_part_in_every_round(photos: Path, monkeypatch: pyt
     probes = len(kinds) + (READ_COLD not in names)
     assert asked == [(number, 2 * probes) for number in range(len(asked))]
     for found in (*record.all_of("loader"), *record.all_of("both")):
-        taken, time = found.resources, found.workers
-        assert taken is not None
+        resources, time = found.resources, found.workers
+        assert resources is not None
         assert time is not None
-        assert 0 < taken.cpu_cores <= 2 * available_cpus()
-        assert (taken.memory_mb or 0) > 50
+        assert 0 < resources.cpu_cores <= 2 * available_cpus()
+        assert (resources.memory_mb or 0) > 50
         assert 0 < time.busy <= 1
         assert 0 < time.read_share < 1
         assert 0 < time.read_s < time.worker_s
@@ -107,7 +107,7 @@ def test_loader_reads_cache_and_baseline_reads_files(photos: Path, tmp_path: Pat
     assert str(tmp_path) not in json.dumps(without_paths(record).as_dict())
 
 
-def test_without_what_builds_caches_the_rest_is_measured(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_h5py_the_rest_is_measured(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object, **__: object) -> None:
         raise LoaderError("E-DEPENDENCY", "the HDF5 cache needs h5py")
 
@@ -118,8 +118,8 @@ def test_without_what_builds_caches_the_rest_is_measured(photos: Path, monkeypat
     assert record.rate("loader")
 
 
-def test_of_uint8_arrays_only_the_resize_is_a_ceiling() -> None:
-    """They are neither read nor decoded nor cached; and on a CPU handed out without work."""
+def test_uint8_arrays_have_only_the_resize_ceiling() -> None:
+    """They are not read, decoded or cached, and on a CPU delivered without work."""
     arrays = (np.zeros((20, 50, 40, 3), np.uint8), np.arange(20))
     settings = small(backend="torch", workers=0, dtype="uint8", decoder="simplejpeg")
     record = run_benchmark(BenchData(arrays, settings), "arrays", settings)
@@ -134,14 +134,14 @@ SHORT = (
 
 
 def command(data: Path, written: Path, *arguments: object) -> tuple[str, dict[str, Any]]:
-    """What `penstock bench` prints of a short run without a model, in one line, and its record."""
+    """The output of a short run of `penstock bench` without a model, joined into one line, and its record."""
     done = penstock_here("bench", data, *SHORT, "--json", written, *arguments, env={"COLUMNS": "150"})
     assert done.returncode == 0, done.stderr
     return " ".join((done.stdout + done.stderr).split()), json.loads(written.read_text())
 
 
 def save_unless_saved(printed: str, document: dict[str, Any], place: Path) -> None:
-    """Check whether the command has saved its choice; save it where other programs kept the machine too busy."""
+    """Check whether the command has saved its choice; save it if other programs kept the machine too busy."""
     is_hindered = "Do not keep the settings" in printed
     assert ("not saved as profile" in printed) == is_hindered
     assert place.exists() == (not is_hindered)
@@ -150,7 +150,7 @@ def save_unless_saved(printed: str, document: dict[str, Any], place: Path) -> No
 
 
 def without_others(record: BenchRecord) -> BenchRecord:
-    """The record of a machine on which nothing else ran."""
+    """The record of a machine without other programs."""
     return replace(record, measured=tuple(replace(each, resources=None) for each in record.measured))
 
 
@@ -165,7 +165,7 @@ def test_command_prints_writes_and_saves(photos: Path, tmp_path: Path) -> None:
     profile = load_profile(saved)
     assert profile is not None
     assert (profile.workers, profile.cpus) == (0, available_cpus())
-    for given, workers in (({}, 0), ({"workers": 1}, 1)):  # what is said wins over what was saved
+    for given, workers in (({}, 0), ({"workers": 1}, 1)):  # arguments override the profile
         with create_loader(photos, backend="auto", profile=saved, batch_size=8, **given) as loader:
             assert loader.describe()["workers"] == workers
 
@@ -199,13 +199,13 @@ def test_dali_is_tuned_and_measured_next_to_the_baseline(
 
 
 def about_of(batches: Any) -> dict[str, Any]:
-    """What a loader says of itself, which may be watched; of replayed batches it is what the fastest one says."""
+    """The description of a loader, which may be wrapped; for replayed batches, that of the fastest one."""
     about = getattr(getattr(batches, "_batches", batches), "describe", None)
     return {"backend": "hdf5", "prefetch": 3} if about is None else about()
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, rate: Callable[[dict[str, Any]], float]) -> None:
-    """Has every measurement of a loader's batches tell `rate(what the loader says of itself)`."""
+    """Makes every measurement of a loader's batches return `rate(the loader's description)`."""
 
     def measured(loader: Loader, *, seconds: float, device: str) -> Rate:
         return Rate.from_steps([round(rate(about_of(loader)))], [1.0])
@@ -223,7 +223,7 @@ def small(**more: Any) -> BenchSettings:
 def test_the_resident_batch_is_the_loaders_and_each_round_is_recorded(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random pixels draw more power; and a run that is ended keeps the rounds that it has made."""
+    """Random pixels draw more power; an aborted run keeps its finished rounds."""
     trained: list[tuple[TrainSettings, torch.Tensor, torch.Tensor]] = []
 
     def rate(model: object, settings: TrainSettings, *, batch: tuple[torch.Tensor, torch.Tensor], **_: object) -> Rate:
@@ -244,7 +244,7 @@ def test_the_resident_batch_is_the_loaders_and_each_round_is_recorded(
 
 
 def test_auto_opens_what_the_comparison_chose(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With scripted rates, and one worker; the figures of the machine are real."""
+    """With scripted rates and one worker; the figures of the machine are real."""
     rates = {"hdf5": 1000, "torch": 800, "dali": 300}
     scripted(monkeypatch, lambda about: rates[about["backend"]] * (1.1 if about["prefetch"] == 1 else 1))
     cache, saved = tmp_path / "photos.h5", tmp_path / "p.json"
@@ -257,14 +257,14 @@ def test_auto_opens_what_the_comparison_chose(photos: Path, tmp_path: Path, monk
     assert [tried.backend for tried in record.candidates if "not searched further" in tried.why] == ["dali"]
     assert "HDF5 cache" in str(record.data["summary"])
     assert str(tmp_path) not in json.dumps(without_paths(record).as_dict())
-    of_data = {"requests": 256, "shuffle": "blocks"}  # which a profile, for any data, leaves out
+    of_data = {"requests": 256, "shuffle": "blocks"}  # a profile leaves these out: it is for any data
     chosen = replace(record.chosen, options={**record.chosen.options, **of_data})
     _save_choice(without_others(replace(record, chosen=chosen)), str(saved))
-    told = {"backend": "hdf5", "workers": 1, "prefetch": 1, "decoder": "simplejpeg"}
-    by_hand = {"workers": 0, "prefetch": 2, "decoder": "pillow"}  # what is said wins over what was saved
+    saved_choice = {"backend": "hdf5", "workers": 1, "prefetch": 1, "decoder": "simplejpeg"}
+    by_hand = {"workers": 0, "prefetch": 2, "decoder": "pillow"}  # arguments override the profile
     as_processes = {"workers": 1, "prefetch": 1, "start_method": "forkserver"}
     for source, given, expected in (
-        (photos, {"cache": cache}, told),
+        (photos, {"cache": cache}, saved_choice),
         (photos, {"cache": cache, **by_hand}, by_hand),
         (cache, {"workers_are": "processes"}, as_processes),
     ):
@@ -277,7 +277,7 @@ def test_final_rounds_may_overrule_the_search(photos: Path, tmp_path: Path, monk
     scripted(monkeypatch, lambda about: {"hdf5": 1000, "torch": 900}.get(about["backend"], 10))
     settings = small(cache=str(tmp_path / "photos.h5"), workers=0, tune=False)
     loaders = run_probes.loader_rate
-    monkeypatch.setattr(  # after the search torch has the better machine
+    monkeypatch.setattr(  # after the search, torch is faster
         run_probes,
         "loader_rate",
         lambda loader, **more: (
@@ -342,8 +342,8 @@ def test_dali_reads_a_cache_next_to_the_baseline(photos: Path, tmp_path: Path) -
     assert notes_of(document) == []
 
 
-def test_a_baseline_that_takes_no_bad_file_is_left_out(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "photos", 8)  # one batch: whoever is slow meets the bad file, too
+def test_a_baseline_that_fails_on_a_bad_file_is_left_out(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "photos", 8)  # one batch: even a slow loader reads the bad file
     (folder / "class1" / "0007.jpg").write_bytes(b"not an image")
     given = ("--no-tune", "--baseline", "--entries", 8, "--max-bad", 0.2)
     printed, document = bench_dali(folder, tmp_path, *given)
@@ -360,7 +360,7 @@ def test_a_baseline_that_takes_no_bad_file_is_left_out(tmp_path: Path) -> None:
 
 
 def notes_of(document: dict[str, Any]) -> list[str]:
-    """The notes but that on storage, which depends on where temporary files lie."""
+    """The notes except the one on storage, which depends on the place of temporary files."""
     return [note for note in document["notes"] if not note.startswith(READ_COLD)]
 
 
@@ -394,6 +394,6 @@ def test_model_ceiling_takes_the_loaders_dtype(photos: Path, dtype: str, expecte
     assert images.dtype == expected
 
 
-def test_too_few_images_for_a_batch_are_said(photos: Path) -> None:
+def test_too_few_images_for_a_batch_are_reported(photos: Path) -> None:
     with pytest.raises(ValueError, match="--batch-size"):
         BenchData(photos, BenchSettings(batch_size=64))

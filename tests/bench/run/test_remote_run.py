@@ -1,4 +1,4 @@
-"""A benchmark of data on a server: its ceilings, its verdict, and what its record does not tell."""
+"""A benchmark of data on a server: its ceilings, its verdict, and secrets kept out of its record."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_run_names_the_latency_of_its_storage(server: RangeServer, photos: Ima
     assert server.url not in document
 
 
-def test_a_search_tries_more_requests_where_they_bring_more(
+def test_a_search_tries_more_requests_if_they_are_faster(
     server: RangeServer, photos: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings_sweep, "FINAL_TRIALS", 1)
@@ -88,7 +88,7 @@ def test_a_loader_of_remote_data_is_opened_for_each_turn(server: RangeServer, ph
             assert len(remote.ledgers()) == number
             with remote.turn() as other:
                 assert other is not loader
-            assert server.requests["all"] == asked  # nothing was fetched while nobody measured
+            assert server.requests["all"] == asked  # nothing was fetched between measurements
         local = LoaderTurns(BenchData(photos, settings()).opener, candidate, stack)
         with local.turn() as loader, local.turn() as again:
             assert again is loader
@@ -107,9 +107,7 @@ def test_advice_on_requests_changes_what_is_opened(server: RangeServer, photos: 
 
 @pytest.mark.filterwarnings("ignore:in this order an epoch decodes about")
 @pytest.mark.parametrize("kind", ["parquet", "mixed"])
-def test_a_run_names_the_network_whatever_the_kind_of_its_source(
-    server: RangeServer, photos: ImageFolder, kind: str
-) -> None:
+def test_a_run_names_the_network_for_every_kind_of_source(server: RangeServer, photos: ImageFolder, kind: str) -> None:
     if kind == "parquet":
         write_row_groups(server.root / "photos.parquet", photos, 4)
         source = open_source(f"{server.url}/photos.parquet", requests=1, cache_bytes=1)
@@ -117,7 +115,7 @@ def test_a_run_names_the_network_whatever_the_kind_of_its_source(
         remote = open_remote(server, photos, requests=1, bytes_ahead=1)
         source = mix({"near": (photos, 0.5), "far": (remote, 0.5)})
     server.delay_s = 0.02
-    asked = settings(seconds=0.3, decoder="simplejpeg", dtype="uint8", apply=False)  # some batches were made before
+    asked = settings(seconds=0.3, decoder="simplejpeg", dtype="uint8", apply=False)  # some batches were made earlier
     record = run_benchmark(BenchData(source, asked), "data", asked)
     assert fetch_name(1) in {measured.name for measured in record.all_of("ceiling")}
     assert record.verdict is not None

@@ -1,4 +1,4 @@
-"""Rounds of measurements: in which order, how often, and what a budget leaves out."""
+"""Rounds of measurements: their order and number, and the ones that a budget leaves out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MINE, OTHER, ALONE = (("ceiling", name) for name in (decode_name("turbojpeg"), d
 
 
 class Time:
-    """Passes when a measurement is made, and stands in for a stopwatch."""
+    """Time that passes only with measurements; replaces a stopwatch."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -81,22 +81,22 @@ def test_without_a_budget_each_is_made_in_every_round(monkeypatch: pytest.Monkey
     assert rounds(monkeypatch, None, probes)[0].calls == [ALONE, LOADER] * 3
 
 
-def test_with_a_budget_the_verdicts_come_first_until_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_budget_the_verdicts_measurements_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     probes = dict.fromkeys((ALONE, OTHER, BASELINE, MINE, LOADER), (10.0, drifting))
     time, _, late = rounds(monkeypatch, 38 + CLOSING_S, probes)
-    assert time.calls == [LOADER, MINE, OTHER, ALONE]  # a loader takes as long as the first did, a ceiling is short
+    assert time.calls == [LOADER, MINE, OTHER, ALONE]  # a loader takes as long as the first, a ceiling is short
     assert (late, time.now) == ([BASELINE], 40)
 
 
-def test_what_agrees_is_not_measured_again_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settled_measurements_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     time, _, _ = rounds(monkeypatch, 100.0, {LOADER: (2.0, drifting), MINE: (2.0, steady)})
     assert time.calls.count(MINE) == 2
     assert time.calls.count(LOADER) > 10
     assert time.now <= 100 - CLOSING_S
 
 
-def test_compared_loaders_alternate_and_go_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ratio of unequal numbers of rounds compares a machine at two speeds."""
+def test_compared_loaders_alternate_and_continue_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ratio of unequal numbers of rounds would compare a machine at two speeds."""
     probes = {LOADER: (2.0, drifting), MINE: (2.0, steady), BASELINE: (2.0, steady)}
     time, results, _ = rounds(monkeypatch, 100.0, probes)
     assert time.calls[:3] == [LOADER, MINE, BASELINE]
@@ -106,18 +106,18 @@ def test_compared_loaders_alternate_and_go_on_together(monkeypatch: pytest.Monke
     assert [len(found) for found in settled.values()] == [2, 2, 2]
 
 
-def test_time_is_kept_for_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_reserved_for_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     probes = {LOADER: (2.0, drifting)}
     kept = rounds(monkeypatch, 100.0, probes, keep=20.0)[0].now
     assert 70 < kept <= 80 < rounds(monkeypatch, 100.0, probes)[0].now
 
 
-def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_that_do_not_fit_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     _, results, late = rounds(monkeypatch, 1.0, {LOADER: (2.0, steady), MINE: (2.0, steady)})
     assert (results, late) == ({}, [LOADER, MINE])
 
 
-def test_a_budget_says_what_is_left() -> None:
+def test_a_budget_reports_its_remaining_time() -> None:
     assert (TimeBudget().left, TimeBudget().share(0.5)) == (math.inf, 0.0)
     budget = TimeBudget(100.0, used=30.0)
     assert 60 < budget.left <= 70 - CLOSING_S
@@ -125,7 +125,7 @@ def test_a_budget_says_what_is_left() -> None:
     assert TimeBudget.of_this_process(1000.0).used > 0.1
 
 
-def test_what_takes_long_to_prepare_is_prepared_in_its_turn_and_its_length_is_known_without(
+def test_slow_preparation_is_delayed_and_not_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order: list[str] = []

@@ -1,4 +1,4 @@
-"""Advice that the benchmark takes itself: what is changed, in which turn it is measured, and what is said of it."""
+"""Advice that the benchmark tries itself: the change, the order of measurements, and the report."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def advice(what: str, images_per_s: float | None, change: Change | None, quantit
 
 
 class FakeMeter:
-    """Rates from a list, in the order asked for; remembers what was asked."""
+    """Returns rates from a list in order, and records the calls."""
 
     def __init__(self, rates: list[float], note: str = "") -> None:
         self.rates, self.note = rates, note
@@ -63,20 +63,20 @@ def take(meter: FakeMeter, *advices: Advice, **rates: float) -> tuple[TriedAdvic
     return take_advice(record(**(rates or {"loader": 1000.0})), advices, PRESENT, meter, lambda *_: None, TimeBudget())
 
 
-def test_a_change_is_measured_in_turn_with_what_was() -> None:
+def test_a_change_is_measured_alternately_with_the_present_loader() -> None:
     meter = FakeMeter([100.0, 190.0, 170.0, 120.0])
-    (taken,) = take(meter, advice("--workers 4", 2000.0, Change(workers=4)))
+    (result,) = take(meter, advice("--workers 4", 2000.0, Change(workers=4)))
     four = replace(PRESENT, options={"workers": 4, "prefetch": 3})
     assert [candidate for candidate, *_ in meter.asked] == [PRESENT, four, four, PRESENT]
-    assert taken == TriedAdvice(
+    assert result == TriedAdvice(
         what="--workers 4",
         quantity="loader",
-        predicted=220.0,  # twice what was measured beside it, not beside the run
+        predicted=220.0,  # twice the rate measured alternately, not the run's rate
         before=110.0,
         measured=180.0,
         rounds=((100.0, 190.0), (120.0, 170.0)),
     )
-    assert taken.gain == pytest.approx(180 / 110)
+    assert result.gain == pytest.approx(180 / 110)
 
 
 def test_cache_is_measured_on_a_sample_and_amp_with_the_model() -> None:
@@ -95,14 +95,14 @@ def test_cache_is_measured_on_a_sample_and_amp_with_the_model() -> None:
 
 def test_only_promising_changes_are_tried() -> None:
     meter = FakeMeter([1.0] * 12)
-    taken = take(
+    results = take(
         meter,
         advice("another machine", 9000.0, None),
         advice("unknown", None, Change(workers=3)),
         advice("noise", 1010.0, Change(workers=3)),
         *(advice(f"--workers {n}", 1000.0 * n, Change(workers=n)) for n in (6, 5, 4, 3)),
     )
-    assert [each.what for each in taken] == ["--workers 6", "--workers 5", "--workers 4"]
+    assert [each.what for each in results] == ["--workers 6", "--workers 5", "--workers 4"]
     assert meter.rates == []
 
 
@@ -163,11 +163,11 @@ def test_meter_serves_one_sample_from_files_and_cache(photos: Path, monkeypatch:
 
 
 @pytest.mark.slow
-def test_a_run_takes_its_own_advice_and_the_record_tells(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_tries_its_advice_and_records_the_result(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Candidate] = []
     monkeypatch.setattr(AdviceMeter, "rate", lambda _, candidate, **__: (asked.append(candidate), 5.0)[1])
-    told = Advice(what="--workers 1", images_per_s=1e9, why="it does", change=Change(workers=1))
-    monkeypatch.setattr("penstock.bench.verdict.judge.advise", lambda *_: (told,))
+    given = Advice(what="--workers 1", images_per_s=1e9, why="it does", change=Change(workers=1))
+    monkeypatch.setattr("penstock.bench.verdict.judge.advise", lambda *_: (given,))
     small = {"batch_size": 8, "size": 32, "workers": 0, "seconds": 0.05, "rounds": 1, "model": None}
     settings = BenchSettings(backend="torch", apply=True, **small)
     document = json.loads(json.dumps(run_benchmark(BenchData(photos, settings), "photos", settings).as_dict()))
@@ -176,7 +176,7 @@ def test_a_run_takes_its_own_advice_and_the_record_tells(photos: Path, monkeypat
     unasked = replace(settings, apply=False)
     record = run_benchmark(BenchData(photos, unasked), "photos", unasked)
     assert record.verdict is not None
-    assert (record.verdict.advice, record.applied) == ((told,), ())
+    assert (record.verdict.advice, record.applied) == ((given,), ())
 
 
 def test_the_verdict_is_computed_once_for_every_output(
@@ -189,14 +189,14 @@ def test_the_verdict_is_computed_once_for_every_output(
     files = tmp_path / "record.json", tmp_path / "page.html"
     run = penstock_here("bench", photos, *f"{small} {short}".split(), "--json", files[0], "--report", files[1])
     assert (run.returncode, files[1].is_file()) == (0, True)
-    told = json.loads(files[0].read_text())["verdict"]
-    assert judged == [told["limit"]]
-    assert "'DATA'" in told["call"]
+    verdict = json.loads(files[0].read_text())["verdict"]
+    assert judged == [verdict["limit"]]
+    assert "'DATA'" in verdict["call"]
     assert str(photos) not in files[0].read_text()
 
 
-def test_advice_is_tried_for_as_long_as_the_run_was_measured(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A budget may have shortened that, and the time kept for the advice is computed from it."""
+def test_advice_is_tried_with_the_runs_measurement_length(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget may have shortened it, and the time reserved for the advice is computed from it."""
     settings = BenchSettings(backend="torch", batch_size=8, size=32, workers=0, seconds=4.0, model=None, apply=True)
     shortened = replace(whole_record(loader=1000.0, decode=1050.0), settings=replace(settings, seconds=0.5))
     tried: list[float] = []

@@ -1,4 +1,4 @@
-"""A run that is stopped and goes on: the same losses, the same weights, on the same ranks or on others."""
+"""A run that is stopped and resumed: the same losses and weights, on the same number of ranks or another."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ def new_judge(photos):
 
 
 def new_model():
-    """With what a checkpoint must hold besides weights: running statistics, and dropout's random state."""
+    """With state besides weights: running statistics, and dropout's random state."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(
@@ -77,7 +77,7 @@ def whole(photos, tmp_path_factory):
 
 
 @pytest.mark.parametrize("stop_after", [2, 5, 8, 14])
-def test_a_stopped_run_goes_on_to_the_same_bits(photos, whole, tmp_path, stop_after):
+def test_a_stopped_run_resumes_to_the_same_bits(photos, whole, tmp_path, stop_after):
     file = tmp_path / "deeper" / "run.pt"
     first, _ = run(photos, file=file, stop_after=stop_after)
     assert not first.finished
@@ -94,7 +94,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(photos, whole, tmp_path, stop_af
     [{"optimizer": "adamw", "schedule": "onecycle"}, {"optimizer": "sgd", "schedule": "cyclic"}],
     ids=["adamw", "sgd"],
 )
-def test_other_optimisers_and_schedules_go_on_too(photos, tmp_path, technique):
+def test_other_optimisers_and_schedules_resume_too(photos, tmp_path, technique):
     settings = dataclasses.replace(SETTINGS, epochs=2, accumulate=1, **technique)
     expected, weights = run(photos, settings, validate=False, file=tmp_path / "a.pt")
     run(photos, settings, validate=False, file=tmp_path / "b.pt", stop_after=7)
@@ -104,7 +104,7 @@ def test_other_optimisers_and_schedules_go_on_too(photos, tmp_path, technique):
 
 
 class Drawing:
-    """A loader whose start draws from torch's generator, as that of torch's DataLoader does for its workers."""
+    """A loader that draws from torch's generator at its start, like torch's DataLoader for its workers."""
 
     def __init__(self, loader):
         self._loader = loader
@@ -131,14 +131,14 @@ def test_random_draws_of_the_loader_change_nothing(photos, whole, tmp_path):
     assert_same_state(model.state_dict(), whole[1])
 
 
-def test_a_run_killed_between_saves_goes_on_from_the_last(photos, whole, tmp_path):
+def test_a_run_killed_between_saves_resumes_from_the_last(photos, whole, tmp_path):
     file = tmp_path / "run.pt"
 
     class Killed(Exception):
         pass
 
     class Dying(Drawing):
-        """The loader, which fails in the 17th step: update 8 of the run is made, update 9 half."""
+        """The loader fails in the 17th step: update 8 of the run is complete, update 9 is half done."""
 
         served = 0
 
@@ -179,7 +179,9 @@ class Signalled(Drawing):
     [(signal.SIGTERM, False, 3), (signal.SIGUSR1, False, 3), (signal.SIGINT, False, 3), (signal.SIGTERM, True, 2)],
     ids=["SIGTERM", "SIGUSR1", "Ctrl-C", "workers first"],
 )
-def test_a_signal_waits_for_the_update_and_says_where_it_saved(photos, whole, tmp_path, number, loses_workers, update):
+def test_a_signal_waits_for_the_update_and_reports_the_checkpoint(
+    photos, whole, tmp_path, number, loses_workers, update
+):
     file = tmp_path / "run.pt"
     before = signal.signal(number, signal.SIG_DFL)
     try:
@@ -197,7 +199,7 @@ def test_a_signal_waits_for_the_update_and_says_where_it_saved(photos, whole, tm
 
 
 class Interrupted(Drawing):
-    """A loader at whose batch number `at` Ctrl-C is pressed."""
+    """A loader with Ctrl-C at batch number `at`."""
 
     def __init__(self, loader, at):
         super().__init__(loader)
@@ -215,7 +217,7 @@ class Interrupted(Drawing):
     ("batch", "judged"),
     [*((batch, None) for batch in (1, 2, 3, 8, 10, 11, 19)), *((None, judged) for judged in (1, 7, 11))],
 )
-def test_ctrl_c_at_any_moment_and_an_epoch_more_change_no_bit(photos, whole, tmp_path, batch, judged):
+def test_ctrl_c_at_any_moment_and_another_epoch_change_no_bit(photos, whole, tmp_path, batch, judged):
     """Two epochs of a schedule for three, stopped and resumed, then extended: equal to three undisturbed ones."""
     file = tmp_path / "run.pt"
     short = dataclasses.replace(SETTINGS, epochs=2, schedule_epochs=3)
@@ -227,7 +229,7 @@ def test_ctrl_c_at_any_moment_and_an_epoch_more_change_no_bit(photos, whole, tmp
     resumed, _ = run(photos, short, file=file, resume=True)
     extended, weights = run(photos, file=file, resume=True)
     assert losses(resumed) == losses(whole[0])[-1 - len(resumed.epochs) : 2]
-    assert losses(extended) == losses(whole[0])[1:]  # the epoch that was the last is told again
+    assert losses(extended) == losses(whole[0])[1:]  # the previous last epoch is reported again
     assert_same_state(weights, whole[1])
 
 
@@ -240,7 +242,7 @@ def test_constant_rates_grow_to_the_same_bits(photos, tmp_path):
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "onecycle", "cyclic"])
-def test_a_schedule_that_grows_goes_on_along_the_longer_curve(tmp_path, schedule):
+def test_a_schedule_that_grows_continues_on_the_longer_curve(tmp_path, schedule):
     def rates(epochs, updates, file=None):
         settings = dataclasses.replace(SETTINGS, epochs=epochs, schedule=schedule)
         step = TrainStep(nn.Linear(2, 2), settings, total_steps=5 * epochs)
@@ -259,13 +261,13 @@ def test_a_schedule_that_grows_goes_on_along_the_longer_curve(tmp_path, schedule
     assert rates(2, 7)[0][7] != pytest.approx(rates(3, 7)[0][7])
 
 
-def test_resume_without_a_file_starts_and_a_finished_run_stays(photos, whole, tmp_path):
+def test_resume_starts_without_a_file_and_keeps_a_finished_run(photos, whole, tmp_path):
     file = tmp_path / "run.pt"
     report, _ = run(photos, file=file, resume=True)
     assert losses(report) == losses(whole[0])
     again, weights = run(photos, validate=False, file=file, resume=True)
     assert again.epochs[0].ledger == report.epochs[-1].ledger
-    assert [epoch.steps for epoch in again.epochs] == [0]  # the last epoch is told again, from what was saved
+    assert [epoch.steps for epoch in again.epochs] == [0]  # the last epoch is reported again, from the saved state
     assert losses(again)[0][:3] == losses(whole[0])[-1][:3]
     assert_same_state(weights, whole[1])
 
@@ -283,7 +285,7 @@ def saved(photos, tmp_path_factory):
         ({"lr": 0.03}, "lr=0.02, this run has 0.03"),
         ({"epochs": 2}, "epochs=3, which may only grow, and this run has 2"),
         ({"optimizer": "adamw"}, "optimizer='sgd'"),
-        ({"accumulate": 1}, "5 updates per epoch, this one 10"),
+        ({"accumulate": 1}, "5 updates per epoch, this run has 10"),
     ],
 )
 def test_another_run_is_refused(photos, saved, change, words):
@@ -301,7 +303,7 @@ def test_another_model_or_other_data_are_refused(saved, tmp_path):
 
 
 def test_the_scale_of_the_gradients_is_part_of_a_checkpoint(tmp_path):
-    """Of fp16, whose scaler settings give a CUDA device alone; here it scales float32."""
+    """The scaler is used with fp16, which only CUDA supports; here it scales float32."""
 
     def step_with_scaler():
         step = TrainStep(new_model(), SETTINGS, total_steps=15)
@@ -320,7 +322,7 @@ def test_the_scale_of_the_gradients_is_part_of_a_checkpoint(tmp_path):
 
 
 class Bomb:
-    """Runs something when it is unpickled."""
+    """Runs code when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -329,7 +331,7 @@ class Bomb:
         return self.path.touch, ()
 
 
-def test_invalid_checkpoints_are_refused_and_run_nothing(photos, saved, tmp_path):
+def test_invalid_checkpoints_are_refused_without_running_code(photos, saved, tmp_path):
     content, known = saved.read_bytes(), torch.load(saved, weights_only=True)
     weight = content.index(known["model"]["5.weight"].numpy().tobytes())
     flipped = content[:weight] + bytes([content[weight] ^ 1]) + content[weight + 1 :]
@@ -337,7 +339,7 @@ def test_invalid_checkpoints_are_refused_and_run_nothing(photos, saved, tmp_path
     foreign = ({"version": 1}, {"version": 1, "settings": [1, 2]}, {"version": torch.ones(2)}, [1, 2], "words")
     parts = ({"totals": torch.zeros(3)}, {"epoch": "1"}, {"updates": None}, {"loader": 3}, {"random": torch.zeros(2)})
     groups = [{k: v for k, v in group.items() if k != "momentum"} for group in known["optimizer"]["param_groups"]]
-    parts += ({"optimizer": {**known["optimizer"], "param_groups": groups}},)  # of an optimiser of another version
+    parts += ({"optimizer": {**known["optimizer"], "param_groups": groups}},)  # from another version of the optimiser
     bomb = {"version": 1, "model": Bomb(tmp_path / "exploded")}
     for number, found in enumerate([*damaged, *foreign, *({**known, **part} for part in parts), bomb]):
         file = tmp_path / f"{number}.pt"
@@ -348,10 +350,10 @@ def test_invalid_checkpoints_are_refused_and_run_nothing(photos, saved, tmp_path
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_checkpoint_that_is_a_link_stays_one(photos, tmp_path):
+def test_a_checkpoint_that_is_a_link_stays_a_link(photos, tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "run.pt").symlink_to("disk/real.pt")
-    for _ in range(2):  # the file behind it is made, then replaced
+    for _ in range(2):  # its target is created, then replaced
         run(photos, validate=False, file=tmp_path / "run.pt", stop_after=1)
         assert (tmp_path / "run.pt").is_symlink()
         assert [path.name for path in (tmp_path / "disk").iterdir()] == ["real.pt"]
@@ -411,7 +413,7 @@ torch.set_num_threads(1)
 if world > 1:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
 
-class Model(nn.Module):  # without batch norm, whose statistics are of a rank's own
+class Model(nn.Module):  # without batch norm, which has separate statistics per rank
     def __init__(self, term_at):
         super().__init__()
         torch.manual_seed(0)
@@ -464,9 +466,9 @@ os._exit(0)  # gloo's threads may abort the interpreter's shutdown: see test_dis
 
 
 def run_on(commands, folder, photos, world, runs):
-    """`runs` one after the other on gloo ranks: what they report, and the ledgers of those that reach their end.
+    """Do `runs` one after another on gloo ranks; return their reports, and the ledgers of finished runs.
 
-    Each is (checkpoint, batch size, accumulate, batch at which SIGTERM comes, checkpoint to begin with).
+    Each is (checkpoint, batch size, accumulate, batch at which SIGTERM arrives, initial checkpoint).
     """
     found = run_ranks(commands, RANKS, folder, world, str(photos), json.dumps(runs))
     return [results for results, _ in found], [ledgers for _, ledgers in found]
@@ -474,10 +476,11 @@ def run_on(commands, folder, photos, world, runs):
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory, commands):
-    """Two ranks: an uninterrupted run, one whose second rank gets SIGTERM in the epoch's fourth step. Then one rank.
+    """Runs on two ranks, then on one.
 
-    Between them one that would go on from a file that the first rank alone sees, and one on both ranks that does go on.
-    Two of the photos are cut. Returns the results of two ranks, those of one, and the ledgers of both.
+    On two ranks: an uninterrupted run; one in which the second rank gets SIGTERM in the epoch's fourth step; one that
+    cannot resume because only the first rank sees the file; one that resumes. Two of the photos are truncated. Returns
+    the results of two ranks, those of one, and the ledgers of both.
     """
     folder = tmp_path_factory.mktemp("ranks")
     photos = write_folder(folder / "photos", NUM_PHOTOS)
@@ -523,7 +526,7 @@ def test_two_ranks_resume_with_two(ranks):
     assert two[0][3] == two[1][3] == two[0][0]
 
 
-def test_the_ledger_of_all_ranks_goes_on_too(ranks):
+def test_the_ledger_of_all_ranks_resumes_too(ranks):
     (whole, resumed), other_rank, of_one = ranks[2]
     assert other_rank == [whole, resumed]
     for epochs in (whole, resumed, *of_one):
@@ -532,7 +535,7 @@ def test_the_ledger_of_all_ranks_goes_on_too(ranks):
             assert sorted(line["path"][-8:] for line in ledger["bad"]) == ["0003.jpg", "0022.jpg"]
 
 
-def test_ranks_exchange_gradients_once_an_update_and_agree(ranks):
+def test_ranks_exchange_gradients_once_per_update_and_agree(ranks):
     two, _, _ = ranks
     for rank in two:
         counts, _ = rank[-1]

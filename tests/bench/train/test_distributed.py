@@ -1,4 +1,4 @@
-"""Two gloo ranks in processes of their own, against one rank with the same global batch."""
+"""Two gloo ranks in separate processes, compared with one rank with the same global batch."""
 
 import pytest
 from gloo_ranks import run_ranks
@@ -107,7 +107,7 @@ def test_ranks_may_evaluate_different_numbers_of_batches(runs):
     assert ranks[0]["uneven"]["images"] == 2 * 8 + 3 * 8
 
 
-def test_ranks_that_would_train_differently_are_refused_on_all_of_them(runs):
+def test_ranks_that_would_train_differently_are_all_refused(runs):
     for number, rank in enumerate(runs[1]):
         settings, data = rank["different"].split(" LoaderError")
         assert settings.startswith(f"LoaderError[E-STATE] rank={number} cause=rank 1 and rank 0 ")
@@ -123,7 +123,7 @@ def test_uneven_training_is_refused_before_it_can_hang(runs):
         assert "4 to 5 steps" in rank["refused"]
 
 
-def test_gradients_lie_in_the_bucket_that_is_exchanged_and_buffers_stay_where_they_are(runs):
+def test_gradients_are_views_of_the_exchanged_bucket_and_buffers_stay_local(runs):
     for rank in runs[1]:
         assert rank["places"] == [1, 1, 1]
         assert rank["broadcasts"] == 0

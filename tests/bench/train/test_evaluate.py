@@ -1,4 +1,4 @@
-"""Exact validation, against counts made by hand."""
+"""Exact validation, compared with manual counts."""
 
 import math
 
@@ -11,7 +11,7 @@ from penstock.bench.train.step.settings import TrainSettings
 
 
 class FirstPixelClass(nn.Module):
-    """Predicts the class that is written into the first pixel, with a confidence that gives a known loss."""
+    """Predicts the class stored in the first pixel, with a confidence that gives a known loss."""
 
     def forward(self, images):
         return 2.0 * nn.functional.one_hot(images[:, 0, 0, 0].long(), 10).float()
@@ -38,13 +38,13 @@ def test_accuracy_counts_every_labelled_sample_once():
     assert result.loss == pytest.approx((4 * (normaliser - 2) + 2 * normaliser) / 6)
 
 
-def test_nothing_labelled_is_an_error():
+def test_no_labelled_sample_is_an_error():
     with pytest.raises(ValueError, match="no labelled sample"):
         evaluate(FirstPixelClass(), BATCHES[2:], SETTINGS)
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_is_evaluated_in_evaluation_mode_and_left_as_it_was(training):
+def test_the_model_is_evaluated_in_evaluation_mode_and_restored(training):
     model = nn.Sequential(nn.Dropout(1.0), FirstPixelClass()).train(training)
     assert evaluate(model, BATCHES, SETTINGS).accuracy == 4 / 6
     assert model.training is training
@@ -53,7 +53,7 @@ def test_the_model_is_evaluated_in_evaluation_mode_and_left_as_it_was(training):
     assert model.training is training
 
 
-def test_what_the_loader_allocates_can_still_be_trained_on():
+def test_tensors_of_the_loader_can_still_be_trained_on():
     made = []
 
     def loader():

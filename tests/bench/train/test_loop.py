@@ -1,4 +1,4 @@
-"""The training loop: it learns, reports exactly, repeats itself and waits for nothing."""
+"""The training loop: it learns, reports exactly, is reproducible and never waits for the device."""
 
 import dataclasses
 import json
@@ -67,7 +67,7 @@ def test_resnet18_learns(device, amp):
     assert last.validation.images == 3 * 32 - 5
 
 
-def test_the_report_tells_what_happened_and_is_json():
+def test_the_report_is_complete_and_json():
     loader, seen = PatternLoader(6, padding=7), []
     validation = PatternLoader(2, seed=1)
     report = train(tiny_model(), loader, SETTINGS, validation=validation, on_epoch=seen.append)
@@ -87,7 +87,7 @@ def test_the_report_tells_what_happened_and_is_json():
 def test_the_loss_reported_is_the_mean_over_labelled_samples():
     loader = PatternLoader(2, padding=20)
     settings = dataclasses.replace(SETTINGS, epochs=1, lr=1e-12)
-    model = tiny_model().eval()  # what TrainStep does about modes is not asked here, so take dropout and norm out
+    model = tiny_model().eval()  # TrainStep's modes do not matter here, so remove dropout and norm
     model[1], model[4] = nn.Identity(), nn.Identity()
     [epoch] = train(model, loader, settings).epochs
     logits, labelled = model(loader.images), loader.labels >= 0
@@ -95,7 +95,7 @@ def test_the_loss_reported_is_the_mean_over_labelled_samples():
     assert epoch.loss == pytest.approx(expected.item(), rel=1e-4)
 
 
-def test_a_run_is_a_function_of_its_seed_and_spares_the_global_state():
+def test_a_run_depends_only_on_its_seed_and_restores_the_global_state():
     torch.manual_seed(3)
     expected_draw = torch.rand(2)
     torch.manual_seed(3)
@@ -108,7 +108,7 @@ def test_a_run_is_a_function_of_its_seed_and_spares_the_global_state():
 
 
 class ReadsOfTheDevice(TorchDispatchMode):
-    """Counts what would make the host wait for the device: each read of a value from a tensor."""
+    """Counts operations that make the host wait for the device: each read of a value from a tensor."""
 
     def __init__(self):
         super().__init__()
@@ -130,7 +130,7 @@ def test_no_step_reads_a_value_back():
 
 
 class Unsynchronised:
-    """A loader on the device between whose first and last batch a synchronisation is an error."""
+    """A loader on the device; a synchronisation between its first and last batch is an error."""
 
     def __init__(self, loader):
         self.batches = [(images.cuda(), labels.cuda()) for images, labels in loader]
@@ -156,7 +156,7 @@ def test_no_step_synchronises_on_cuda(amp):
         report = train(build_model(settings, 4), loader, settings, validation=validation)
         torch.cuda.set_sync_debug_mode("error")
         with pytest.raises(RuntimeError):
-            probe.item()  # reading a loss is what the mode catches
+            probe.item()  # the mode catches the read of a loss
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len(report.epochs) == 2
@@ -173,14 +173,14 @@ def test_a_loader_without_length_is_refused():
         train(tiny_model(), iter(PatternLoader(2)), SETTINGS)
 
 
-def test_divergence_is_told():
+def test_divergence_is_reported():
     loader = PatternLoader(2)
     loader.images[0, 0, 0, 0] = float("nan")
     with pytest.raises(FloatingPointError, match="epoch 0 is nan"):
         train(tiny_model(), loader, SETTINGS)
 
 
-def test_torch_loaders_work_and_their_sampler_hears_of_the_epoch():
+def test_torch_loaders_work_and_their_sampler_gets_the_epoch():
     data = PatternLoader(4)
     dataset = torch.utils.data.TensorDataset(data.images, data.labels)
     sampler = torch.utils.data.DistributedSampler(dataset, num_replicas=1, rank=0)

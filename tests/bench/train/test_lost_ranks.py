@@ -1,4 +1,4 @@
-"""Ranks that wait for one another no longer than they are told, and say in one line that another one is gone."""
+"""Ranks wait for each other only for the given time, and report a lost rank in one line."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def free_port() -> str:
 
 
 @pytest.mark.slow
-def test_a_rank_that_does_not_answer_is_told_in_one_line(commands: Commands, tmp_path: Path) -> None:
+def test_a_rank_that_does_not_answer_is_reported_in_one_line(commands: Commands, tmp_path: Path) -> None:
     first, second = run_ranks(commands, SCRIPT, tmp_path, 2, free_port())
-    told = [{"rank": 0, "words": "", "none": []}, {"rank": 1, "words": "x" * 100, "none": []}]
-    assert first[:2] == second[:2] == told
+    expected = [{"rank": 0, "words": "", "none": []}, {"rank": 1, "words": "x" * 100, "none": []}]
+    assert first[:2] == second[:2] == expected
     assert first[2].startswith("LoaderError[E-WORKER] rank=0 cause=another rank has ended or does not answer (")
     assert "--rank-timeout" in first[2]
 

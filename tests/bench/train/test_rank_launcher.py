@@ -1,4 +1,4 @@
-"""torchrun whose exit code is that of its ranks; train/test_torchrun.py starts it for real."""
+"""torchrun with the exit code of its ranks; train/test_torchrun.py runs the real one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.pipelines.errors import EXIT_WORKER
         ([EXIT_WORKER, -signal.SIGKILL], 137),
     ],
 )
-def test_the_exit_code_is_that_of_the_rank_that_says_why(
+def test_the_exit_code_is_that_of_the_failed_rank(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], codes: list[int], expected: int
 ) -> None:
     failures = {rank: ProcessFailure(rank, 1000 + rank, code, "") for rank, code in enumerate(codes)}

@@ -1,4 +1,4 @@
-"""A job of torchrun's that a batch system ends: SIGTERM to ranks, workers and torchrun alike."""
+"""A torchrun job that a batch system ends: SIGTERM to ranks, workers and torchrun."""
 
 import json
 import os
@@ -54,8 +54,8 @@ TORCHRUN = (sys.executable, "-m", "penstock.bench.train.rank_launcher", "--stand
 
 
 @pytest.mark.slow
-def test_sigterm_to_a_whole_job_saves_it_and_is_its_exit_code(tmp_path):
-    """That it goes on to the same bits is shown by test_checkpoint.py."""
+def test_sigterm_to_a_whole_job_saves_it_and_sets_its_exit_code(tmp_path):
+    """test_checkpoint.py shows that it resumes to the same bits."""
     photos, file, mark = write_folder(tmp_path / "photos", 40), tmp_path / "run.pt", uuid.uuid4().hex
 
     def of_ranks(what):
@@ -65,12 +65,12 @@ def test_sigterm_to_a_whole_job_saves_it_and_is_its_exit_code(tmp_path):
     job = subprocess.Popen(
         [*TORCHRUN, tmp_path / "train.py", photos, file],
         env={**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.DEVNULL,  # torchrun tells what it does
+        stderr=subprocess.DEVNULL,  # torchrun prints its actions
     )
     try:
         assert eventually(lambda: all(path.exists() for path in of_ranks("there")), 120)
         processes = processes_with(MARK, mark)
-        assert sum("forkserver" in line for line in processes.values()) == 4  # of each rank: server and worker
+        assert sum("forkserver" in line for line in processes.values()) == 4  # for each rank: server and worker
         for pid in processes:
             os.kill(pid, signal.SIGTERM)
         file.with_name("run.pt.sent").touch()

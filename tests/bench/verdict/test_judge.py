@@ -1,4 +1,4 @@
-"""The verdict names the resource that limits, from the record's own figures."""
+"""The verdict names the limiting resource, from the record's own figures."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from penstock.bench.verdict.figures import Figures
 from penstock.bench.verdict.judge import judge, without_paths
 from penstock.loaders.system.json_file import decode_json, write_json
 
-# limit, words of the sentence, advice with its prediction, rates, what loader and both took
+# limit, words of the sentence, advice with its prediction, rates, usage of loader and both
 LIMITS: list[tuple[str, str, dict[str, float | None], dict[str, float], dict[str, Resources]]] = [
     ("storage", "95% of the bytes came from it, 380 if each worker reads as fast as", {"faster storage": 2100},
      {"loader": 400, "cold": 190, "decode": 1050}, {"loader": of_cpu(0.3, storage_mb_s=38.0)}),
-    # the processors are busy: it is not storage that is waited for
+    # the processors are busy: storage is not the limit
     ("decode", "JPEG decoding on 2 processors", {"another processor": 2925},
      {"loader": 1950, "cold": 5000, "decode": 1050}, {"loader": of_cpu(0.95, storage_mb_s=190.0)}),
     ("decode", "2,100", {"another processor": 3000, "a lossless cache": 2600, "--decoder turbojpeg": 2200},
      {"loader": 2000, "decode": 1050, "decode_alone": 1300, "resize": 5000, "cache": 1365, "turbojpeg": 1155}, {}),
-    # what follows from a prediction is capped by the next ceiling
+    # predictions are capped by the next ceiling
     ("decode", "2,100", {"a lossless cache": 2300, "another processor": 2300},
      {"loader": 2000, "decode": 1050, "cache": 1365, "normalise": 2300}, {}),
     ("resize", "Resizing on 2", {"another": 3000},
@@ -50,9 +50,9 @@ LIMITS: list[tuple[str, str, dict[str, float | None], dict[str, float], dict[str
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("limit", "words", "advice", "rates", "taken"), LIMITS)
-def test_each_limit_is_told_with_what_to_change(limit, words, advice, rates, taken) -> None:
-    verdict = judge(record(taken=taken, **rates), "photos")
+@pytest.mark.parametrize(("limit", "words", "advice", "rates", "usage"), LIMITS)
+def test_each_limit_is_reported_with_advice(limit, words, advice, rates, usage) -> None:
+    verdict = judge(record(usage=usage, **rates), "photos")
     assert verdict.limit == limit
     assert words in verdict.sentence
     assert "\n" not in verdict.sentence
@@ -72,12 +72,12 @@ def test_page_cache_is_mentioned_unless_storage_was_read() -> None:
     hidden = judge(record(**rates), "photos")
     assert "in the page cache: from storage 2 workers would read 600 images/s" in hidden.sentence
     read = {"loader": of_cpu(0.95, storage_mb_s=200.0)}
-    assert "page cache" not in judge(record(taken=read, **rates), "photos").sentence
+    assert "page cache" not in judge(record(usage=read, **rates), "photos").sentence
     assert "page cache" not in judge(record(**{**rates, "cold": 1100.0}), "photos").sentence
 
 
 def test_record_is_read_as_written(tmp_path: Path) -> None:
-    measured = record(loader=2000, decode=1050, cache=1365, taken={"loader": of_cpu(0.75, memory_mb=1234.0)})
+    measured = record(loader=2000, decode=1050, cache=1365, usage={"loader": of_cpu(0.75, memory_mb=1234.0)})
     searched = (tried("hdf5 of the cache", 9.5, workers=2),)
     made = replace(measured, verdict=judge(measured, "photos"), candidates=searched)
     write_json(tmp_path / "a.json", made.as_dict())
@@ -86,7 +86,7 @@ def test_record_is_read_as_written(tmp_path: Path) -> None:
     assert Change(cache="lossless") in [advice.change for advice in made.verdict.advice or ()]
 
 
-def test_a_record_that_is_shown_around_holds_no_paths() -> None:
+def test_a_shared_record_contains_no_paths() -> None:
     plain = record(loader=1000, decode=1050)
     of_data = {"subset": "/secret/some.npy", "max_per_class": 9, "root": "/secret/images"}
     cached = replace(plain.settings, cache="/secret/photos\udcff.h5", data_options=of_data)
@@ -111,7 +111,7 @@ def test_the_call_to_paste_opens_the_same_part_of_the_data() -> None:
     call = judge(replace(plain, settings=settings, chosen=chosen), "photos.csv").call
     assert "'photos.h5'" in call
     assert "subset=':0.5'" in call
-    assert "species" not in call  # the cache is no table
+    assert "species" not in call  # the cache is not a table
 
 
 def test_the_decode_ceiling_counts_processors_not_workers() -> None:
@@ -138,19 +138,21 @@ def test_call_is_python_with_the_measured_settings(dtype: str) -> None:
     [
         ("hdf5", True, "photos", "photos.h5"),
         ("dali", True, "photos", "photos.h5"),
-        ("torch", True, "photos.h5", None),  # which takes a cache as its source
+        ("torch", True, "photos.h5", None),  # torch accepts a cache as its source
         ("torch", False, "photos", None),
         ("dali", False, "photos", None),
     ],
 )
-def test_call_names_the_cache_only_if_it_is_read(backend: str, cached: bool, data: str, cache: str | None) -> None:
+def test_the_call_contains_the_cache_only_if_it_is_read(
+    backend: str, cached: bool, data: str, cache: str | None
+) -> None:
     plain = record(loader=1000, decode=1050)
     choice = replace(tried(f"{backend} of something", 1200.0, workers=3, prefetch=6), cached=cached)
     call = judge(replace(plain, settings=replace(plain.settings, cache="photos.h5"), chosen=choice), "photos").call
     assert f"create_loader(\n    {data!r}, backend={backend!r}," in call
     assert (" cache='photos.h5'," in call) == (cache is not None)
     assert " workers=3," in call
-    assert call.endswith(" prefetch=6,\n)")  # which is no backend's default
+    assert call.endswith(" prefetch=6,\n)")  # not the default of any backend
     assert max(map(len, call.splitlines())) <= 80
 
 
@@ -162,7 +164,7 @@ def test_gpu_decoding_is_not_compared_with_the_host_ceiling() -> None:
     assert "on the GPU: 4,000 images/s, 1.9 times" in device.sentence
 
 
-def test_dali_on_a_cpu_is_advised_another_backend() -> None:
+def test_another_backend_is_advised_for_dali_on_a_cpu() -> None:
     host = record(loader=900, model=9000, both=900, decode=1050, normalise=4100)
     without_gpu = judge(replace(host, loader={**host.loader, "decodes_on": "cpu"}), "photos")
     assert without_gpu.limit == "loader"
@@ -171,7 +173,7 @@ def test_dali_on_a_cpu_is_advised_another_backend() -> None:
     assert "more workers" in judge(host, "photos").sentence
 
 
-def test_a_decoder_that_the_search_has_tried_is_not_advised() -> None:
+def test_a_decoder_that_the_search_tried_is_not_advised() -> None:
     measured = record(loader=2000, decode=1050, decode_alone=1300, resize=5000, turbojpeg=1155)
     searched = replace(tried(str(measured.loader["backend"]), None), decoder="turbojpeg")
     given = [judge(each, "d").advice or () for each in (measured, replace(measured, candidates=(searched,)))]

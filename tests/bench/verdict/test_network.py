@@ -1,4 +1,4 @@
-"""The verdict and the advice where data come over a network: latency, bandwidth, or neither."""
+"""Verdict and advice for data over a network: latency, bandwidth, or neither."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def of_store(**changes: Any) -> StoreTime:
 
 def far(store: StoreTime | None = None, **rates: float) -> BenchRecord:
     usual = {"loader": 620.0, "arriving": 620.0, "decode": 1000.0, "fetch": 640.0, "fetch_more": 2000.0}
-    taken = {"loader": of_cpu(0.3)}
-    return record(taken=taken, times={"loader": WAITING}, store=store or of_store(), **{**usual, **rates})
+    usage = {"loader": of_cpu(0.3)}
+    return record(usage=usage, times={"loader": WAITING}, store=store or of_store(), **{**usual, **rates})
 
 
 def near(**rates: float) -> BenchRecord:
     store = of_store(lone_s=0.01, first_byte_s=0.008, request_s=NEAR, more_requests=None, more_bytes_per_s=None)
     usual = {"loader": 300.0, "arriving": 300.0, "decode": 1000.0, "fetch": 320.0, **rates}
     store = replace(store, bytes_per_s=100_000 * usual["fetch"])
-    return record(taken={"loader": of_cpu(0.2)}, times={"loader": WAITING}, store=store, **usual)
+    return record(usage={"loader": of_cpu(0.2)}, times={"loader": WAITING}, store=store, **usual)
 
 
 def given(verdict: Verdict, what: str) -> Advice:
@@ -67,7 +67,7 @@ def test_latency_is_named_with_the_requests_that_would_help() -> None:
     assert "then decoding" in given(judge(far(decode=900), "data"), "--requests").why
 
 
-def test_of_joined_data_only_the_remote_share_is_expected_to_arrive() -> None:
+def test_only_the_remote_share_of_joined_data_is_expected_to_arrive() -> None:
     a_third = far(of_store(share=0.3), arriving=186.0)
     assert judge(a_third, "data").limit == "latency"
     assert judge(far(arriving=186.0), "data").limit != "latency"  # all is remote: most came from memory
@@ -88,7 +88,7 @@ def test_larger_samples_need_more_bytes_ahead() -> None:
     assert "enough for 10.0 of 64 requests" in ahead.why
 
 
-def test_whole_blocks_make_one_request_of_many() -> None:
+def test_blocks_join_many_requests_into_one() -> None:
     blocks = given(judge(far(), "data"), "shuffle='blocks'")
     assert blocks.change == Change(shuffle="blocks", bytes_ahead=2_048_000_000)  # 20,480 images of 100 kB
     assert blocks.what == "shuffle='blocks' in create_loader, and --bytes-ahead 2048000000"
@@ -96,16 +96,16 @@ def test_whole_blocks_make_one_request_of_many() -> None:
     assert "up to 41 images, now 1.0" in blocks.why
 
 
-def test_bandwidth_is_named_with_what_keeps_the_data_near() -> None:
+def test_bandwidth_is_named_with_advice_for_local_data() -> None:
     verdict = judge(near(cache=1250.0), "data")
     assert verdict.limit == "bandwidth"
     assert "300 images/s; 32.0 MB/s (320 images/s) with 64 concurrent requests; decoding could do 2,000" in (
         verdict.sentence
     )
     copy = given(verdict, "--local-cache FOLDER")
-    assert copy.images_per_s == pytest.approx(1500)  # 0.67 ms of each processor an image
+    assert copy.images_per_s == pytest.approx(1500)  # 0.67 ms of each processor per image
     assert "(20.0 MB)" in copy.why
-    assert given(verdict, "a lossless cache").change is None  # a sample of it says nothing of the network
+    assert given(verdict, "a lossless cache").change is None  # a sample of it does not measure the network
     assert given(verdict, "more bandwidth")
     assert not [advice for advice in verdict.advice or () if advice.what.startswith(("--requests", "shuffle"))]
     same = judge(far(of_store(more_bytes_per_s=65e6), fetch_more=650.0), "data")
@@ -117,13 +117,13 @@ def test_the_network_is_not_named_where_something_else_limits() -> None:
     assert judge(near(loader=100.0, arriving=100.0, model=90.0, both=89.0), "data").limit == "model"
     assert judge(near(loader=300.0, normalise=310.0), "data").limit == "transfer"
     decoding = record(
-        loader=1900, arriving=1900, decode=1000, fetch=9000, store=of_store(), taken={"loader": of_cpu(0.96)}
+        loader=1900, arriving=1900, decode=1000, fetch=9000, store=of_store(), usage={"loader": of_cpu(0.96)}
     )
     assert judge(decoding, "data").limit == "decode"
 
 
-def test_data_from_memory_are_not_judged_by_the_network_but_their_first_epoch_is_named() -> None:
-    small = record(loader=1900, arriving=5, decode=1000, fetch=320, store=of_store(), taken={"loader": of_cpu(0.96)})
+def test_data_from_memory_is_not_judged_by_the_network_except_its_first_epoch() -> None:
+    small = record(loader=1900, arriving=5, decode=1000, fetch=320, store=of_store(), usage={"loader": of_cpu(0.96)})
     verdict = judge(small, "data")
     assert verdict.limit == "decode"
     assert "from memory or the local copy: while they still come over the network, it gives 320 images/s" in (

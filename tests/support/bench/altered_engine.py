@@ -1,4 +1,4 @@
-"""Engines that serve something else than they should, in one place that the test chooses."""
+"""Engines with one wrong value, at a place that the test chooses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from penstock.bench.checks.parity import ParityEngine
 from penstock.loaders import Batch, EpochLedger, Loader
 
-OTHER = "torch/pillow"  # the engine that is made to serve something else
+OTHER = "torch/pillow"  # the altered engine
 
 
 class Altered:
-    """A loader that serves what another does, changed."""
+    """A loader that serves the batches of another with a change."""
 
     def __init__(self, loader: Loader, change: Change) -> None:
         self._loader, self._change = loader, change
@@ -38,7 +38,7 @@ class Altered:
 
 
 class Change:
-    """What is changed in row 2 of step 1, field by field, and in every entry of the ledger."""
+    """A change of fields in row 2 of step 1, and of every entry of the ledger."""
 
     def __init__(self, of_ledger: dict[str, Any] | None = None, **of_row: int) -> None:
         self._of_row, self.of_ledger = of_row, of_ledger or {}
@@ -58,7 +58,7 @@ class Change:
 
 
 class Apart(Altered):
-    """A loader whose first `rows` images lie so many levels apart."""
+    """A loader that changes the first `rows` images by `levels`."""
 
     def __init__(self, loader: Loader, levels: int, rows: int) -> None:
         super().__init__(loader, Change())

@@ -1,4 +1,4 @@
-"""A record of `penstock bench` as the document that is written of it, with everything in it that one can hold."""
+"""The JSON document of a record of `penstock bench` that uses all fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RATES = {
 
 
 def measured(kind: str, name: str, rate: float) -> dict[str, Any]:
-    """One measurement of two rounds."""
+    """A measurement with two rounds."""
     windows = [[[0.4, rate], [0.5, 0.9 * rate]], [[0.4, 1.1 * rate]]]
     return {
         "name": name,
@@ -42,7 +42,7 @@ def measured(kind: str, name: str, rate: float) -> dict[str, Any]:
 
 
 def document() -> dict[str, Any]:
-    """A new one; its parts may be changed."""
+    """A new document, which may be modified."""
     return {
         "settings": {"backend": "torch", "batch_size": 64, "model": "resnet18", "seconds": 4.0, "rounds": 2},
         "workers": 2,
@@ -71,7 +71,7 @@ def document() -> dict[str, Any]:
 
 
 def restored(made: dict[str, Any]) -> BenchRecord:
-    """The record that `made` is the document of; it may hold what no JSON text can."""
+    """The record of the document `made`, which may contain values that JSON text cannot."""
     return msgspec.convert(made, BenchRecord)
 
 

@@ -1,4 +1,4 @@
-"""Records of `penstock bench` made of the figures that a test is about."""
+"""Records of `penstock bench` made from a test's figures."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def record(
     *,
     workers: int = 2,
     dtype: str = "float32",
-    taken: dict[str, Resources] | None = None,
+    usage: dict[str, Resources] | None = None,
     times: dict[str, WorkerTime] | None = None,
     store: StoreTime | None = None,
     **rates: float,
 ) -> BenchRecord:
-    """A record of rates, in images/s, called as in `names`; taken, times: of `loader` and `both`.
+    """A record of rates in images/s, named as in `names`; usage, times: of `loader` and `both`.
 
     arriving: images/s that came over the network.
     """
@@ -60,7 +60,7 @@ def record(
     for key, rate in rates.items():
         kind, name = names[key]
         share = 0.25 if key == "both" else None
-        resources = (taken or {}).get(key)
+        resources = (usage or {}).get(key)
         rounds = [rate * 0.9, rate, rate * 1.2]
         workers_time = (times or {}).get(key)
         traffic = (
@@ -84,12 +84,12 @@ def record(
 
 
 def of_cpu(cpu: float, **more: float) -> Resources:
-    """With a share of two processors busy."""
+    """The resources of a busy share of two processors."""
     return Resources(cpu_cores=2 * cpu, cpu_share=cpu, **more)  # type: ignore[arg-type]
 
 
 def tried(name: str, rate: float | None, **options: int) -> Tried:
-    """Of the backend that the name begins with."""
+    """A tried candidate of the backend that begins the name."""
     backend = name.partition(" ")[0]
     return Tried(
         name=name,

@@ -1,4 +1,4 @@
-"""The options of a command, as its help lists them."""
+"""The options of a command in its help."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 
 def option_names(command: Callable[..., Any]) -> set[str]:
-    """Such as "--epochs", of a function that typer makes a command of."""
+    """The options, such as "--epochs", of a function that becomes a typer command."""
     app = typer.Typer()
     app.command()(command)
     return {option for parameter in typer.main.get_command(app).params for option in parameter.opts}

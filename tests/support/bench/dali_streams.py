@@ -1,4 +1,4 @@
-"""What a loader serves, as arrays that two backends can be compared by."""
+"""The stream of a loader as arrays, to compare two backends."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ IDS = ["in the process", "threads"]
 
 
 def open_loader(source: Any, **settings: Any) -> Loader:
-    """A loader of uint8 batches, in the process and on DALI unless told otherwise."""
+    """A loader of uint8 batches, by default on DALI and without workers."""
     defaults = {"backend": "dali", "pipeline": imagenet_train(32), "dtype": torch.uint8, "seed": 7, "workers": 0}
     return create_loader(source, **{**defaults, **settings})
 
 
 def pixels_of(batch: Batch) -> npt.NDArray[np.uint8]:
-    """uint8 [batch, height, width, 3], memory of its own."""
+    """A copy as uint8 [batch, height, width, 3]."""
     return batch.images.permute(0, 2, 3, 1).cpu().contiguous().numpy().copy()
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Rows served one after the other, (epoch, step) of each in `places`; the ledgers; what the loader is."""
+    """The served rows in order with (epoch, step) in `places`, the ledgers, and the loader's description."""
 
     places: npt.NDArray[np.int64]
     index: npt.NDArray[np.int64]
@@ -45,11 +45,11 @@ class Stream:
 
     @property
     def bad(self) -> list[tuple[int, str, int, int]]:
-        """(sample, code, substitute, row) of every bad sample; the words may be those of another decoder."""
+        """(sample, code, substitute, row) of every bad sample; the causes depend on the decoder."""
         return [(b.sample, b.code, b.substitute, b.row) for ledger in self.ledgers for b in ledger.bad]
 
     def numbers(self) -> list[Any]:
-        """All that must be the same on every backend, but the pixels."""
+        """Everything that must be equal on every backend, except the pixels."""
         counts = [(ledger.planned, ledger.delivered, ledger.replaced) for ledger in self.ledgers]
         columns = (self.places, self.index, self.labels, self.windows, self.flips)
         return [*(column.tolist() for column in columns), self.bad, counts]
@@ -60,7 +60,7 @@ class Stream:
 
 
 def stream_of(loader: Loader, epochs: int = 1) -> Stream:
-    """What `loader` serves up to the end of epoch `epochs` - 1."""
+    """The stream of `loader` up to the end of epoch `epochs` - 1."""
     rows: list[tuple[Any, ...]] = []
     while loader.epoch < epochs:
         for batch in loader.batches():
@@ -71,25 +71,25 @@ def stream_of(loader: Loader, epochs: int = 1) -> Stream:
 
 
 def stream(source: Any, *, epochs: int = 1, **settings: Any) -> Stream:
-    """What a loader over `source` serves (see open_loader)."""
+    """The stream of a loader over `source` (see open_loader)."""
     with open_loader(source, **settings) as loader:
         return stream_of(loader, epochs)
 
 
 def assert_near(dali: Stream, ours: Stream, level: float = 1.0) -> None:
-    """Everything but the pixels is equal; each image is at most `level` levels away on average."""
+    """Everything except the pixels is equal; each image differs by at most `level` levels on average."""
     assert dali.numbers() == ours.numbers()
     assert dali.distance(ours).max() <= level
 
 
 def assert_taken(dali: Stream, ours: Stream) -> None:
-    """The same, and DALI took every batch: one that it refuses is made again without it, and then equal anyhow."""
+    """The same, and DALI accepted every batch: a refused one is made again without DALI, and would be equal anyway."""
     assert_near(dali, ours)
     assert dali.about["batches_refused"] == 0
 
 
 def assert_refused(dali: Stream, batches: int, options: dict[str, Any]) -> None:
-    """So many batches were refused of what was served; threads have begun the next epoch, with some more."""
+    """`batches` served batches were refused; threads have started the next epoch, with some more."""
     ahead = options["readers"] + options["prefetch"] + 1 if options["workers"] else 0
     refused = dali.about["batches_refused"]
     assert isinstance(refused, int)

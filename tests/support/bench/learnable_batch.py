@@ -1,4 +1,4 @@
-"""Random images whose brightness gives away their label: small, and learned within a few steps."""
+"""Small random images with label-dependent brightness, learned within a few steps."""
 
 import torch
 

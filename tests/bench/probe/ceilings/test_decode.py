@@ -1,4 +1,4 @@
-"""Decode ceilings: the stream's own windows, whole files or a cache's parts, bad files left out."""
+"""Decode ceilings: the stream's windows, whole files or parts of a cache, without bad files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_file_that_turns_out_bad_is_left_out_while_measuring(tmp_path: Path) -
         DecodeCeiling(open_source(tmp_path), imagenet_train(32), "simplejpeg", 0).measure(0.05)
 
 
-def test_of_slow_storage_few_samples_are_read(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_samples_are_read_from_slow_storage(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MIN_SAMPLES", 5)
     monkeypatch.setattr(module, "_LOAD_S", -1.0)
     ceiling = DecodeCeiling(open_source(photos), imagenet_train(32), "simplejpeg", 0)
@@ -79,7 +79,7 @@ def test_native_ceiling_needs_plain_files(photos: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def python_loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The samples that the Python path loads."""
+    """The samples loaded by the Python path."""
     loads: list[int] = []
     load = SampleReader.load
     monkeypatch.setattr(SampleReader, "load", lambda self, sample: (loads.append(sample), load(self, sample))[1])

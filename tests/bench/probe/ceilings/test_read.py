@@ -1,4 +1,4 @@
-"""Reading alone: what is read, from where, and when a figure of storage is none."""
+"""Read ceilings: the images read, their origin, and rates that are not of storage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNT = 40
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_folder(tmp_path_factory.mktemp("photos"), COUNT)
-    for path in folder.rglob("*.jpg"):  # what is not on the disk yet cannot be dropped
+    for path in folder.rglob("*.jpg"):  # pages that are not yet on the disk cannot be dropped
         with path.open("rb") as file:
             os.fsync(file.fileno())
     return folder
@@ -41,7 +41,7 @@ def cache(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Hdf5Cache:
 
 
 class Counted:
-    """Counts the images that methods of a source's class read."""
+    """Counts the images read by methods of a source's class."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type, method: str) -> None:
         self.indices: list[int] = []
@@ -49,7 +49,7 @@ class Counted:
         monkeypatch.setattr(kind, method, lambda of, i, *more: (self.indices.append(i), plain(of, i, *more))[1])
 
 
-def test_each_image_is_read_in_turn_and_bad_ones_are_not(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_good_images_are_read_in_turn(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(photos)
     os.rename(source.path(3), source.path(3) + b".away")
     ceiling = ReadCeiling(source, imagenet_train(32), 0)
@@ -59,7 +59,7 @@ def test_each_image_is_read_in_turn_and_bad_ones_are_not(photos: Path, monkeypat
     assert counted.indices[:50] == [*(i for i in range(COUNT) if i != 3), *range(3), *range(4, 12)]
 
 
-def test_of_a_cache_the_native_library_reads_what_the_stream_needs(
+def test_the_native_library_reads_only_the_needed_parts_of_a_cache(
     cache: Hdf5Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = native_tests.native()
@@ -74,7 +74,7 @@ def test_of_a_cache_the_native_library_reads_what_the_stream_needs(
 
 
 @pytest.mark.parametrize("kind", ["files", "cache", "repeated"])
-def test_where_images_lie_is_where_their_bytes_are(photos: Path, cache: Hdf5Cache, kind: str) -> None:
+def test_file_ranges_contain_the_bytes_of_images(photos: Path, cache: Hdf5Cache, kind: str) -> None:
     source = cache if kind == "cache" else open_source(photos)
     extents = list(file_ranges(source, [0, 7, 39]))
     assert len(extents) == 3
@@ -87,23 +87,23 @@ def test_where_images_lie_is_where_their_bytes_are(photos: Path, cache: Hdf5Cach
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("counts", "words"),
     [
         ([0, 0], r"^0\.\d MB were dropped .* 0\.0 MB were read from storage again"),
         ([None, None], "this kernel does not report"),
     ],
 )
-def test_a_figure_of_storage_that_is_none_is_refused(
-    photos: Path, monkeypatch: pytest.MonkeyPatch, told: list[int | None], words: str
+def test_a_rate_that_is_not_of_storage_is_refused(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, counts: list[int | None], words: str
 ) -> None:
-    monkeypatch.setattr(read_ceilings, "storage_bytes", told.pop)
+    monkeypatch.setattr(read_ceilings, "storage_bytes", counts.pop)
     with pytest.raises(ValueError, match=words):
         ReadCeiling(open_source(photos), imagenet_train(32), 0).cold(0.01)
 
 
-def test_enough_bytes_from_storage_are_taken(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = iter([0, 10**9])
-    monkeypatch.setattr(read_ceilings, "storage_bytes", lambda: next(told))
+def test_enough_bytes_from_storage_are_accepted(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([0, 10**9])
+    monkeypatch.setattr(read_ceilings, "storage_bytes", lambda: next(counts))
     dropped: list[int] = []
     monkeypatch.setattr(read_ceilings, "drop_cached", lambda extents: dropped.append(len(extents)))
     rate = ReadCeiling(open_source(photos), imagenet_train(32), 0).cold(1e-9)
@@ -119,7 +119,7 @@ def test_arrays_have_nothing_to_read() -> None:
         ReadCeiling(arrays, imagenet_train(32), 0).cold(0.01)
 
 
-def test_the_places_of_members_of_tars_are_known(photos: Path, tmp_path: Path) -> None:
+def test_the_positions_of_tar_members_are_known(photos: Path, tmp_path: Path) -> None:
     files = open_source(photos)
     paths = [Path(os.fsdecode(files.path(index))) for index in range(COUNT)]
     source = open_source(pack_folder(tmp_path / "x.tar", photos, [str(path.relative_to(photos)) for path in paths]))
@@ -132,7 +132,7 @@ def test_the_places_of_members_of_tars_are_known(photos: Path, tmp_path: Path) -
     assert ReadCeiling(source, imagenet_train(32), 0).possible
 
 
-def test_bytes_an_image_are_those_on_disk(photos: Path, cache: Hdf5Cache, tmp_path: Path) -> None:
+def test_bytes_per_image_are_those_on_disk(photos: Path, cache: Hdf5Cache, tmp_path: Path) -> None:
     total = sum(path.stat().st_size for path in photos.rglob("*.jpg"))
     assert bytes_an_image(repeat_source(open_source(photos), 99)) == total // COUNT
     assert bytes_an_image(cache) == sum(len(cache.stored(i)) for i in range(COUNT)) // COUNT
@@ -140,7 +140,7 @@ def test_bytes_an_image_are_those_on_disk(photos: Path, cache: Hdf5Cache, tmp_pa
     assert 3600 <= (bytes_an_image(pixels) or 0) < 3700
 
 
-def test_neighbours_are_dropped_together_and_what_is_gone_is_skipped(
+def test_neighbours_are_dropped_together_and_missing_files_are_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = os.fsencode(tmp_path / "x")

@@ -1,4 +1,4 @@
-"""Replayed batches are the loader's own, without the loader."""
+"""Replayed batches equal those of the loader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.pipelines import imagenet_train
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_they_are_the_batches_that_the_loader_hands_out(photos: Path, dtype: torch.dtype) -> None:
+def test_replayed_batches_equal_the_loaders(photos: Path, dtype: torch.dtype) -> None:
     pipeline = imagenet_train(32)
     batches = host_batches(open_source(photos), pipeline, 8, 5)
     again = list(islice(ReplayedBatches(lambda: batches, pipeline, dtype, "cpu", resident=False), 2 * NUM_BATCHES))
@@ -33,7 +33,7 @@ def test_an_epoch_of_fewer_batches_is_enough(photos: Path) -> None:
     assert len(host_batches(open_source(photos), imagenet_train(32), 40, 0)) == 1
 
 
-def test_nothing_is_read_while_they_are_replayed(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_during_replay(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = imagenet_train(32)
     batches = host_batches(open_source(photos), pipeline, 8, 0)
     again = ReplayedBatches(lambda: batches, pipeline, torch.float32, "cpu", resident=False)
@@ -41,8 +41,8 @@ def test_nothing_is_read_while_they_are_replayed(photos: Path, monkeypatch: pyte
     assert len(list(islice(again, 20))) == 20
 
 
-def test_for_a_device_they_lie_in_page_locked_memory_as_slots_do(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else each would be copied once more on the host, which a loader's batch is not."""
+def test_batches_for_a_device_are_page_locked_like_slots(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each would be copied once more on the host, unlike a loader's batch."""
     pipeline, fed = imagenet_train(32), []
     monkeypatch.setattr(replay, "DeviceFeed", lambda source, *rest: fed.append(source()))
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)

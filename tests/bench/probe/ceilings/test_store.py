@@ -1,4 +1,4 @@
-"""Remote storage alone: its latency and its bandwidth, from a server that has the one or the other."""
+"""Ceilings of remote storage: latency and bandwidth, from a server that limits one or the other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
         yield served
 
 
-def test_of_storage_that_is_far_more_requests_bring_more(server: RangeServer, photos: ImageFolder) -> None:
+def test_more_requests_fetch_more_from_distant_storage(server: RangeServer, photos: ImageFolder) -> None:
     remote = open_remote(server, photos, requests=1, bytes_ahead=10_000_000)
     server.delay_s = 0.02
     store = StoreCeiling(remote, 4, 0)
@@ -52,10 +52,10 @@ def test_of_storage_that_is_far_more_requests_bring_more(server: RangeServer, ph
     assert "with 1 concurrent requests" in finding.found
     assert "requests=4" in finding.fix
     tight = StoreCeiling(open_remote(server, photos, requests=1, bytes_ahead=1), 4, 0)
-    assert not tight.gains_by_more(SHORT_S)  # the loader could not hold what they bring
+    assert not tight.gains_by_more(SHORT_S)  # more than the loader's bytes ahead
 
 
-def test_of_a_bandwidth_that_is_used_up_more_requests_are_not_tried(server: RangeServer, photos: ImageFolder) -> None:
+def test_more_requests_are_not_tried_if_the_bandwidth_is_used_up(server: RangeServer, photos: ImageFolder) -> None:
     remote = open_remote(server, photos, requests=16)
     server.bytes_per_s = 200e3
     store = StoreCeiling(remote, 4, 0)
@@ -73,9 +73,7 @@ def test_of_a_bandwidth_that_is_used_up_more_requests_are_not_tried(server: Rang
         store.rate(SHORT_S)
 
 
-def test_the_requests_are_those_of_a_loader_for_the_part_that_is_shown(
-    server: RangeServer, photos: ImageFolder
-) -> None:
+def test_the_requests_are_those_of_a_loader_for_the_selected_part(server: RangeServer, photos: ImageFolder) -> None:
     remote = open_remote(server, photos)
     store = StoreCeiling(as_data(remote).take(np.arange(0, 40, 3)), 40, 0)
     wanted = store._next()  # neighbours in one container: every third image
@@ -122,14 +120,14 @@ def test_row_groups_by_url_are_measured_as_remote_too(server: RangeServer, photo
     write_row_groups(server.root / "photos.parquet", photos, 4)
     source = open_source(f"{server.url}/photos.parquet", requests=1, cache_bytes=1)
     (remote,) = find_remote(source)
-    assert remote.requests_under_way(64) == 8  # groups that are decoded at a time, each with one request
+    assert remote.requests_under_way(64) == 8  # groups decoded at once, each with one request
     server.delay_s = 0.1
     store = StoreCeiling(source, 8, 0)
     assert store.gains_by_more(SHORT_S)
     time = store.time()
     assert time is not None
     assert (time.requests, time.more_requests, time.share) == (1, 4, 1.0)
-    assert 1 <= time.images_per_request <= 4  # those of 8 random ones that lie in a group
+    assert 1 <= time.images_per_request <= 4  # of 8 random samples, those in one group
     assert source.traffic[0] == 0  # type: ignore[attr-defined]
     server.delay_s = 0.0
     several = StoreCeiling(open_source(f"{server.url}/photos.parquet", requests=8, cache_bytes=1), 8, 0)
@@ -161,7 +159,7 @@ def test_remote_parts_of_joined_and_mixed_data_are_measured(server: RangeServer,
     assert time.share == pytest.approx(50 / 90)
     assert (time.requests, time.under_way) == (5, 5)
     apart: Any = fetched_apart(joined, requests=7)
-    (found,) = find_remote(apart)  # still one source, of which the other is a part
+    (found,) = find_remote(apart)  # still one source that includes the other
     assert found.options.requests == 7
     assert apart.parts[0] is photos
     assert apart.read(45) == photos.read(5)
@@ -169,7 +167,7 @@ def test_remote_parts_of_joined_and_mixed_data_are_measured(server: RangeServer,
     assert fetched_apart(mixed).mixture == mixed.mixture  # type: ignore[attr-defined]
     far = StoreCeiling(mixed, 16, 0)
     images_before = far._next().images
-    assert images_before >= 2  # of four images that a request lets a loader serve, one is fetched
+    assert images_before >= 2  # of four images served per request, one is fetched
     far.rate(SHORT_S)
     assert far.time().share == pytest.approx(0.25, abs=0.1)  # type: ignore[union-attr]
     assert not has_remote_samples(as_data(joined).take(np.arange(40)))

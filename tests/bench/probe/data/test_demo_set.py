@@ -1,4 +1,4 @@
-"""The demo set: bytes that depend on nothing but their key, a folder that survives interruption, labels to be seen."""
+"""The demo set: bytes that depend only on their key, a folder that survives interruption, visible labels."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_class_folders_sort_in_the_order_of_labels() -> None:
     assert len({n.partition("_")[2] for n in names}) == 200
 
 
-def test_bytes_depend_on_the_key_alone(demo: Path, tmp_path: Path) -> None:
+def test_bytes_depend_only_on_the_key(demo: Path, tmp_path: Path) -> None:
     synthesise(tmp_path / "many", images=44, validation=0, classes=4, workers=2)
     many = contents(tmp_path / "many")
     shared = [name for name in contents(demo) if name in many and name != MANIFEST]
@@ -83,20 +83,20 @@ def test_complete_folder_is_kept_and_incomplete_one_refused(tmp_path: Path) -> N
 
 
 def test_leftovers_of_killed_runs_are_removed(tmp_path: Path) -> None:
-    """A living one is known by the time of its folder: it may run on another machine, under any number."""
+    """A running build is recognised by the time of its folder: it may run on another machine, with any process id."""
     names = ("demo.tmp.4242", "demo.tmp.0123456789abcdef", "demo.tmp.4343", "d.tmp.4242")
     left, by_name, living, other = (tmp_path / name for name in names)
     for folder in (left, by_name, living, other):
         (folder / "train").mkdir(parents=True)
         if folder != living:
             os.utime(folder, (1e9, 1e9))
-    (tmp_path / "demo").mkdir()  # an empty folder is no obstacle
+    (tmp_path / "demo").mkdir()  # an empty folder is accepted
     synthesise(tmp_path / "demo", images=1, validation=0, classes=1, workers=0)
     assert {path.name for path in tmp_path.iterdir()} == {"demo", living.name, other.name}
     assert sorted(contents(tmp_path / "demo")) == [MANIFEST, f"train/{class_name(0)}/0000.jpg"]
 
 
-def test_a_run_that_lives_shows_it(tmp_path: Path) -> None:
+def test_a_running_build_updates_its_folder(tmp_path: Path) -> None:
     seen: list[float] = []
 
     def age(done: int, total: int) -> None:
@@ -118,7 +118,7 @@ def test_other_settings_are_refused(demo: Path, change: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), [(MANIFEST, '{"format": 0}'), (MANIFEST, "{"), ("thesis.tex", "precious")])
-def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path, name: str, text: str) -> None:
+def test_a_folder_with_other_contents_is_refused_and_unchanged(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(LoaderError, match="E-MISUSE"):
         synthesise(tmp_path, **SMALL, workers=0)
@@ -135,7 +135,7 @@ def test_settings_that_cannot_work_raise(tmp_path: Path, settings: dict[str, int
     assert not (tmp_path / "demo").exists()
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = Path.write_bytes
 
     def write_bytes(path: Path, data: bytes) -> int:
@@ -171,7 +171,7 @@ def test_a_worker_that_dies_is_named_and_ctrl_c_leaves_nothing(tmp_path: Path) -
 
 
 def features_of_a_quarter(data: bytes, rng: np.random.Generator) -> list[float]:
-    """Hue and lean of a random quarter of a photo, which any convolution can see."""
+    """Hue and slant of a random quarter of a photo, visible to any convolution."""
     pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), float)
     height, width = (side // 2 for side in pixels.shape[:2])
     top, left = rng.integers(0, (height, width))
@@ -182,7 +182,7 @@ def features_of_a_quarter(data: bytes, rng: np.random.Generator) -> list[float]:
 
 
 def test_photos_are_large_and_show_their_labels() -> None:
-    """The nearest of ten mean colours and leans is the label three times in ten; by chance it were one."""
+    """The nearest of ten mean colours and slants is the label three times in ten; by chance, once."""
     rng, splits = np.random.default_rng(0), ((0, 16), (1, 6))
     photos = [[[photo_bytes(0, split, k, n) for k in range(10)] for n in range(count)] for split, count in splits]
     assert np.mean([len(data) for row in photos[0] for data in row]) == pytest.approx(110_000, rel=0.15)

@@ -19,7 +19,7 @@ from penstock.pipelines.native.rows import ROW
 PIXELS = [np.full((30, 40, 3), value, np.uint8) for value in (10, 20, 30)]
 
 
-def test_images_come_round_again_with_their_labels(tmp_path: Path) -> None:
+def test_images_repeat_with_their_labels(tmp_path: Path) -> None:
     source = repeat_source(open_source(write_folder(tmp_path, 6)), 20)
     assert isinstance(source, Source)
     assert not is_cache(source)
@@ -42,7 +42,7 @@ def test_a_sample_is_spread_over_the_data(tmp_path: Path) -> None:
     assert len(sample_of(source, 100)) == 36
 
 
-def test_the_native_library_reads_what_is_wrapped_unless_the_wrapping_reads_in_a_way_of_its_own(
+def test_the_native_library_reads_wrapped_sources_unless_the_wrapper_overrides_reading(
     tmp_path: Path,
 ) -> None:
     class Slow(Data):

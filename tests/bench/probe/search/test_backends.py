@@ -1,4 +1,4 @@
-"""Which backends and decoders enter the search, with which settings, and how a candidate is opened and measured."""
+"""Backends, decoders and settings in the search, and opening and measuring a candidate."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PIPELINE = imagenet_train(32)
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Source]:
-    """A folder of images, and its cache."""
+    """A folder of images and its cache."""
     photos = write_folder(tmp_path_factory.mktemp("photos"), 16)
     cache = tmp_path_factory.mktemp("cache") / "photos.h5"
     with create_loader(photos, backend="hdf5", cache=cache, batch_size=8, workers=0):
@@ -50,7 +50,9 @@ def spaces_of(wanted: BenchSettings, opener: LoaderOpener) -> tuple[list[SearchS
     return search_spaces(wanted, opener, DecodeCeilings(opener.source, PIPELINE, 0))
 
 
-def test_all_that_can_run_enter_each_on_what_it_reads(sources: tuple[Source, Source], two_processors: None) -> None:
+def test_all_backends_that_can_run_enter_with_their_source(
+    sources: tuple[Source, Source], two_processors: None
+) -> None:
     files, cache = sources
     spaces, left_out = spaces_of(settings(), LoaderOpener(settings(), PIPELINE, files, cache))
     starts = {space.start.backend: space.start for space in spaces}
@@ -69,7 +71,7 @@ def test_all_that_can_run_enter_each_on_what_it_reads(sources: tuple[Source, Sou
 
 
 @pytest.mark.parametrize(("way", "tried"), [("regions", ("auto", "whole")), ("whole", None), ("ours", None)])
-def test_on_a_gpu_whole_images_are_tried_and_regions_only_where_they_are_right(
+def test_on_a_gpu_whole_images_are_tried_and_regions_only_if_correct(
     sources: tuple[Source, Source], way: str, tried: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "working_way", lambda device: Verdict(way))
@@ -90,7 +92,7 @@ def test_a_decoder_that_the_user_has_named_is_not_searched(
 
 
 @pytest.mark.parametrize(("max_cpu", "workers"), [(None, 2), (1.9, 1), (0.5, 0), (64, 2)])
-def test_the_search_begins_with_as_many_workers_as_may_be_busy(
+def test_the_search_begins_with_as_many_workers_as_allowed(
     sources: tuple[Source, Source], two_processors: None, max_cpu: float | None, workers: int
 ) -> None:
     wanted = settings(backend="hdf5", max_cpu=max_cpu, tune=True)
@@ -101,7 +103,7 @@ def test_the_search_begins_with_as_many_workers_as_may_be_busy(
     assert (space.start.workers, space.fixed_workers, "workers" in space.options) == (3, True, False)
 
 
-def test_data_that_are_a_cache_are_called_so(sources: tuple[Source, Source]) -> None:
+def test_data_that_is_a_cache_is_named_so(sources: tuple[Source, Source]) -> None:
     opener = LoaderOpener(settings(), PIPELINE, sources[1], None)
     assert (opener.has(cached=True), opener.has(cached=False)) == (True, False)
     candidate = Candidate(backend="hdf5", dtype="uint8", cached=True, options={"workers": 0, "workers_are": "threads"})
@@ -137,15 +139,15 @@ def test_without_dali_the_others_are_compared(sources: tuple[Source, Source], mo
     assert left_out == {"dali": "nvidia.dali cannot be imported"}
 
 
-def test_a_trial_tells_what_the_candidate_takes_beyond_what_there_was(
+def test_a_trial_measures_the_additional_memory_of_a_candidate(
     sources: tuple[Source, Source],
 ) -> None:
-    """The slots of batches, 9.6 MB each, must not lie in what others have let go of; a slow thread fills but two."""
+    """The slots of batches, 9.6 MB each, must not reuse freed memory; a slow thread fills only two."""
     wanted = settings(batch_size=16, size=224, dtype="float32", seconds=0.2)
     meter = TrialMeter(LoaderOpener(wanted, imagenet_train(224), *sources), wanted)
     candidate = Candidate(backend="hdf5", cached=True, options={"workers": 1, "prefetch": 6, "workers_are": "threads"})
     there, freed = np.ones(400 << 20, np.uint8), [b"1" * 100_000 for _ in range(2000)]
-    last = b"1" * 100_000  # keeps the allocator from giving back by itself what lies before it
+    last = b"1" * 100_000  # keeps the allocator from returning the memory before it
     del freed
     found = meter.measure(candidate)
     assert found.images_per_s > 0
@@ -174,9 +176,7 @@ def test_numbers_of_workers_go_from_none_to_twice_the_processors(
 
 
 @pytest.mark.parametrize("cpus", [1, 2, 64])
-def test_the_first_value_is_what_the_backend_takes_by_itself(
-    cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_value_is_the_backends_default(cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "default_workers", lambda: cpus)
     monkeypatch.setattr("penstock.loaders.run.engine.options.default_workers", lambda: cpus)
     space = values_to_try("dali", BenchSettings())
@@ -189,14 +189,14 @@ def test_the_first_value_is_what_the_backend_takes_by_itself(
         assert all(isinstance(value, int) and value >= 1 for value in values)
 
 
-def test_what_the_user_fixed_and_what_nobody_searches_is_left_alone() -> None:
+def test_fixed_and_unsearched_options_are_unchanged() -> None:
     assert set(values_to_try("dali", BenchSettings(workers=3))) == {"readers", "prefetch"}
     assert values_to_try("dali", BenchSettings(workers=0)) == {}
     assert set(values_to_try("torch", BenchSettings(workers=3))) == {"prefetch"}
     assert values_to_try("auto", BenchSettings()) == {}
 
 
-def test_the_call_names_what_the_backend_would_not_choose_by_itself() -> None:
+def test_the_call_lists_options_that_differ_from_the_defaults() -> None:
     options = {"prefetch": 2, "hw_decoder_load": 0.8, "readers": 1, "device_memory_padding": None}
     assert non_default_options("dali", options) == {"hw_decoder_load": 0.8, "readers": 1}
     assert non_default_options("hdf5", {"workers": 2, "prefetch": 3, "workers_are": "threads"}) == {
@@ -205,7 +205,7 @@ def test_the_call_names_what_the_backend_would_not_choose_by_itself() -> None:
     assert non_default_options("torch", {}) == {}
 
 
-def test_what_a_loader_took_by_itself_is_kept_with_what_it_was_told() -> None:
+def test_the_loaders_own_choices_are_kept_with_the_given_options() -> None:
     about = {"backend": "hdf5", "workers": 2, "prefetch": 3, "workers_are": "threads", "start_method": "forkserver"}
     assert all_options("hdf5", {"workers": 1, "prefetch": 6}, about) == {
         "workers": 1,

@@ -1,4 +1,4 @@
-"""The search over backends and their settings, on machines that a test makes up: choice, budgets, time."""
+"""The search over backends and their settings, on simulated machines: choice, budgets, time."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def rate(candidate: Candidate) -> float:
     return value * {1: 0.8, 6: 1.04}.get(int(candidate.options["prefetch"] or 0), 1.0)
 
 
-def test_the_best_values_of_all_options_are_combined_and_the_next_backend_is_searched_as_well() -> None:
+def test_the_best_values_of_all_options_are_combined_for_each_backend() -> None:
     machine = Machine(rate)
     found = machine.run()
     assert found.chosen.describe() == "hdf5 of the cache, b, workers 3, prefetch 6"
@@ -114,7 +114,7 @@ def test_the_finalists_are_measured_again_in_alternating_order_until_each_has_it
 
 
 def test_the_medians_of_all_trials_decide() -> None:
-    """One lucky trial does not make a winner."""
+    """One lucky trial does not decide."""
     rates = {2: iter([100.0] * 9), 3: iter([300.0, 80.0, 80.0, 80.0]), 4: iter([95.0] * 9), 5: iter([90.0] * 9)}
     machine = Machine(lambda candidate: next(rates[candidate.workers]))
     assert machine.run([space_of("torch", {"workers": (2, 3, 4, 5)})]).chosen.workers == 2
@@ -131,7 +131,7 @@ def test_any_backend_may_win_by_its_settings_or_from_the_start(backend: str, oth
 
 
 def test_noise_costs_little_of_the_rate_and_the_search_is_short() -> None:
-    """On a machine whose single trials are 8 % off: 0.95 of the best, in less time than a pass over the grid."""
+    """If single trials are 8 % off: 0.95 of the best, in less time than a pass over the grid."""
     grid = []
     for backend in ("hdf5", "torch"):
         for values in product(*OPTIONS[backend].values()):
@@ -149,7 +149,7 @@ def test_noise_costs_little_of_the_rate_and_the_search_is_short() -> None:
 
 
 @pytest.mark.parametrize("seconds", [2, 10, 30, 60])
-def test_the_search_ends_in_its_time_and_says_what_it_did_not_get_to(seconds: float) -> None:
+def test_the_search_ends_in_time_and_lists_untried_options(seconds: float) -> None:
     machine = Machine(rate, seconds=seconds)
     found = machine.run()
     assert machine.clock <= seconds + TRIAL_S  # the trial under way
@@ -173,7 +173,7 @@ def test_the_search_ends_in_its_time_and_says_what_it_did_not_get_to(seconds: fl
     ],
     ids=str,
 )
-def test_what_is_over_a_budget_is_stepped_down_and_never_chosen(budgets: Budgets, wanted: str) -> None:
+def test_candidates_over_a_budget_are_reduced_and_never_chosen(budgets: Budgets, wanted: str) -> None:
     machine = Machine(rate, budgets=budgets)
     found = machine.run(SPACES[:2])
     assert found.chosen.describe() == wanted
@@ -234,7 +234,7 @@ def test_a_candidate_that_fails_later_drops_out() -> None:
     assert machine.why("workers 4") == "four do not fit any more"
 
 
-def test_without_options_the_starts_alone_are_compared() -> None:
+def test_without_options_only_the_starts_are_compared() -> None:
     machine = Machine(rate)
     found = machine.run([SearchSpace(start=space.start) for space in SPACES[::2]])
     assert (found.chosen, found.others) == (SPACES[0].start, ())

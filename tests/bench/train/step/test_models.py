@@ -29,7 +29,7 @@ def test_resolution_before_the_head(name, small_inputs, side):
     assert logits.shape == (1, 10)
 
 
-def test_blocks_begin_as_their_shortcut():
+def test_blocks_start_as_their_shortcut():
     model = MODELS["resnet18"](10).eval()
     block = model.blocks[0]
     features = torch.rand(1, 64, 8, 8)
@@ -48,7 +48,7 @@ def test_seed_fixes_the_weights():
     assert not torch.equal(first["head.2.weight"], other["head.2.weight"])
 
 
-def test_timm_absent_is_one_clear_error(monkeypatch):
+def test_missing_timm_is_one_clear_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*convnext_tiny.*pip install timm"):
         build_model(TrainSettings(model="convnext_tiny"), 10)

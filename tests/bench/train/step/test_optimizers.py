@@ -1,4 +1,4 @@
-"""Optimisers and schedules: torch's own by name, and what timm's are given."""
+"""Optimisers and schedules: torch's by name, and the arguments of timm's."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ def gradients(model, step):
 
 
 def trained(settings):
-    """Weights after each of a few updates with gradients that are a function of the step."""
+    """Weights after each of a few updates with gradients that depend on the step."""
     model = small_model()
     optimizer = make_optimizer(model, settings)
     states = []
@@ -43,7 +43,7 @@ def trained(settings):
 
 
 class GivenOptimizer(torch.optim.SGD):
-    """Keeps what timm's optimisers would be called with."""
+    """Records the arguments of timm's optimisers."""
 
     def __init__(self, groups, lr, **options):
         super().__init__(groups, lr=lr)
@@ -57,7 +57,7 @@ class GivenOptimizer(torch.optim.SGD):
         ("lamb", {"betas": (0.7, 0.99), "eps": 1e-5, "max_grad_norm": None}),
     ],
 )
-def test_lars_and_lamb_are_timms(name, options, monkeypatch):
+def test_lars_and_lamb_come_from_timm(name, options, monkeypatch):
     """Matrices are adapted whether they decay or not; norms and biases, which do not decay, never."""
     stub = SimpleNamespace(**{name.capitalize(): GivenOptimizer})
     monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(optim=stub))
@@ -73,13 +73,13 @@ def test_lars_and_lamb_are_timms(name, options, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["lars", "lamb"])
-def test_without_timm_they_are_one_clear_error(name, monkeypatch):
+def test_lars_and_lamb_without_timm_are_one_clear_error(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm.optim", None)
     with pytest.raises(LoaderError, match=rf"E-DEPENDENCY.*optimizer='{name}'.*pip install timm"):
         make_optimizer(small_model(), OptimizerSettings(optimizer=name))
 
 
-def test_adamw_decays_matrices_alone():
+def test_adamw_decays_only_matrices():
     settings = OptimizerSettings(optimizer="adamw", lr=0.01, weight_decay=0.1)
     model = small_model()
     plain = torch.optim.AdamW(
@@ -127,7 +127,7 @@ def test_onecycle_of_a_handful_of_updates(total, warmup):
         rates(ScheduleSettings(schedule="onecycle"), total=2)
 
 
-def test_cyclic_goes_up_and_down_as_often_as_asked():
+def test_cyclic_has_the_requested_number_of_cycles():
     found = rates(ScheduleSettings(schedule="cyclic", cycles=4))
     assert min(found) == pytest.approx(0.04)
     peaks = [step for step, rate in enumerate(found) if rate == pytest.approx(0.4)]

@@ -1,4 +1,4 @@
-"""Rates of loader, model and both: what is run, not how fast it is."""
+"""Rates of loader, model and both: the work that is run, not its speed."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ class CountingModel(nn.Module):
         return self.head(images.flatten(1))
 
 
-def test_loader_rate_runs_over_epochs_and_leaves_the_last_one():
+def test_loader_rate_runs_over_epochs_and_closes_the_last_one():
     loader = CountingLoader(3)
     rate = loader_rate(loader, seconds=0.05)
     assert rate.images > 0

@@ -1,4 +1,4 @@
-"""Settings of a training run that cannot work."""
+"""Invalid settings of a training run."""
 
 import pytest
 
@@ -40,6 +40,6 @@ IMPOSSIBLE = {
         ({"compile": "default", "checkpointing": "blocks"}, "exclude each other"),
     ],
 )
-def test_impossible_settings_raise_and_name_themselves(fields, words):
+def test_invalid_settings_raise_and_are_named(fields, words):
     with pytest.raises(ValueError, match=words):
         TrainSettings(**fields)

@@ -1,4 +1,4 @@
-"""Techniques that must not change what is learned: accumulation, clipping, checkpointing, in-place work, switches."""
+"""Techniques that must not change the result: accumulation, clipping, checkpointing, in-place work, switches."""
 
 import copy
 import dataclasses
@@ -100,7 +100,7 @@ def test_clipping_sees_unscaled_gradients_on_cuda():
 
 
 def grown(name, size=2):
-    """A bundled model in float64 whose branches carry something, and a batch for it."""
+    """A bundled float64 model with non-zero branches, and a batch for it."""
     model = build_model(TrainSettings(model=name), 5).double().train()
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -124,7 +124,7 @@ def test_checkpointing_keeps_gradients_and_statistics(name, mode, segments):
         net(images).square().sum().backward()
         hook.remove()
         runs.append(len(passes))
-    assert runs == [1, 2]  # computed again, and not a third time
+    assert runs == [1, 2]  # recomputed once, not twice
     for own, other in zip(thrifty.parameters(), model.parameters(), strict=True):
         assert torch.equal(own.grad, other.grad)
     for own, other in zip(thrifty.buffers(), model.buffers(), strict=True):
@@ -177,7 +177,7 @@ def test_conv_bias_adds_a_parameter_for_each_channel():
     assert numbers[0] - numbers[1] == channels == 4800
 
 
-def test_switches_are_set_for_a_run_and_put_back():
+def test_switches_are_set_for_a_run_and_restored():
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
 
     def state():
@@ -192,7 +192,7 @@ def test_switches_are_set_for_a_run_and_put_back():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_compiler_that_does_not_work_is_one_line(monkeypatch):
+def test_a_broken_compiler_is_one_line(monkeypatch):
     from torch._inductor import config
 
     monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
@@ -204,8 +204,8 @@ def test_a_compiler_that_does_not_work_is_one_line(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_compiled_step_learns_what_a_step_learns(monkeypatch):
-    """Traced, with its backward pass, and run by torch's own kernels: those of inductor take 14 s to build."""
+def test_a_compiled_step_learns_the_same(monkeypatch):
+    """Traced with its backward pass and run by torch's kernels: inductor's take 14 s to build."""
     from torch._dynamo.utils import counters
 
     real = torch.compile
@@ -231,7 +231,7 @@ def tensors_alive():
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
-def test_no_tensor_and_no_graph_stays_behind():
+def test_no_tensor_and_no_graph_is_kept():
     step = TrainStep(norm_free_model(), dataclasses.replace(SETTINGS, accumulate=2))
     batches = [learnable_batch(4, seed=seed) for seed in range(10)]
     alive = []

@@ -30,7 +30,7 @@ def tiny_model(seed=0):
 
 
 @pytest.mark.parametrize("targets", [torch.full((3,), -1), torch.zeros(3, 4)], ids=["labels", "soft"])
-def test_a_batch_of_padding_alone_gives_no_gradient(targets):
+def test_a_batch_with_only_padding_gives_no_gradient(targets):
     logits = torch.randn(3, 4, requires_grad=True)
     loss = class_loss(logits, targets, label_smoothing=0.1)
     loss.backward()
@@ -63,7 +63,7 @@ def test_targets_of_one_class_give_the_loss_of_labels(smoothing):
     assert is_labelled(targets).tolist() == is_labelled(labels).tolist()
 
 
-def test_the_loss_is_taken_in_float32():
+def test_the_loss_is_computed_in_float32():
     assert class_loss(torch.randn(2, 4, dtype=torch.bfloat16), torch.tensor([0, 1])).dtype == torch.float32
 
 
@@ -104,13 +104,13 @@ def test_step_is_nesterov_sgd_with_decay_of_weights_only():
 
 
 def overflow_then_step(device):
-    """A parameter before and after two steps of `sgd` with gradient one, the first of which overflows."""
+    """A parameter before and after two steps of `sgd` with gradient one; the first step overflows."""
     model = nn.Linear(4, 4, bias=False, device=device)
     before = model.weight.detach().clone()
     optimizer = sgd(model, TrainSettings(weight_decay=0.0), lr=0.1)
     for found_inf in (1.0, 0.0):
         model.weight.grad = torch.full_like(model.weight, math.inf if found_inf else 1.0)
-        # What GradScaler hands to an optimiser that handles overflow itself.
+        # GradScaler's argument for an optimiser that handles overflow itself.
         optimizer.found_inf = torch.tensor(found_inf, device=device)
         optimizer.grad_scale = torch.tensor(1.0, device=device)
         optimizer.step()
@@ -119,7 +119,7 @@ def overflow_then_step(device):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_first_step_that_overflows_changes_nothing(device, monkeypatch):
-    # What the optimiser leaves uninitialised must show, and not be zero by chance.
+    # Memory that the optimiser leaves uninitialised must be visible, not zero by chance.
     monkeypatch.setattr(torch, "empty_like", lambda like, **_: torch.full_like(like, math.nan))
     before, after = overflow_then_step(device)
     torch.testing.assert_close(after, before - 0.1 * 1.9)  # one Nesterov step from rest: lr * (1 + momentum) * gradient
@@ -132,7 +132,7 @@ def test_bf16_agrees_with_float32_within_its_noise():
         losses[amp] = torch.stack([step(*learnable_batch(seed=seed)) for seed in range(30)])
         assert all(p.dtype == torch.float32 for p in step.module.parameters())
     assert losses["off"][-5:].mean() < 0.6 * losses["off"][:5].mean()
-    # bfloat16 keeps 8 bits: a relative error of 2^-9 a rounding, here over a handful of layers.
+    # bfloat16 keeps 8 bits: a relative error of 2^-9 per rounding, here over a few layers.
     torch.testing.assert_close(losses["bf16"], losses["off"], rtol=0.05, atol=0.02)
     assert not torch.equal(losses["bf16"], losses["off"])
 
@@ -165,7 +165,7 @@ def test_without_a_length_or_a_schedule_lr_is_constant(schedule, total_steps):
 @pytest.mark.parametrize("targets", ["labels", "soft"])
 @pytest.mark.parametrize("optimizer", ["sgd", "sgd one by one", "adamw"])
 def test_a_step_reads_no_value_of_the_device(optimizer, targets, monkeypatch):
-    """On the meta device, whose tensors have no values: whatever asks for one, or for a mask's size, raises."""
+    """On the meta device, tensors have no values: reading one, or the size of a mask, raises."""
     monkeypatch.setattr(step_module, "autocast", lambda settings: nullcontext())  # which knows no such device
     kernel = "loop" if "one by one" in optimizer else "foreach"
     given = {"accumulate": 2, "clip_norm": 1.0, "label_smoothing": 0.1, "kernel": kernel}
