@@ -1,4 +1,4 @@
-"""Arguments that would be taken for something else are refused, by name: at a call, not in the middle of a run."""
+"""Arguments of a wrong type are refused by name, at the call and not in the middle of a run."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ REFUSED: dict[Callable[..., object], dict[str, tuple[str, list[Any]]]] = {
         for value in values
     ],
 )
-def test_an_argument_of_another_kind_is_refused_by_name(
+def test_an_argument_of_a_wrong_type_is_refused_by_name(
     photos: Path, call: Callable[..., object], name: str, value: object, words: str
 ) -> None:
     more = {"world_size": 1} if name == "rank" and call is small else {}
@@ -158,14 +158,14 @@ def test_an_argument_of_another_kind_is_refused_by_name(
         call(photos, **{name: value}, **more)
 
 
-def test_every_argument_may_be_meant_by_a_misspelled_one(photos: Path) -> None:
+def test_a_misspelled_argument_is_answered_with_the_right_name(photos: Path) -> None:
     assert set(inspect.signature(create_loader).parameters) - {"source", "options"} <= set(OF_EVERY_BACKEND)
     with pytest.raises(ValueError, match="has no option patch: pass patches="):
         create_loader(photos, patch=16)
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_a_cache_in_a_folder_that_is_not_there_is_refused(photos: Path, tmp_path: Path, shards: int) -> None:
+def test_a_cache_in_a_missing_folder_is_refused(photos: Path, tmp_path: Path, shards: int) -> None:
     dest = tmp_path / "cahces" / "imagenet" / "train.h5"
     with pytest.raises(LoaderError, match=r"E-MISUSE.*the folder '[^']*/cahces' does not exist"):
         build_cache(open_source(photos), dest, workers=0, shards=shards)
@@ -176,7 +176,7 @@ def test_a_cache_in_a_folder_that_is_not_there_is_refused(photos: Path, tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_numpys_values_lists_and_arrays_become_pythons(photos: Path) -> None:
+def test_numpy_values_lists_and_arrays_become_python_values(photos: Path) -> None:
     given = imagenet_train(
         np.int64(16), flip=np.float32(0.5), mean=[0.5, 0.5, 0.5], std=np.ones(3), mixup=np.float32(1)
     )
@@ -191,7 +191,7 @@ def test_numpys_values_lists_and_arrays_become_pythons(photos: Path) -> None:
     assert state["shuffle"] is False
 
 
-def test_a_state_whose_shuffle_was_0_or_1_is_loaded(photos: Path) -> None:
+def test_a_state_with_shuffle_0_or_1_is_loaded(photos: Path) -> None:
     with small(photos, shuffle=False) as loader:
         loader.load_state_dict({**loader.state_dict(), "shuffle": 0})
         with pytest.raises(LoaderError, match="shuffle=True, this loader False"):
@@ -199,7 +199,7 @@ def test_a_state_whose_shuffle_was_0_or_1_is_loaded(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("epoch", [np.int64(3), np.array(3), torch.tensor(3)], ids=["int64", "array", "tensor"])
-def test_an_epoch_of_the_drop_in_becomes_an_integer_of_its_own(epoch: Any) -> None:
+def test_an_epoch_of_the_drop_in_loader_becomes_a_separate_integer(epoch: Any) -> None:
     with DataLoader(TensorDataset(torch.arange(9)), shuffle=True, seed=0) as loader:
         loader.set_epoch(epoch)
         next(iter(loader))

@@ -1,4 +1,4 @@
-"""The hdf5 backend: a cache is built once, checked ever after, and serves the stream of the files."""
+"""The hdf5 backend: a cache is built once, checked from then on, and serves the stream of the files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def stream(source: Any, pipeline: Any = None, **settings: Any) -> list[tuple[Any
 
 
 @pytest.mark.parametrize("decoder", ["simplejpeg", "turbojpeg", "pillow"])
-def test_the_stream_of_a_cache_is_that_of_the_files(photos: Path, tmp_path: Path, decoder: str) -> None:
+def test_a_cache_serves_the_stream_of_the_files(photos: Path, tmp_path: Path, decoder: str) -> None:
     files, cache = stream(photos, decoder=decoder), tmp_path / "photos.h5"
     assert stream(photos, backend="hdf5", cache=cache, decoder=decoder) == files
     for backend, options in (
@@ -77,7 +77,7 @@ def test_the_stream_of_a_cache_is_that_of_the_files(photos: Path, tmp_path: Path
     assert kinds == [STRIPS if native_library() else FILE] * NUM_PHOTOS
 
 
-def test_a_state_of_files_opens_on_a_lossless_cache_only(photos: Path, tmp_path: Path) -> None:
+def test_a_state_of_files_loads_only_on_a_lossless_cache(photos: Path, tmp_path: Path) -> None:
     with create_loader(photos, pipeline=imagenet_train(32), batch_size=8, workers=0) as loader:
         batches = loader.batches()
         next(batches)
@@ -116,7 +116,7 @@ def test_exif_orientation_applies_to_a_cache_as_to_files(tmp_path: Path) -> None
     assert open_cache(tmp_path / "jpeg.h5").records["orientation"].tolist() == list(range(1, 9))
 
 
-def test_the_size_limit_of_the_reader_holds_for_a_cache(photos: Path, tmp_path: Path) -> None:
+def test_the_size_limit_of_the_reader_applies_to_a_cache(photos: Path, tmp_path: Path) -> None:
     cache = tmp_path / "photos.h5"
     stream(photos, backend="hdf5", cache=cache)
     codes = []
@@ -129,10 +129,10 @@ def test_the_size_limit_of_the_reader_holds_for_a_cache(photos: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_cache_that_is_there_is_opened_once(
+def test_an_existing_cache_is_opened_once(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int
 ) -> None:
-    """Opening digests all tables: seconds for millions of images. What dead builders left goes then, too."""
+    """Opening digests all tables, which takes seconds for millions of images. Leftovers of dead builders go, too."""
     cache = tmp_path / "cache.h5"
     build_cache(open_source(photos), cache, shards=shards, workers=0)
     left = [Path(os.fsdecode(file.path + b".tmp.1")) for file in open_cache(cache).files]
@@ -158,8 +158,8 @@ KIND = (
 )
 
 
-def test_one_file_of_many_that_was_overwritten_makes_the_cache_stale(tmp_path: Path) -> None:
-    """Of more files than are compared where a folder is opened."""
+def test_one_overwritten_file_of_many_makes_the_cache_stale(tmp_path: Path) -> None:
+    """With more files than are compared when a folder is opened."""
     root, cache = tmp_path / "photos", tmp_path / "photos.h5"
     (root / "c").mkdir(parents=True)
     for number in range(600):
@@ -188,14 +188,14 @@ def test_one_file_of_many_that_was_overwritten_makes_the_cache_stale(tmp_path: P
         create_loader(source, backend="hdf5", cache=cache, batch_size=8, workers=0)
 
 
-def test_what_is_not_said_of_a_cache_is_as_it_is_there(photos: Path, tmp_path: Path) -> None:
+def test_an_existing_cache_keeps_its_encoding_by_default(photos: Path, tmp_path: Path) -> None:
     cache = tmp_path / "photos.h5"
     build_cache(open_source(photos), cache, Encoding(kind="raw", resize=40), workers=0)
     asked = Encoding(kind="raw", resize=40)
     stream(photos, backend="hdf5", cache=cache, encoding=asked)
-    with pytest.warns(UserWarning, match=KIND) as told:  # what was not said is as it is there
+    with pytest.warns(UserWarning, match=KIND) as caught_warnings:  # the default is the encoding of the cache
         stream(photos, backend="hdf5", cache=cache)
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in caught_warnings] == [__file__]
 
 
 def test_a_set_of_shards_is_opened_by_its_folder(photos: Path, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_arrays_have_caches_too(tmp_path: Path) -> None:
     assert stream(arrays, backend="hdf5", cache=tmp_path / "arrays.h5") == stream(arrays)
 
 
-def test_workers_are_processes_unless_threads_suit_or_are_asked_for(
+def test_workers_are_processes_unless_threads_suit_or_are_requested(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = native()
@@ -233,9 +233,7 @@ def test_workers_are_processes_unless_threads_suit_or_are_asked_for(
         engine.close()
 
 
-def test_images_that_are_mostly_not_for_the_library_get_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_that_mostly_need_python_get_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = native()
     monkeypatch.setattr(native_rows, "native_library", lambda: library)
     for number in range(16):
@@ -245,13 +243,13 @@ def test_images_that_are_mostly_not_for_the_library_get_processes(
     for number in range(0, 10, 2):
         (tmp_path / f"{number:02d}.jpg").write_bytes(photo(number))
     assert suits_threads(make_planner(ImageFolder(tmp_path, rescan=True)), ProcessOptions())
-    for number in range(16, 48):  # what is looked at is spread over the whole set
+    for number in range(16, 48):  # the checked samples are spread over the whole set
         (tmp_path / f"{number:02d}.jpg").write_bytes(encoded(scene(20, 30), "PNG"))
     assert not suits_threads(make_planner(ImageFolder(tmp_path, rescan=True)), ProcessOptions())
 
 
 def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path: Path) -> None:
-    """A worker that ran the script again would wait for the lock of the build that it is to work for."""
+    """A worker that ran the script again would wait for the lock of the build that it works for."""
     script = tmp_path / "train.py"
     script.write_text(
         "import os, sys\n"
@@ -262,11 +260,11 @@ def test_a_script_needs_no_main_guard_to_build_its_cache(photos: Path, tmp_path:
     )
     command = [sys.executable, str(script), str(photos), str(tmp_path / "photos.h5")]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
-    said = [line for line in done.stderr.splitlines() if " of 40 images, " not in line]  # progress, where it is slow
-    assert (done.returncode, done.stdout, said) == (0, "once\n5\n", [])
+    messages = [line for line in done.stderr.splitlines() if " of 40 images, " not in line]  # progress, if it is slow
+    assert (done.returncode, done.stdout, messages) == (0, "once\n5\n", [])
 
 
-def test_auto_takes_a_cache_where_there_is_one(photos: Path, tmp_path: Path) -> None:
+def test_auto_uses_an_existing_cache(photos: Path, tmp_path: Path) -> None:
     profile, cache = tmp_path / "chosen.json", tmp_path / "photos.h5"
 
     def backend(source: Any, **options: Any) -> object:
@@ -287,7 +285,7 @@ def test_an_image_too_wide_for_a_jpeg_is_stored_as_pixels(tmp_path: Path) -> Non
     assert stored.data[-wide.size :] == wide.tobytes()
 
 
-def test_a_missing_pillow_is_reported_before_anything_is_built(
+def test_a_missing_pillow_is_reported_before_the_build(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "penstock.pipelines.sample.decode_pillow", raising=False)  # nothing imported it
@@ -299,10 +297,10 @@ def test_a_missing_pillow_is_reported_before_anything_is_built(
 
 
 @pytest.mark.parametrize("decoder", ["simplejpeg", "turbojpeg", "pillow"])
-def test_a_header_that_is_not_the_records_is_refused_by_every_decoder(
+def test_a_header_that_contradicts_its_record_is_refused_by_every_decoder(
     photos: Path, tmp_path: Path, decoder: str
 ) -> None:
-    """The digests of a crafted file are right; only its JPEG header declares more than its record does."""
+    """The digests of a crafted file are correct, but its JPEG header declares a larger size than its record."""
     encoder = SampleEncoder(Encoding())
     data = sorted(photos.rglob("*.jpg"))[0].read_bytes()
     stored = encoder.encode(data, 0)
@@ -312,7 +310,7 @@ def test_a_header_that_is_not_the_records_is_refused_by_every_decoder(
     head, body = stored.data[:size], stored.data[size:]
     table = size - len(head[head.index(b"\xff\xd8\xff") :])
     at = table + fields["height_offset"]
-    decoy = b"\xff\xef\x00\x0b" + head[at - 3 : at + 6]  # what the record then points at
+    decoy = b"\xff\xef\x00\x0b" + head[at - 3 : at + 6]  # the record then points to this
     start = head[:table] + head[table : table + 2]
     crafted = start + decoy + head[table + 2 : at] + b"\x4e\x20\x4e\x20" + head[at + 4 :]
     item = Item({**fields, "height_offset": 2 + 4 + 3}, crafted, body)

@@ -20,7 +20,7 @@ from penstock.pipelines import imagenet_eval, imagenet_train
 NUM_PHOTOS = 48
 BUCKETS = [(32, 32), (24, 40), (40, 24)]
 BY_EPOCH: dict[str, Any] = {"sizes": {0: 24, 1: (40, 32), 2: 32}, "batch_size": {0: 12, 2: 6}}
-# Changes in the middle of the first epoch and of the second one, and at the beginning of the third.
+# Changes in the middle of the first and second epochs, and at the beginning of the third.
 BY_UPDATE: dict[str, Any] = {
     "sizes": ByUpdate({0: 24, 2: (40, 32), 9: 32}),
     "batch_size": ByUpdate({0: 12, 3: 6, 13: 24}),
@@ -60,10 +60,8 @@ def on_ranks(changes: dict[str, Any], world: int) -> dict[str, Any]:
     return {**changes, "batch_size": ByUpdate(own) if is_by_update else own}
 
 
-def test_an_image_is_the_one_that_a_loader_of_its_size_alone_serves(
-    photos: Path, image_changes: dict[str, Any]
-) -> None:
-    """Crops, pixels and normalisation: what changes is only which images share a batch."""
+def test_an_image_equals_that_of_a_loader_with_only_its_size(photos: Path, image_changes: dict[str, Any]) -> None:
+    """Crops, pixels and normalisation are equal; only the images that share a batch differ."""
     found: dict[tuple[int, tuple[int, int]], dict[int, Any]] = {}
     settings: dict[str, Any] = {"dtype": torch.float32}
     with open_loader(photos, **image_changes, **settings) as loader:
@@ -94,7 +92,7 @@ def test_augmentations_and_mixing_work_in_every_size(photos: Path, image_changes
 def test_a_state_resumes_at_every_batch_on_any_number_of_ranks(
     photos: Path, changes: dict[str, Any], world: int
 ) -> None:
-    """The states of a run on one rank, loaded on others of equal global batch: the same steps, sizes and pixels."""
+    """States of a run on one rank, loaded on several with equal global batch: the same steps, sizes and pixels."""
     with open_loader(photos, **changes, pad=True, rank=0, world_size=1) as loader:
         states, whole = [loader.state_dict()], []
         while loader.epoch < 3:
@@ -116,7 +114,7 @@ def test_a_state_resumes_at_every_batch_on_any_number_of_ranks(
         loader.close()
 
 
-def test_states_say_sizes_and_buckets_and_refuse_others(photos: Path) -> None:
+def test_states_contain_sizes_and_buckets_and_refuse_others(photos: Path) -> None:
     with open_loader(photos, **BY_EPOCH) as loader:
         next(iter(loader))
         state = loader.state_dict()
@@ -144,7 +142,7 @@ def test_states_say_sizes_and_buckets_and_refuse_others(photos: Path) -> None:
         loader.load_state_dict(state)
 
 
-def test_a_run_by_update_goes_on_only_with_its_global_batches(photos: Path) -> None:
+def test_a_run_by_update_continues_only_with_its_global_batches(photos: Path) -> None:
     with open_loader(photos, **BY_UPDATE) as loader:
         assert [(loader.batch_size, len(loader)), next(iter(loader))[0].shape[2]] == [(12, 5), 24]
         state = loader.state_dict()
@@ -162,7 +160,9 @@ def test_a_run_by_update_goes_on_only_with_its_global_batches(photos: Path) -> N
         loader.load_state_dict(state)
 
 
-def test_programs_written_for_torch_find_the_places_of_all_batches(photos: Path, image_changes: dict[str, Any]) -> None:
+def test_programs_written_for_torch_get_the_positions_of_all_batches(
+    photos: Path, image_changes: dict[str, Any]
+) -> None:
     with open_loader(photos, **image_changes) as loader, open_loader(photos, **image_changes) as other:
         loader.set_epoch(2)
         other.set_epoch(2)
@@ -184,7 +184,7 @@ def test_an_image_whose_size_cannot_be_read_is_raised_or_replaced(tmp_path: Path
     assert bad.substitute in shapes
 
 
-def test_an_evaluation_in_buckets_serves_each_image_once_in_its_aspect(tmp_path: Path) -> None:
+def test_an_evaluation_in_buckets_serves_each_image_once_in_its_bucket(tmp_path: Path) -> None:
     for number in range(9):
         picture = Image.new("RGB", ((60, 100), (100, 60), (80, 80))[number % 3])
         picture.save(tmp_path / f"{number}.png")
@@ -211,7 +211,7 @@ def test_slots_have_room_for_the_largest_batch(photos: Path) -> None:
 @pytest.mark.parametrize("batch_size", [{0: 6, 1: 12}, ByUpdate({0: 6, 3: 12})], ids=["by epoch", "by update"])
 @pytest.mark.parametrize("workers_are", ["threads", "processes"])
 @pytest.mark.parametrize("sides", [(32, 24), (24, 32, 16)])
-def test_views_keep_their_sizes_where_the_batch_size_changes(
+def test_views_keep_their_sizes_when_the_batch_size_changes(
     photos: Path, batch_size: Any, workers_are: str, sides: tuple[int, ...]
 ) -> None:
     settings = {"pipeline": [imagenet_train(side) for side in sides], "workers": 2, "workers_are": workers_are}

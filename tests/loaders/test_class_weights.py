@@ -1,4 +1,4 @@
-"""weights= by class: what names a class, and what is refused."""
+"""weights= by class: valid names of a class, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNT = 12
 
 
 def drawn(names: list[Any], weights: Any, classes: list[str] | None = None) -> dict[str, int]:
-    """How often each class comes in an epoch; the labels of the samples are `names`, again and again."""
+    """Return how often each class occurs in an epoch; `names` are the labels of the samples, repeated."""
     labels = [names[number % len(names)] for number in range(COUNT)]
     images = np.zeros((COUNT, 8, 8, 3), np.uint8)
     source = with_labels((images, np.zeros(COUNT, np.int64)), labels, classes=classes)
@@ -25,20 +25,20 @@ def drawn(names: list[Any], weights: Any, classes: list[str] | None = None) -> d
         return {name: int((found == number).sum()) for number, name in enumerate(loader.classes)}
 
 
-def test_counts_by_numpy_are_weights() -> None:
+def test_numpy_counts_can_be_weights() -> None:
     names, counts = np.unique(np.array([0, 0, 0, 1]), return_counts=True)
     found = drawn([0, 0, 0, 1], dict(zip(names, 1 / counts, strict=True)))
-    assert 70 < found["0"] < 130  # of the weights 1 / 3 and 1
+    assert 70 < found["0"] < 130  # for the weights 1 / 3 and 1
     assert sum(found.values()) == 400
 
 
 @pytest.mark.parametrize("kind", [bool, np.bool_])
-def test_true_and_false_are_classes_of_these_names(kind: Any) -> None:
+def test_true_and_false_name_classes(kind: Any) -> None:
     assert drawn(["False", "True"], {kind(True): 1.0, kind(False): 0.0}) == {"False": 0, "True": 400}
     assert drawn(["False", "True"], {kind(True): 0.0, kind(False): 1.0}) == {"False": 400, "True": 0}
 
 
-def test_numbers_are_those_of_classes() -> None:
+def test_numbers_name_classes_by_number() -> None:
     assert drawn(["cat", "dog"], {1: 1.0}) == {"cat": 0, "dog": 400}
     assert drawn(["cat", "dog"], {np.int64(1): 1.0}) == {"cat": 0, "dog": 400}
 

@@ -1,4 +1,4 @@
-"""Labels and fields belong to samples: whatever part of the data a view serves, each sample keeps its own values."""
+"""Labels and fields belong to samples: whichever part of the data a view serves, each sample keeps its own values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pixels(numbers: Any) -> np.ndarray:
 
 
 def table(folder: Path, kind: str) -> tuple[Any, dict[str, Any]]:
-    """A table with one row per image, in which everything says the number of the row; and options to open it."""
+    """Return a table with one row per image, with the row's number in every column, and the options to open it."""
     images = []
     for number in range(N):
         data = io.BytesIO()
@@ -65,7 +65,7 @@ FIELDS = {
 
 
 def check(source: Source) -> int:
-    """Demand that the fields and the label of each sample are those of its image; return the number of samples."""
+    """Check that fields and label of each sample match its image; return the number of samples."""
     everything = np.arange(len(source))
     labels = source.labels(everything)
     found = source.fields(everything)  # type: ignore[attr-defined]
@@ -99,7 +99,7 @@ def draw_subset(rng: np.random.Generator, count: int) -> Any:
 
 
 def draw_view(rng: np.random.Generator, source: Source) -> Source:
-    """One more view of a source with fields."""
+    """Return one more view of a source with fields."""
     kind = rng.integers(5)
     if kind == 0:
         return open_source(source, subset=draw_subset(rng, len(source)))
@@ -114,7 +114,7 @@ def draw_view(rng: np.random.Generator, source: Source) -> Source:
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet of paths", "frame"])
 def test_columns_under_random_views(tmp_path: Path, kind: str) -> None:
-    """25 views of views of each table; the first one may be made by with_fields itself."""
+    """25 nested views of each table; with_fields itself may create the first one."""
     rng = np.random.default_rng(7)
     data, options = table(tmp_path, kind)
     served = 0
@@ -133,7 +133,7 @@ def test_columns_under_random_views(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:this subset leaves out")
 @pytest.mark.parametrize("make", ["labels", "fields"])
-def test_lists_belong_to_whole_data_or_to_its_part_by_their_length(make: str) -> None:
+def test_lists_match_the_whole_data_or_its_part_by_their_length(make: str) -> None:
     images = (pixels(range(N)), np.arange(N) % 3)
     rng = np.random.default_rng(3)
 
@@ -156,7 +156,7 @@ def test_lists_belong_to_whole_data_or_to_its_part_by_their_length(make: str) ->
                 attach(list(range(N - 1)), subset=subset)
 
 
-def test_a_column_next_to_an_order_that_its_table_has_not(tmp_path: Path) -> None:
+def test_a_column_cannot_follow_an_order_that_its_table_lacks(tmp_path: Path) -> None:
     data, _ = table(tmp_path, "csv")
     backwards, part = open_source(data, subset="::-1"), open_source(data, subset="::2")
     views: list[Callable[[], Source]] = [
@@ -183,7 +183,7 @@ def test_a_column_next_to_an_order_that_its_table_has_not(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet", "feather", "frame"])
-def test_a_table_that_names_the_images_must_have_their_order(tmp_path: Path, kind: str) -> None:
+def test_a_table_that_names_images_must_have_their_order(tmp_path: Path, kind: str) -> None:
     (tmp_path / "a").mkdir()
     for number in range(N):
         Image.fromarray(pixels([number])[0]).save(tmp_path / f"a/{number:02}.png")
@@ -216,7 +216,7 @@ def test_a_table_that_names_the_images_must_have_their_order(tmp_path: Path, kin
         texts(swapped, subset=[3, 1])
 
 
-def test_a_table_of_equal_names_in_other_folders(tmp_path: Path) -> None:
+def test_a_table_may_have_equal_names_in_other_folders(tmp_path: Path) -> None:
     for folder in "ab":
         (tmp_path / folder).mkdir()
         Image.fromarray(pixels([1])[0]).save(tmp_path / folder / "1.png")
@@ -229,7 +229,9 @@ def test_a_table_of_equal_names_in_other_folders(tmp_path: Path) -> None:
         with_fields(tmp_path, text=Column("text", frame))
 
 
-def test_files_of_images_in_another_order_than_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_files_in_another_order_than_the_table_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = [str(tmp_path / f"{part}.parquet") for part in (0, 1)]
     for part, file in enumerate(files):
         images = [{"bytes": pixels([part])[0].tobytes(), "path": "1.png"}] * 3
@@ -251,17 +253,17 @@ def test_files_of_images_in_another_order_than_the_table(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(pq.ParquetFile, "read", spy)
     with_fields((pixels(range(3)), np.arange(3)), text=Column("text", files[0]))
-    assert read == [["text"]]  # not the images
+    assert read == [["text"]]  # without the images
 
 
-def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_table_is_reported(tmp_path: Path) -> None:
     images = (pixels(range(N)), np.arange(N))
     with pytest.raises(LoaderError, match=r"E-MISSING.*no\.csv"):
         with_fields(images, text=Column("text", tmp_path / "no.csv"))
 
 
 @pytest.mark.parametrize("subset", [None, "::-1"])
-def test_a_column_next_to_rows_that_are_left_out_says_so(tmp_path: Path, subset: Any) -> None:
+def test_a_column_of_a_table_with_skipped_rows_is_refused(tmp_path: Path, subset: Any) -> None:
     data, _ = table(tmp_path, "jsonl")
     lines = [json.loads(line) for line in Path(data).read_text().splitlines()]
     lines[3]["label"] = None

@@ -1,4 +1,4 @@
-"""The promises of a loader, on every backend: written once, a new backend is one line in BACKENDS."""
+"""The contract of a loader on every backend: written once; a new backend is one line in BACKENDS."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.native.library import native_library
 
-# name of a case -> (backend, options that change who does the work and never the stream). Each backend meets each
-# decoder and each kind of workers, and each kind of workers meets each decoder.
-PYTHON = {"decoder": "simplejpeg"}  # a decoder that is named decodes all images: none is left to the native library
+# name of a case -> (backend, options that change who does the work but not the stream). Together they pair each backend
+# with each decoder and each kind of workers, and each kind of workers with each decoder.
+PYTHON = {"decoder": "simplejpeg"}  # an explicit decoder decodes all images, and the native library none
 NATIVE = {"decoder": "native"}
 PROCESSES, THREADS = {"workers": 2, "workers_are": "processes"}, {"workers": 2, "workers_are": "threads"}
 BACKENDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -40,7 +40,7 @@ BACKENDS: dict[str, tuple[str, dict[str, Any]]] = {
     "dali, 2 threads, native": ("dali", {"workers": 2, "readers": 2, **NATIVE}),
     "hdf5, 2 processes, native": ("hdf5", {**PROCESSES, **NATIVE}),
 }
-# Their engines are those of others in the table; what is promised of pixels and samples holds for them, too.
+# Their engines are covered by the other cases, so contracts of pixels and samples are tested on those only.
 SAME_ENGINES = ("torch, in the process", "hdf5, 2 threads", "hdf5, 2 processes, native")
 NUM_PHOTOS = 61
 SIZE = 32
@@ -140,10 +140,8 @@ def test_an_epoch_serves_each_sample_at_most_once_with_its_label(photos: Path, r
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4, 6])
-def test_a_step_holds_the_same_samples_for_every_world_size(
-    photos: Path, world_size: int, reference: list[Step]
-) -> None:
-    """Every backend serves two ranks below, with augmentations."""
+def test_a_step_has_the_same_samples_for_every_world_size(photos: Path, world_size: int, reference: list[Step]) -> None:
+    """Two ranks on every backend, with augmentations, are tested below."""
     ranks = []
     for rank in range(world_size):
         settings = {**NATIVE, "batch_size": 12 // world_size, "rank": rank, "world_size": world_size}
@@ -157,7 +155,7 @@ def test_a_step_holds_the_same_samples_for_every_world_size(
 
 
 def serve_with_states(loader: Loader) -> tuple[list[Step], list[dict[str, Any]]]:
-    """Two epochs, and the state before each batch and after the last."""
+    """Return two epochs, and the states before each batch and after the last."""
     served, states = [], [json.loads(json.dumps(loader.state_dict()))]
     for batch in itertools.chain.from_iterable(loader.batches() for _ in range(2)):
         served.append(record(batch, loader))
@@ -167,7 +165,7 @@ def serve_with_states(loader: Loader) -> tuple[list[Step], list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def states(photos: Path) -> list[dict[str, Any]]:
-    """Those of every loader over `photos`; they count delivered batches, never those that are made ahead."""
+    """The states of every loader over `photos`; they count delivered batches, not those made ahead."""
     with open_loader(photos, **PYTHON) as loader:
         found = serve_with_states(loader)[1]
         places = [(state["epoch"], state["position"]) for state in found]
@@ -186,7 +184,7 @@ def test_resume_at_every_boundary_continues_exactly(
     photos: Path, reference: list[Step], states: list[dict[str, Any]]
 ) -> None:
     for stop, state in enumerate(states):
-        # by another number of workers, and in the second half by two ranks
+        # with another number of workers, and in the second half on two ranks
         world_size = 2 if stop % 2 else 1
         tails = []
         for rank in range(world_size):
@@ -219,9 +217,9 @@ def test_a_state_is_small_and_json(photos: Path) -> None:
 # ---- augmentations ----
 
 PIXELS = {"auto_augment": "rand", "rand_magnitude": 15, "color_jitter": (0.4, 0.4, 0.4, 0.1), "erasing": 0.3}
-# DALI's pixels are one level off, which equalize, solarize, posterize and hue make any number of levels of: there only
-# operations are compared that keep a small distance small, beside the soft targets, whose shares are the whole plan of
-# mixing. What is drawn never depends on a backend: it is made of seed, epoch and indices in front of the engines.
+# DALI's pixels differ by one level, which equalize, solarize, posterize and hue may amplify without limit. For DALI,
+# only operations that keep small distances small are compared, and the soft targets, which contain the whole plan of
+# mixing. The random draws never depend on a backend: they come from seed, epoch and indices before any engine.
 GENTLE = {"color_jitter": (0.2, 0.2, 0.2, 0.0), "erasing": 0.3}
 RECIPES: dict[str, dict[str, Any]] = {
     "pixels": PIXELS,
@@ -232,7 +230,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def augmented(photos: Path) -> dict[str, list[Step]]:
-    """Of each recipe the stream that every loader must serve."""
+    """For each recipe, the stream that every loader must serve."""
     streams = {}
     for name in RECIPES:
         with open_loader(photos, **recipe_settings(name)) as loader:
@@ -254,7 +252,7 @@ def test_augmentations_are_the_same_on_every_backend_for_two_ranks_and_after_a_r
 ) -> None:
     dali = engine["backend"] == "dali"
     name = "gentle" if dali else "pixels"
-    assert without_pixels(augmented[name]) == without_pixels(reference)  # crops and flips are as ever
+    assert without_pixels(augmented[name]) == without_pixels(reference)  # crops and flips are unchanged
     assert not any(one == two for one, two in zip(augmented[name], reference, strict=True))
     for recipe, compared in ((name, list), ("mixed", without_pixels if dali else list)):
         settings = {**recipe_settings(recipe), **engine}
@@ -269,8 +267,8 @@ def test_augmentations_are_the_same_on_every_backend_for_two_ranks_and_after_a_r
         assert compared(head + join(ranks)) == compared(augmented[recipe])
 
 
-def test_the_seed_of_the_loader_is_that_of_its_augmentations(photos: Path) -> None:
-    """Without crops, flips and shuffling, what is left of the seed is in what is mixed."""
+def test_the_seed_of_the_loader_seeds_its_augmentations(photos: Path) -> None:
+    """Without crops, flips and shuffling, the seed affects only the mixing."""
     still = {"crop": "center", "flip": 0.0, "mixup": 1.0}
     settings = {"pipeline": imagenet_train(SIZE, **still), "dtype": torch.float32, "shuffle": False, "drop_last": True}
     streams = []
@@ -305,13 +303,13 @@ def test_mixing_gives_soft_targets_of_both_labels_and_leaves_padding_alone(photo
                     assert soft.labels[row, label] > 0
                     assert not soft.labels[row, others].any()
                     assert partner >= 0 or soft.labels[row, label] == 1
-        assert (labels < 0).sum() == 11  # the last row that is no padding has it for a partner
+        assert (labels < 0).sum() == 11  # it is the partner of the last row that is not padding
 
 
 # ---- exact evaluation ----
 
 
-# Fewer samples than ranks, an empty last batch of a rank, a last batch of some ranks only, full batches alone.
+# Fewer samples than ranks, an empty last batch of a rank, a last batch on some ranks only, only full batches.
 @pytest.mark.parametrize(("count", "world_size"), [(1, 1), (1, 3), (13, 2), (13, 3), (60, 5)])
 @pytest.mark.parametrize("pad", [True, False])
 def test_evaluation_serves_every_sample_once_in_equal_steps_or_unpadded(world_size: int, count: int, pad: bool) -> None:
@@ -358,7 +356,7 @@ def test_the_last_batch_is_short_or_padded_with_label_minus_one(photos: Path, en
         rows = len(batch.labels)
         assert batch.images.is_contiguous(memory_format=memory_format)
         logits = batch.images.flatten(1)[:, :8]
-        assert torch.nn.functional.cross_entropy(logits, batch.labels).isfinite()  # -1 is out of its bounds
+        assert torch.nn.functional.cross_entropy(logits, batch.labels).isfinite()  # -1 is outside its range
         assert torch.equal(batch.images, padded.images[:rows])
         for name in ("index", "windows", "flips", "labels"):
             assert (getattr(batch, name) == getattr(padded, name)[:rows]).all()
@@ -398,10 +396,10 @@ def test_the_batches_before_a_bad_sample_are_served(damaged: tuple[Path, list[in
             next(stream)
         assert loader.state_dict() == state
         loader.load_state_dict({**state, "position": 6})
-        assert next(loader.batches()).index.tolist() == [6, 7, 8]  # the loader is still good for what is good
+        assert next(loader.batches()).index.tolist() == [6, 7, 8]  # the loader still serves the good samples
 
 
-def test_replace_keeps_batches_full_and_the_ledger_true(
+def test_replace_keeps_batches_full_and_the_ledger_correct(
     damaged: tuple[Path, list[int]], backend: dict[str, Any]
 ) -> None:
     root, bad = damaged
@@ -422,10 +420,10 @@ def test_replace_keeps_batches_full_and_the_ledger_true(
         assert whole.rows == rows_of([record(batch, loader) for batch in batches])
 
 
-def test_evaluation_leaves_bad_samples_out_or_pads(damaged: tuple[Path, list[int]], engine: dict[str, Any]) -> None:
+def test_evaluation_skips_or_pads_bad_samples(damaged: tuple[Path, list[int]], engine: dict[str, Any]) -> None:
     root, bad = damaged
     served = []
-    # A batch of one bad sample comes last: without padding nothing is left of it.
+    # A batch with only one bad sample comes last: without padding it disappears.
     for pad, sizes in ((None, [9, 11, 12, 11, 12]), (True, [12] * 6)):
         with open_loader(root, evaluate=True, on_bad_sample="replace", pad=pad, **engine) as loader:
             batches = list(loader.batches())
@@ -454,7 +452,7 @@ def test_too_many_bad_samples_end_the_epoch(damaged: tuple[Path, list[int]], max
 
 
 @pytest.mark.filterwarnings("ignore:the data has no labels")
-def test_a_data_set_without_a_good_sample_is_an_error(tmp_path: Path, engine: dict[str, Any]) -> None:
+def test_a_data_set_without_a_good_sample_is_reported(tmp_path: Path, engine: dict[str, Any]) -> None:
     for number in range(12):
         (tmp_path / f"{number}.jpg").write_bytes(b"not an image at all")
     with (
@@ -493,12 +491,12 @@ def test_set_epoch_chooses_the_epoch_and_keeps_a_resumed_place(
         loader.load_state_dict(state)
         loader.set_epoch(0)
         assert record(next(loader.batches()), loader) == reference[1]
-        loader.set_epoch(0)  # under way: begins anew
+        loader.set_epoch(0)  # during an epoch: it starts again
         assert record(next(loader.batches()), loader) == reference[0]
 
 
 def settled_footprint(expected: tuple[int, int, int] | None = None) -> tuple[int, int, int]:
-    """Threads, open files and child processes, once they are `expected` or the same five times; 5 s at most.
+    """Return threads, open files and child processes, once they are `expected` or equal five times; 5 s at most.
 
     A reader thread may have a file open, and the feeder threads of a queue end a moment after it.
     """
@@ -529,7 +527,7 @@ def test_opening_and_closing_leaks_nothing(photos: Path, engine: dict[str, Any])
         loader.close()
 
     open_and_close()  # the fork server and the resource tracker stay
-    gc.collect()  # what other tests have left in cycles
+    gc.collect()  # objects that other tests left in cycles
     before = settled_footprint()
     for _ in range(4):
         open_and_close()
@@ -554,7 +552,7 @@ def test_one_iterator_at_a_time_and_none_after_close(photos: Path, engine: dict[
     next(iter(loader))
     with pytest.raises(LoaderError, match="another iteration"):
         next(old)
-    loader.set_epoch(0)  # after two looks in a row the next iteration would begin another epoch
+    loader.set_epoch(0)  # after two looks in a row the next iteration would start another epoch
     current = iter(loader)
     next(current)
     loader.close()
@@ -592,7 +590,7 @@ def test_statistics_count_batches_images_and_seconds(photos: Path, engine: dict[
     assert 0 <= stats.queue_depth <= 6
 
 
-def test_mixing_takes_two_classes(tmp_path: Path) -> None:
+def test_mixing_requires_two_classes(tmp_path: Path) -> None:
     mixing: dict[str, Any] = {"pipeline": imagenet_train(SIZE, mixup=0.2), "batch_size": 2, "workers": 0}
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -617,7 +615,7 @@ def test_resume_with_another_global_batch_serves_exactly_the_rest(photos: Path, 
     assert sorted(served + rest) == list(range(NUM_PHOTOS))
 
 
-def test_a_resume_that_leaves_the_rest_of_the_epoch_out_warns(photos: Path) -> None:
+def test_a_resume_that_skips_the_rest_of_the_epoch_warns(photos: Path) -> None:
     with open_loader(photos) as loader:
         state = {**loader.state_dict(), "position": 48}
     with open_loader(photos, batch_size=14) as loader:
@@ -626,7 +624,7 @@ def test_a_resume_that_leaves_the_rest_of_the_epoch_out_warns(photos: Path) -> N
         assert loader.epoch == 1
 
 
-def test_a_loader_describes_its_data_as_those_of_torch_do(photos: Path) -> None:
+def test_a_loader_describes_its_data_like_torchs(photos: Path) -> None:
     with open_loader(photos, batch_size=5) as loader, open_loader(photos, evaluate=True) as judge:
         assert loader.batch_size == 5
         assert len(loader.dataset) == len(judge.sampler) == NUM_PHOTOS

@@ -1,4 +1,4 @@
-"""Switches of torch and numpy that belong to the program do not change what a loader serves."""
+"""Global settings of torch and numpy do not change what a loader serves."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _equal(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
 @pytest.mark.parametrize("switch", SWITCHES)
 @pytest.mark.parametrize("name", PIPELINES)
 def test_pixels_labels_and_fields_do_not_depend_on_switches(name: str, switch: str) -> None:
-    """Whether the switch is thrown before the loader is made, or before its first batch."""
+    """With the setting changed before the loader is created, or before its first batch."""
     pipeline = PIPELINES[name]
     for dtype in (torch.float32, torch.float16):
         with _open(pipeline, dtype) as loader:

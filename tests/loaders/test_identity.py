@@ -1,4 +1,4 @@
-"""What identifies fields, large data, and copies of data by URL; of data itself, see data/test_source_contract.py."""
+"""Fingerprints of fields, large data, and copies of data by URL; for data itself see data/test_source_contract.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ N = 6
 
 
 def bmp(seed: int) -> bytes:
-    """A picture of noise; all of them have one size in bytes."""
+    """A picture of noise; all of them have the same size in bytes."""
     data = io.BytesIO()
     Image.fromarray(np.random.default_rng(seed).integers(0, 256, (6, 6, 3), np.uint8)).save(data, "BMP")
     return data.getvalue()
@@ -40,8 +40,8 @@ CHANGES: dict[str, Callable[[dict[str, list[Any]]], object]] = {
 }
 
 
-def test_a_change_of_a_field_is_another_identity(tmp_path: Path) -> None:
-    """A copy elsewhere, at another time, is the same."""
+def test_a_changed_field_changes_the_fingerprint(tmp_path: Path) -> None:
+    """A copy elsewhere, at another time, has the same fingerprint."""
 
     def write(folder: str, change: Callable[[dict[str, list[Any]]], object] = len) -> str:
         data: dict[str, list[Any]] = {
@@ -68,7 +68,7 @@ def encode(level: int) -> bytes:
     return data.getvalue()
 
 
-def test_probes_of_more_data_than_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_data_is_probed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content_probe, "NUM_PROBES", 20)
     monkeypatch.setattr(content_probe, "PROBE_BYTES", 16)
     data, rng = np.random.default_rng(0).integers(0, 256, 100_000, np.uint8), np.random.default_rng(1)
@@ -91,7 +91,7 @@ def test_probes_of_more_data_than_is_read_whole(monkeypatch: pytest.MonkeyPatch)
     assert len({probe(rng.permutation(plain)) for _ in range(20)} | {probe(plain), probe(plain[::-1])}) == 22
 
 
-def test_a_local_copy_that_is_cut_ends_no_process(tmp_path: Path) -> None:
+def test_a_truncated_local_copy_ends_no_process(tmp_path: Path) -> None:
     (tmp_path / "web").mkdir()
     write_tar(tmp_path / "web" / "a.tar", [(f"{n:04}.bmp", bmp(n)) for n in range(800)])
     pipeline = ImagePipeline(size=(6, 6), crop="full", flip=0.0)
@@ -110,7 +110,7 @@ def test_a_local_copy_that_is_cut_ends_no_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("local", [False, True])
-def test_a_server_without_versions_is_said_and_nothing_is_kept(tmp_path: Path, local: bool) -> None:
+def test_a_server_without_versions_warns_and_nothing_is_saved(tmp_path: Path, local: bool) -> None:
     (tmp_path / "web").mkdir()
     options: dict[str, Any] = {"local_cache": tmp_path / "copy"} if local else {}
     with serve_ranges(tmp_path / "web") as server:

@@ -23,7 +23,7 @@ NUM_PHOTOS = 7
 
 @pytest.fixture(scope="module")
 def flat(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of photos without classes, one of a name that is not UTF-8."""
+    """A folder of photos without classes; one name is not UTF-8."""
     folder = write_folder(tmp_path_factory.mktemp("flat"), NUM_PHOTOS - 1, classes=1) / "class0"
     (folder / os.fsdecode(b"z\xff.jpg")).write_bytes(photo(0))
     return folder
@@ -39,7 +39,7 @@ def names(folder: Path) -> list[str]:
 
 
 def serve(loader: Loader) -> tuple[list[str], list[int], list[int]]:
-    """Paths and labels in the order in which they come, and the sizes of the batches."""
+    """Return paths and labels in served order, and the sizes of the batches."""
     paths, labels, sizes = list[str](), list[int](), list[int]()
     with loader:
         for images, of_images, index in loader:
@@ -52,7 +52,7 @@ def serve(loader: Loader) -> tuple[list[str], list[int], list[int]]:
 @pytest.mark.parametrize(
     ("backend", "form"), [*product(("torch", "hdf5"), ("folder", "list", "pattern")), ("torch", "joined")]
 )
-def test_paths_come_in_order_with_a_short_last_batch(flat: Path, tmp_path: Path, backend: str, form: str) -> None:
+def test_paths_are_in_order_with_a_short_last_batch(flat: Path, tmp_path: Path, backend: str, form: str) -> None:
     files = names(flat)
     source: Any = {"folder": flat, "list": files, "pattern": str(flat / "*.jpg")}.get(form)
     if form == "joined":
@@ -69,7 +69,7 @@ def test_ranks_without_padding_share_all_samples(flat: Path) -> None:
     assert {label for _, labels, _ in parts for label in labels} == {0}
 
 
-def test_each_row_has_a_path_or_none_where_a_sample_is_bad(flat: Path, tmp_path: Path) -> None:
+def test_each_row_has_a_path_or_none_if_the_sample_is_bad(flat: Path, tmp_path: Path) -> None:
     """On several ranks a bad sample keeps its row, in the middle of a batch."""
     files = [Path(name) for name in names(flat)]
     bad = tmp_path / "bad.jpg"
@@ -101,15 +101,15 @@ def test_padding_has_no_path(flat: Path) -> None:
             loader.paths([NUM_PHOTOS])
 
 
-def test_samples_of_containers_have_the_container_in_their_path(tmp_path: Path) -> None:
+def test_paths_of_samples_in_containers_include_the_container(tmp_path: Path) -> None:
     tar = write_tar(tmp_path / "x.tar", [("a.jpg", photo(0)), ("b.jpg", photo(1))])
     assert serve(open_loader(tar))[0] == [f"{tar}:a.jpg", f"{tar}:b.jpg"]
     images = np.zeros((2, 24, 24, 3), np.uint8)
     assert serve(open_loader((images, np.zeros(2, np.int64))))[0] == ["array[0]", "array[1]"]
 
 
-def test_predictions_to_a_table(flat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The example of the guide runs as it stands, but for the folder."""
+def test_the_example_writes_predictions_to_a_table(flat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of the guide runs unchanged except for the folder."""
     text = (Path(__file__).parents[2] / "docs" / "guides" / "inference.md").read_text("utf-8")
     (example,) = [part for part in text.split("```")[1::2] if "predictions.csv" in part]
     example = example.removeprefix("python\n").replace('"photos"', repr(str(flat)))

@@ -1,4 +1,4 @@
-"""Two real ranks that learn their places after their loaders were made: of Lightning, Accelerate, srun."""
+"""Two real ranks that learn their rank after their loaders were created: Lightning, Accelerate, srun."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ RUNS = {"lightning": LIGHTNING, "accelerate": ACCELERATE}
 
 @pytest.fixture(scope="module")
 def stream(photos: Path) -> list[tuple[int, list[int]]]:
-    """(epoch, indices) of the steps of one rank that takes a batch as large as those of two."""
+    """(epoch, indices) of the steps of one rank with a batch as large as that of two."""
     settings = {"batch_size": 2 * BATCH, "seed": 3, "workers": 0}
     with create_loader(photos, pipeline=imagenet_train(16), **settings) as loader:
         return [(batch.epoch, batch.index.tolist()) for _ in range(EPOCHS) for batch in loader.batches()]
 
 
 def assert_halves(results: list[Any], stream: list[tuple[int, list[int]]]) -> None:
-    """Each step of the two ranks is one of the stream; each validation serves all photos once, half by each rank."""
+    """Each step of the two ranks is one of the stream; each validation serves all photos once, half per rank."""
     (first, judged_first), (second, judged_second) = results
     assert [(a[0], a[1] + b[1]) for a, b in zip(first, second, strict=True)] == stream
     assert sorted(judged_first + judged_second) == sorted(EPOCHS * list(range(NUM_PHOTOS)))
@@ -189,12 +189,12 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def tasks(photos: Path, tmp_path_factory: pytest.TempPathFactory, commands: Commands) -> list[Any]:
-    """What two tasks of srun found: WORLD_SIZE without RANK, then torch.distributed, then loaders that differ."""
+    """Results of two srun tasks: WORLD_SIZE without RANK, then torch.distributed, then loaders that differ."""
     write_folder(photos.with_name("other"), NUM_PHOTOS, classes=2)
     return run_ranks(commands, SRUN, tmp_path_factory.mktemp("tasks"), 2, str(photos))
 
 
-def test_tasks_of_srun_share_the_stream_once_torch_distributed_is_there(tasks: list[Any], stream: list[Any]) -> None:
+def test_srun_tasks_share_the_stream_once_torch_distributed_is_initialised(tasks: list[Any], stream: list[Any]) -> None:
     assert_halves([task["stream"] for task in tasks], stream)
     assert {task["length"] for task in tasks} == {NUM_PHOTOS // (2 * BATCH)}
 
@@ -215,7 +215,7 @@ def test_an_epoch_without_other_ranks_is_served_whole_with_a_warning(tasks: list
 
 
 @pytest.mark.parametrize("what", ["the same", "workers", "alone"])
-def test_ranks_may_differ_in_what_changes_nothing(tasks: list[Any], what: str) -> None:
+def test_ranks_may_differ_in_settings_that_change_nothing(tasks: list[Any], what: str) -> None:
     assert [task[what] for task in tasks] == ["fine", "fine"]
 
 
@@ -229,7 +229,7 @@ def test_ranks_may_differ_in_what_changes_nothing(tasks: list[Any], what: str) -
         ("pad", "differ in pad (False and True)"),
     ],
 )
-def test_ranks_whose_loaders_differ_are_refused_by_name(tasks: list[Any], what: str, words: str) -> None:
-    assert tasks[0][what] == "fine"  # it came first, and nobody waits
+def test_ranks_with_different_loaders_are_refused_by_setting(tasks: list[Any], what: str, words: str) -> None:
+    assert tasks[0][what] == "fine"  # the first rank does not wait
     assert tasks[1][what].startswith("LoaderError[E-STATE] rank=1 cause=rank 1 and rank 0 ")
     assert words in tasks[1][what]

@@ -1,4 +1,4 @@
-"""Transforms next to masks, boxes and keypoints: handed over together, kept in place by the user's word, or refused."""
+"""Transforms with masks, boxes and keypoints: passed to the transform, declared unmoved by the user, or refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMATS = ("pascal_voc", "coco", "yolo", "albumentations", "cxcywh")
 
 
 class Data(NamedTuple):
-    """Images whose pixels say where they come from (x, y, number of the image), and their fields."""
+    """Images with pixels that encode their origin (x, y, number of the image), and their fields."""
 
     images: npt.NDArray[np.uint8]
     folder: Path
@@ -72,7 +72,7 @@ def mask_of(x: Any, y: Any, number: int) -> Any:
 
 
 def draw_points(draw: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """Points in the centre of random pixels, some of which are not labelled."""
+    """Return points in the centre of random pixels; some are not labelled."""
     places = draw.integers(0, (WIDTH, HEIGHT), (*shape, 2)) + 0.5
     seen = draw.integers(0, 3, (*shape, 1))
     return np.where(seen > 0, np.concatenate((places, seen), -1), 0).astype(np.float32)
@@ -98,7 +98,7 @@ def open_loader(source: Any, **settings: Any) -> Loader:
 
 
 def check_batch(data: Data, batch: dict[str, Any], *, view: int | None = None, padded: bool = False) -> int:
-    """Compare the fields of a batch with where the pixels of its images came from; return the boxes that are left."""
+    """Compare the fields of a batch with the origin of its pixels; return the number of remaining boxes."""
 
     def of(name: str) -> Any:
         return batch[name] if view is None else batch[name][view]
@@ -107,7 +107,7 @@ def check_batch(data: Data, batch: dict[str, Any], *, view: int | None = None, p
     for row, image in enumerate(np.moveaxis(of("images").numpy(), 1, -1)):
         x, y, number = image[..., 0].astype(int), image[..., 1].astype(int), int(image.max((0, 1))[2])
         if number == 0:
-            continue  # its pixels look like those that a shift leaves behind
+            continue  # its pixels cannot be told from those that a shift leaves behind
         shown = image[..., 2] == number
         if "mask" in batch:
             wanted = np.where(shown, mask_of(image[..., 0], image[..., 1], number), 7)
@@ -143,7 +143,7 @@ def check_points(found: Any, given: Any, x: Any, y: Any, shown: Any) -> None:
 
 
 def fields_of(data: Data, which: str, *, padded: bool = False) -> Any:
-    """Return the data with fields of some kinds: m mask, b boxes, p points, k boxes with keypoints of their own."""
+    """Return the data with fields of some kinds: m mask, b boxes, p points, k boxes with their own keypoints."""
     given: dict[str, Any] = {}
     if "m" in which:
         given["mask"] = Masks(data.masks)
@@ -156,8 +156,8 @@ def fields_of(data: Data, which: str, *, padded: bool = False) -> Any:
     return with_fields(data.source, **given)
 
 
-def test_a_compose_moves_random_fields_as_its_pixels(data: Data, albumentations: Any) -> None:
-    """24 images in 60 random settings: kinds of fields, formats, with labels or not, padded or not."""
+def test_a_compose_moves_random_fields_like_its_pixels(data: Data, albumentations: Any) -> None:
+    """24 images in 60 random settings: kinds of fields, formats, with or without labels and padding."""
     draw = np.random.default_rng(11)
     served = 0
     for number in range(60):
@@ -203,7 +203,7 @@ def test_workers_serve_the_same_fields(data: Data, albumentations: Any, workers:
         assert not one["points"][COUNT:].any()
 
 
-def test_views_are_moved_each_for_itself(data: Data, albumentations: Any) -> None:
+def test_each_view_is_moved_separately(data: Data, albumentations: Any) -> None:
     compose = albumentations.Compose(
         [albumentations.HorizontalFlip(), albumentations.Shift(9)],
         bbox_params=albumentations.Params("yolo"),
@@ -216,7 +216,7 @@ def test_views_are_moved_each_for_itself(data: Data, albumentations: Any) -> Non
                     check_batch(data, batch, view=view)
 
 
-def test_two_masks_and_two_fields_of_boxes(data: Data, albumentations: Any) -> None:
+def test_two_masks_and_two_fields_of_boxes_are_moved(data: Data, albumentations: Any) -> None:
     source = with_fields(
         data.source,
         mask=Masks(data.masks),
@@ -253,7 +253,7 @@ def flip_batch(images: Any, labels: Any) -> Any:
 
 
 class V2:
-    """As torchvision's transforms are."""
+    """Resembles torchvision's transforms."""
 
     def __call__(self, image: Any) -> Any:
         return image
@@ -263,7 +263,7 @@ V2.__module__ = "torchvision.transforms.v2._geometry"
 
 
 @pytest.mark.parametrize("which", ["m", "b", "p", "mpk"])
-def test_functions_next_to_fields_need_the_users_word(data: Data, which: str) -> None:
+def test_functions_with_fields_require_transform_moves(data: Data, which: str) -> None:
     source = fields_of(data, which)
     for options in ({"transform": flip}, {"transform": darken}, {"transform": V2()}, {"batch_transform": flip_batch}):
         (argument,) = options
@@ -284,7 +284,7 @@ def test_functions_next_to_fields_need_the_users_word(data: Data, which: str) ->
             next(iter(loader))
 
 
-def test_a_geometry_does_not_follow_either(data: Data, albumentations: Any) -> None:
+def test_a_transform_that_may_move_pixels_is_refused_with_geometry(data: Data, albumentations: Any) -> None:
     arrays = (data.images, np.arange(COUNT))
     compose = albumentations.Compose([albumentations.HorizontalFlip()])
     for options in ({"transform": flip}, {"batch_transform": flip_batch}, {"transform": compose}):
@@ -294,13 +294,13 @@ def test_a_geometry_does_not_follow_either(data: Data, albumentations: Any) -> N
         assert "geometry" in next(iter(loader))
 
 
-def test_texts_and_labels_need_no_word(data: Data) -> None:
+def test_texts_and_labels_do_not_require_transform_moves(data: Data) -> None:
     source = with_fields((data.images, np.arange(COUNT)), note=["a"] * COUNT)
     with open_loader(source, transform=cut, batch_transform=flip_batch) as loader:
         assert next(iter(loader))["images"].shape[2:] == (HEIGHT - 2, WIDTH)
 
 
-def test_transform_moves_is_refused_where_it_says_nothing(data: Data, albumentations: Any) -> None:
+def test_transform_moves_is_refused_where_it_has_no_effect(data: Data, albumentations: Any) -> None:
     flips = albumentations.Compose([albumentations.HorizontalFlip()], bbox_params={"format": "coco"})
     source = fields_of(data, "mb")
     for options, message in (
@@ -321,7 +321,7 @@ def test_transform_moves_is_refused_where_it_says_nothing(data: Data, albumentat
             check_batch(data, batch)
 
 
-def test_albumentations_of_colour_alone_is_handed_the_image(data: Data, albumentations: Any) -> None:
+def test_albumentations_that_change_only_colour_get_the_image(data: Data, albumentations: Any) -> None:
     colour = albumentations.Compose([albumentations.Invert()])
     source = fields_of(data, "mb")
     with pytest.raises(ValueError, match=r"transform needs bbox_params to move boxes: pass A.Compose\(.*_moves=F"):
@@ -362,7 +362,7 @@ def test_a_compose_that_cannot_move_the_fields_is_refused(data: Data, albumentat
         ("none", "transform raised KeyError: 'bboxes'"),
     ],
 )
-def test_results_that_make_no_sense_name_their_sample(data: Data, fault: str, cause: str) -> None:
+def test_impossible_results_are_reported_with_their_sample(data: Data, fault: str, cause: str) -> None:
     class Broken:
         def __init__(self) -> None:
             self.bbox_params, self.keypoint_params = {"format": "pascal_voc"}, {"format": "xy"}
@@ -392,10 +392,10 @@ def test_results_that_make_no_sense_name_their_sample(data: Data, fault: str, ca
     assert (error.value.code, error.value.sample) == ("E-DATASET", 7)
 
 
-def test_a_mirror_that_leaves_left_and_right_is_warned_of(data: Data, albumentations: Any) -> None:
+def test_a_mirror_without_left_right_swaps_warns(data: Data, albumentations: Any) -> None:
     flip, shift = albumentations.HorizontalFlip(), albumentations.Shift(3)
 
-    def said(steps: list[Any], swaps: Any, **params: Any) -> int:
+    def num_warnings(steps: list[Any], swaps: Any, **params: Any) -> int:
         source = with_fields(data.source, points=Keypoints(data.points, swaps))
         compose = albumentations.Compose(steps, keypoint_params={"format": "xy", **params})
         with warnings.catch_warnings(record=True) as seen:
@@ -403,6 +403,6 @@ def test_a_mirror_that_leaves_left_and_right_is_warned_of(data: Data, albumentat
             open_loader(source, transform=compose).close()
         return sum("leaves left and right of points as they are" in str(each.message) for each in seen)
 
-    assert said([shift, flip], [(0, 1)]) == said([flip], None) == 1
-    assert said([shift], [(0, 1)]) == said([shift, flip], ()) == 0
-    assert said([flip], [(0, 1)], label_fields=["names"]) == 0
+    assert num_warnings([shift, flip], [(0, 1)]) == num_warnings([flip], None) == 1
+    assert num_warnings([shift], [(0, 1)]) == num_warnings([shift, flip], ()) == 0
+    assert num_warnings([flip], [(0, 1)], label_fields=["names"]) == 0

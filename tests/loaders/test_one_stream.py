@@ -1,4 +1,4 @@
-"""One stream, whatever it is asked to be: the same on every backend, on ranks that share it, and after a resume."""
+"""One stream for all settings: the same on every backend, on ranks that share it, and after a resume."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CROPS: dict[str, dict[str, Any]] = {
     "turned": {"size": (32, 32), "rotate90": 0.75, "vertical_flip": 0.5},
     "ten": {"size": (16, 24), "crop": "ten", "flip": 0},
     "grey": {"size": (32, 32), "channels": 1, "mean": 0.4, "std": 0.2},
-    "grey, turned, padded": {
+    "grey, rotated, padded": {
         "size": (60, 60),
         "crop": "random",
         "padding": 9,
@@ -46,13 +46,13 @@ ORDERS: dict[str, dict[str, Any]] = {
 CHANGES: dict[str, dict[str, Any]] = {
     "buckets": {"buckets": BUCKETS},
     "by epoch": {"sizes": {0: 24, 1: (40, 32)}, "batch_size": {0: 12, 1: 6}},
-    # In the middle of the first epoch and of the second one.
+    # In the middle of the first and the second epoch.
     "by update": {"sizes": ByUpdate({0: 24, 2: (40, 32), 5: 32}), "batch_size": ByUpdate({0: 12, 3: 6, 7: 4})},
     "patches": {"patches": PatchBudget(size=8, sequence_lengths=(6, 12, 24)), "batch_size": 6},
 }
 VIEWS = [imagenet_train(32), imagenet_train(32), imagenet_train((16, 24), scale=(0.05, 0.3)), imagenet_eval(20)]
 TRANSFORMS = {"jitter": jitter, "global state": from_global_state}
-# All crops are drawn, and made of pixels, by the same code in threads and in processes, on any rank.
+# The same code draws and makes all crops, in threads and in processes, on any rank.
 OF_EACH_CROP = ("threads", "hdf5", "hdf5, python", "dali")
 ALONE = {"roll": roll, "mean": mean, "module": Module(), "by name": ByName()}
 CASES: dict[str, dict[str, Any]] = {
@@ -60,7 +60,7 @@ CASES: dict[str, dict[str, Any]] = {
     **{name: {"transform": function, "dtype": torch.float32} for name, function in (TRANSFORMS | ALONE).items()},
     "views": {"pipeline": VIEWS},
     **ORDERS,
-    "weights, crops drawn by numpy": {**ORDERS["weights"], "pipeline": ImagePipeline(**CROPS["grey, turned, padded"])},
+    "weights, crops drawn by numpy": {**ORDERS["weights"], "pipeline": ImagePipeline(**CROPS["grey, rotated, padded"])},
     **{name: {**change, "drop_last": False} for name, change in CHANGES.items()},
 }
 BACKENDS: dict[str, dict[str, Any]] = {
@@ -86,7 +86,7 @@ def open_loader(photos: Path, case: str, **settings: Any) -> Loader:
 
 @pytest.fixture(scope="module")
 def streams(photos: Path) -> dict[str, list[Step]]:
-    """Of each case two epochs by Python in this process."""
+    """For each case, two epochs by Python in this process."""
     found = {}
     for case in CASES:
         with open_loader(photos, case, decoder="simplejpeg") as loader:
@@ -94,7 +94,7 @@ def streams(photos: Path) -> dict[str, list[Step]]:
     return found
 
 
-@pytest.mark.filterwarnings("ignore:transform draws from the global random state")  # as it must say in threads
+@pytest.mark.filterwarnings("ignore:transform draws from the global random state")  # as expected in threads
 @pytest.mark.parametrize(
     ("case", "backend"),
     [
@@ -104,15 +104,18 @@ def streams(photos: Path) -> dict[str, list[Step]]:
         *itertools.product(ALONE, ["threads"]),
     ],
 )
-def test_every_backend_serves_it(photos: Path, streams: dict[str, list[Step]], case: str, backend: str) -> None:
+def test_every_backend_serves_the_stream(photos: Path, streams: dict[str, list[Step]], case: str, backend: str) -> None:
     settings = {**BACKENDS, **OF_CHANGES}[backend]
-    rounds = "dali" in backend and case in {**ORDERS, **CHANGES}  # DALI resizes what is cut and normalised as usual
+    rounds = "dali" in backend and case in {
+        **ORDERS,
+        **CHANGES,
+    }  # DALI resizes regions that are cut and normalised as usual
     with open_loader(photos, case, **settings) as loader:
         assert serve_steps(loader, rounds=rounds) == streams[case]
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in {**CHANGES, **CROPS}] + ["scale jitter"])
-def test_ranks_go_on_together_where_a_state_was_taken(photos: Path, streams: dict[str, list[Step]], case: str) -> None:
+def test_ranks_resume_together_from_a_state(photos: Path, streams: dict[str, list[Step]], case: str) -> None:
     with open_loader(photos, case, workers=2) as loader:
         head = as_steps(itertools.islice(loader.batches(), 3))
         state = json.loads(json.dumps(loader.state_dict()))
@@ -124,7 +127,7 @@ def test_ranks_go_on_together_where_a_state_was_taken(photos: Path, streams: dic
     assert head + join(tails) == streams[case]
 
 
-def test_the_streams_are_what_they_are_asked_to_be(streams: dict[str, list[Step]]) -> None:
+def test_the_streams_follow_their_settings(streams: dict[str, list[Step]]) -> None:
     def epochs(case: str) -> list[list[Step]]:
         return [[step for step in streams[case] if step.epoch == epoch] for epoch in range(2)]
 
@@ -139,14 +142,14 @@ def test_the_streams_are_what_they_are_asked_to_be(streams: dict[str, list[Step]
         assert len(shapes) == {"by epoch": 2}.get(case, 3)
         for steps in epochs(case):
             assert sorted(row.index for step in steps for row in step.rows) == list(range(NUM_PHOTOS))
-    twice = [row for step in epochs("weights")[0] for row in step.rows]  # many samples come again, with other crops
+    twice = [row for step in epochs("weights")[0] for row in step.rows]  # many samples occur again, with other crops
     assert len({row.index for row in twice}) < len(twice) - 5
     assert len({row.pixels[0].crc for row in twice}) == len(twice)
     views = streams["views"][0].rows[0].pixels
     assert [view.values.size for view in views] == [3 * size for size in (32 * 32, 32 * 32, 16 * 24, 20 * 20)]
 
 
-def test_augmentations_of_a_sample_that_comes_twice_differ(photos: Path) -> None:
+def test_augmentations_of_a_repeated_sample_differ(photos: Path) -> None:
     only_one = {"weights": [1.0] + [0.0] * (NUM_PHOTOS - 1), "epoch_samples": 8}
     pipeline = imagenet_train(24, scale=(1, 1), ratio=(1, 1), flip=0.0, color_jitter=(0.4, 0.4, 0.4, 0.1))
     with create_loader(photos, pipeline=pipeline, batch_size=8, workers=0, **only_one) as loader:
@@ -154,7 +157,7 @@ def test_augmentations_of_a_sample_that_comes_twice_differ(photos: Path) -> None
     assert len({image.numpy().tobytes() for image in images.permute(0, 2, 3, 1)}) == 8
 
 
-def test_the_settings_are_seen_in_the_pixels(photos: Path) -> None:
+def test_the_settings_are_visible_in_the_pixels(photos: Path) -> None:
     """Fill around a letterbox, one channel, ten different crops, floats of one mean and std."""
 
     def first(name: str, **settings: Any) -> Batch:
@@ -177,7 +180,7 @@ def test_the_settings_are_seen_in_the_pixels(photos: Path) -> None:
     assert len(np.unique(first("turned").turns)) > 1
 
 
-def test_16_bits_of_8_are_served(photos: Path) -> None:
+def test_8_bit_images_are_served_as_16_bit(photos: Path) -> None:
     deep = ImagePipeline(size=(16, 16), depth=16)
     with create_loader(photos, pipeline=deep, batch_size=4, dtype=torch.uint16, shuffle=False, workers=2) as loader:
         images = next(loader.batches()).images

@@ -1,4 +1,4 @@
-"""Functions of the user's give the same stream with any workers, and errors name their samples."""
+"""User functions give the same stream with any workers, and their errors name the sample."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_loader(source: Any, **settings: Any) -> Loader:
     return create_loader(source, **{**usual, **settings})
 
 
-def test_the_random_state_of_the_program_stays_as_it_was(photos: Path) -> None:
+def test_the_random_state_of_the_program_is_unchanged(photos: Path) -> None:
     random.seed(1), np.random.seed(2), torch.manual_seed(3)  # noqa: NPY002
 
     def read_states() -> tuple[Any, ...]:
@@ -42,8 +42,8 @@ def test_the_random_state_of_the_program_stays_as_it_was(photos: Path) -> None:
     assert read_states() == before
 
 
-def test_what_a_transform_returns_is_served(photos: Path) -> None:
-    """Floats as they are, in the loader's dtype; images of levels go on to normalising; padding rows are zeros."""
+def test_results_of_a_transform_are_served(photos: Path) -> None:
+    """Floats unchanged, in the loader's dtype; integer images are normalised; padding rows are zeros."""
     pipeline = imagenet_eval(SIZE)
     with open_loader(photos, pipeline=pipeline, dtype=torch.uint8) as loader:
         levels = torch.cat([batch.images for batch in loader.batches()])
@@ -154,7 +154,7 @@ except ValueError as error:
 
 @pytest.mark.parametrize("suffix", ["png", "jpg"])
 def test_a_transform_of_a_script_runs_in_threads(suffix: str, tmp_path: Path) -> None:
-    """Over every kind of image, whatever holds the function; processes that were asked for are refused at once."""
+    """For every kind of image and callable; requested processes are refused at once."""
     for number in range(12):
         noise = np.random.default_rng(number).integers(0, 256, (40, 40, 3), np.uint8)
         (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
@@ -169,7 +169,7 @@ def test_a_transform_of_a_script_runs_in_threads(suffix: str, tmp_path: Path) ->
     assert refusal.endswith("define it in a module, or pass workers_are='threads'")
 
 
-def test_a_batch_transform_is_called_at_last(photos: Path) -> None:
+def test_a_batch_transform_is_called_last(photos: Path) -> None:
     def add_noise(images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator) -> Any:
         return images + torch.rand(images.shape, generator=generator), labels + 100
 

@@ -1,4 +1,4 @@
-"""Rows that hold no sample are told from samples by their labels alone: -1 or NaN, whatever labels there are."""
+"""Rows without a sample are recognised by their labels alone: -1 or NaN, for all kinds of labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LABELS: dict[str, Any] = {
 
 
 def served(source: Any, world_size: int, **options: Any) -> list[Any]:
-    """The batches of all ranks."""
+    """Return the batches of all ranks."""
     defaults: dict[str, Any] = {"pipeline": imagenet_eval(8), "batch_size": 4, "workers": 0, "world_size": world_size}
     found = []
     for rank in range(world_size):
@@ -47,7 +47,7 @@ def is_known(labels: torch.Tensor) -> torch.Tensor:
 
 
 def metric(batches: list[Any]) -> dict[str, tuple[int, float]]:
-    """Number and sum of squares of the known labels, by name."""
+    """Return number and sum of squares of the known labels, by name."""
     totals: dict[str, tuple[int, float]] = {}
     for _, labels in batches:
         for name, part in parts_of(labels).items():
@@ -57,7 +57,7 @@ def metric(batches: list[Any]) -> dict[str, tuple[int, float]]:
 
 
 @pytest.mark.parametrize("kind", LABELS)
-def test_a_metric_over_three_ranks_equals_that_of_one(kind: str) -> None:
+def test_a_metric_over_three_ranks_equals_that_of_one_rank(kind: str) -> None:
     source = with_labels(IMAGES, LABELS[kind])
     alone, together = served(source, 1), served(source, 3)
     assert sum(len(images) for images, _ in alone) == COUNT
@@ -92,7 +92,7 @@ def test_the_row_of_a_bad_sample_in_an_evaluation_has_no_label() -> None:
     assert labels.isnan().tolist() == (index < 0).tolist() == [n == 4 or n >= COUNT for n in range(12)]
 
 
-def test_fields_have_nothing_in_rows_of_padding() -> None:
+def test_fields_are_empty_in_padding_rows() -> None:
     corners = [np.array([[1, 1, 5, 5]], np.float32)] * COUNT
     source = with_fields(
         with_labels(IMAGES, LABELS["a dict"]),

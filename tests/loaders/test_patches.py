@@ -1,4 +1,4 @@
-"""Images cut into patches: against Pillow and loops written anew, on photos of many aspects."""
+"""Images cut into patches, compared with Pillow and independent loops on photos of many aspects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LENGTHS = {"torch": (30, 77), "pillow": (50,)}
 
 @pytest.fixture(scope="module")
 def many_aspects(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photos cut to aspects from 1:12 to 12:1, as JPEG and PNG."""
+    """Photos cropped to aspects from 1:12 to 12:1, as JPEG and PNG."""
     root = tmp_path_factory.mktemp("aspects")
     for number, (share, tall) in enumerate(itertools.product(np.linspace(0.08, 1, 10), (False, True))):
         with Image.open(io.BytesIO(photo(number, large=True))) as image:
@@ -38,7 +38,7 @@ def many_aspects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def largest_grid(width: int, height: int, patch: int, length: int) -> tuple[int, int]:
-    """Columns and rows, by trying ever larger scales."""
+    """Return columns and rows, by trying ever larger scales."""
     best = (1, 1)
     for sides in range(1, 20_000):
         scale = sides * patch / 400 / max(width, height)
@@ -50,7 +50,7 @@ def largest_grid(width: int, height: int, patch: int, length: int) -> tuple[int,
 
 
 def expect(path: Path, batch: Batch, row: int, patch: int, channels: int) -> tuple[Any, list[tuple[int, int]]]:
-    """The patches of a row, float32 [count, levels], and their rows and columns."""
+    """Return the patches of a row, float32 [count, levels], and their rows and columns."""
     x, y, w, h = batch.windows[row].tolist()
     columns, rows = largest_grid(w, h, patch, batch.images.shape[1])
     with Image.open(path) as image:
@@ -74,7 +74,7 @@ def expect(path: Path, batch: Batch, row: int, patch: int, channels: int) -> tup
     ("patch", "channels", "crop"),
     [(16, 3, "random_resized"), (16, 3, "center"), (7, 3, "full"), (16, 1, "random_resized")],
 )
-def test_patches_are_those_of_pillow_and_loops(
+def test_patches_equal_those_of_pillow_and_loops(
     many_aspects: Path, resample: Any, crop: Any, patch: int, channels: Any
 ) -> None:
     normalising = {"mean": MEAN, "std": STD} if channels == 3 else {"mean": MEAN[:1], "std": STD[:1]}
@@ -116,7 +116,7 @@ def test_an_image_is_not_enlarged_beyond_the_limit(many_aspects: Path) -> None:
         assert (whole.max() > 1) if max_ratio is None else (whole.max() <= 0.5 <= ratios.max())
 
 
-def test_batches_are_dicts_that_a_model_takes(tmp_path: Path) -> None:
+def test_batches_are_dicts_that_a_model_accepts(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "photos", 12)
     patches = PatchBudget(size=8, sequence_lengths=(10, 20), tokens=60)
     with create_loader(
@@ -140,7 +140,7 @@ def test_by_default_a_batch_of_the_longest_sequence_has_batch_size_images(tmp_pa
     patches = PatchBudget(size=8, sequence_lengths=(10, 20))
     with create_loader(write_folder(tmp_path, 12), patches=patches, batch_size=3, workers=0) as loader:
         assert sorted(tuple(batch.images.shape[:2]) for batch in loader.batches()) == [(3, 20), (6, 10)]
-    assert PatchBudget(tokens=576).tokens == 576  # room for one image of the longest
+    assert PatchBudget(tokens=576).tokens == 576  # space for one image of the longest sequence
 
 
 def test_ordinary_photos_are_cut_into_patches_by_the_native_library(
@@ -156,14 +156,14 @@ def test_ordinary_photos_are_cut_into_patches_by_the_native_library(
         assert len(list(loader)) == 3
 
 
-def test_raw_levels_and_bad_samples_have_zeros_for_padding(tmp_path: Path) -> None:
+def test_padding_is_zero_for_raw_levels_and_bad_samples(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "photos", 12)
     (root / "class1" / "0004.jpg").write_bytes(photo(4)[:90])
     pipeline = ImagePipeline(crop="full", flip=0)  # an evaluation: a bad sample becomes padding
     patches = PatchBudget(size=8, sequence_lengths=20)
     settings: dict[str, Any] = {"pipeline": pipeline, "patches": patches, "batch_size": 6, "on_bad_sample": "replace"}
     with create_loader(root, **settings, dtype=torch.uint8, pad=True, workers=2, workers_are="threads") as loader:
-        for _ in range(3):  # slots are used again
+        for _ in range(3):  # slots are reused
             for batch in loader.batches():
                 valid = batch.fields["patch_valid"]
                 assert (batch.images[~valid] == 0).all()
@@ -172,8 +172,8 @@ def test_raw_levels_and_bad_samples_have_zeros_for_padding(tmp_path: Path) -> No
 
 
 @pytest.mark.filterwarnings("ignore:the data has no labels")
-def test_padding_is_zero_where_a_slot_held_a_larger_image_before(many_aspects: Path) -> None:
-    """Of raw levels nothing but the cut clears the memory behind an image."""
+def test_padding_is_zero_in_a_slot_that_had_a_larger_image(many_aspects: Path) -> None:
+    """For raw levels, only the cut clears the memory behind an image."""
     budget = PatchBudget(size=7, sequence_lengths=50)
     settings: dict[str, Any] = {"patches": budget, "batch_size": 4, "dtype": torch.uint8, "workers": 1}
     counts, left = [], 0

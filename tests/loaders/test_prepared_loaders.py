@@ -1,4 +1,4 @@
-"""Programs that rebuild each DataLoader without a DistributedSampler, as Ray Train does, leave a loader as it is."""
+"""Programs such as Ray Train rebuild each DataLoader without a DistributedSampler; they leave our loader unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT, BATCH = 20, 4
 
 
 class Moved(TorchDataLoader[Any]):
-    """Stands for the wrapper of Ray Train: it takes over the attributes, and is one batch ahead."""
+    """A stand-in for the wrapper of Ray Train: it copies the attributes and is one batch ahead."""
 
     def __init__(self, base: Any) -> None:
         self.__dict__.update(getattr(base, "__dict__", {}))
@@ -38,7 +38,7 @@ class Moved(TorchDataLoader[Any]):
 
 
 def prepare_data_loader(loader: Any, world_size: int, rank: int) -> Any:
-    """Stands for ray.train.torch.prepare_data_loader: it reads the same attributes, and rebuilds the same way."""
+    """A stand-in for ray.train.torch.prepare_data_loader: it reads the same attributes and rebuilds the same way."""
     is_shared = isinstance(loader.sampler, DistributedSampler) or isinstance(loader.dataset, IterableDataset)
     if world_size > 1 and not is_shared:
         own = DistributedSampler(
@@ -72,14 +72,14 @@ def test_a_prepared_loader_serves_what_the_loader_serves(world_size: int, pipeli
             prepared = prepare_data_loader(loader, world_size, rank)
             assert len(prepared) == len(plain)
             for epoch in range(2):
-                loader.sampler.set_epoch(epoch)  # as Ray's users do; the loader is there already
+                loader.sampler.set_epoch(epoch)  # as Ray's users do; the loader exists already
                 steps = labels_of(prepared)
                 assert steps == labels_of(plain)
             served += [label for step in steps for label in step if label >= 0]
     assert sorted(served) == list(range(COUNT))
 
 
-def test_the_swap_in_loader_is_rebuilt_from_its_parts() -> None:
+def test_the_drop_in_loader_is_rebuilt_from_its_parts() -> None:
     data = TensorDataset(torch.zeros(COUNT), torch.arange(COUNT))
     served = []
     for rank in range(2):
@@ -87,7 +87,7 @@ def test_the_swap_in_loader_is_rebuilt_from_its_parts() -> None:
     assert sorted(label for step in served for label in step) == list(range(COUNT))
 
 
-def test_a_loaders_sampler_has_a_length_and_no_indices() -> None:
+def test_a_loaders_sampler_has_a_length_but_no_indices() -> None:
     with open_loader(rank=1, world_size=2) as loader:
         assert len(loader.sampler) == COUNT // 2 // BATCH * BATCH
         assert (loader.sampler.rank, loader.sampler.num_replicas) == (1, 2)
@@ -95,7 +95,7 @@ def test_a_loaders_sampler_has_a_length_and_no_indices() -> None:
             list(loader.sampler)
 
 
-def test_an_epoch_that_the_loader_does_not_serve_next_is_warned_of() -> None:
+def test_an_epoch_that_the_loader_does_not_serve_next_warns() -> None:
     with open_loader() as loader:
         with pytest.warns(UserWarning, match=r"serves 0 next: call loader.set_epoch\(2\)"):
             loader.sampler.set_epoch(2)

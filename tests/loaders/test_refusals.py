@@ -1,4 +1,4 @@
-"""Settings and states that a loader refuses: (a line of code, words of what is said), one line for each."""
+"""Settings and states that a loader refuses: (a line of code, words of the message), one line for each."""
 
 from __future__ import annotations
 
@@ -151,7 +151,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("call", "words"), REFUSALS, ids=[call for call, _ in REFUSALS])
-def test_it_is_refused_in_one_line(root: Path, monkeypatch: pytest.MonkeyPatch, call: str, words: str) -> None:
+def test_a_wrong_setting_or_state_is_refused_in_one_line(
+    root: Path, monkeypatch: pytest.MonkeyPatch, call: str, words: str
+) -> None:
     monkeypatch.chdir(root)
     check_said(call, words)
     assert not (root / "never.h5").exists()

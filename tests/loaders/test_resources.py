@@ -1,4 +1,4 @@
-"""Scarce resources: a loader works with what there is, or says with a code what is missing; and it never grows."""
+"""Scarce resources: a loader works with what is available or reports with a code what is missing, and never grows."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def open_loader(source: Any, **settings: Any) -> Loader:
 
 
 def iterate(commands: Commands, tmp_path: Path, limit: str, *arguments: object) -> tuple[int, Command]:
-    """Run `penstock iterate` with batches of 12 under a limit, a line of Python; (exit code, the command).
+    """Run `penstock iterate` with batches of 12 under a limit, a line of Python; return (exit code, the command).
 
-    Python decodes: workers are processes then.
+    Python decodes, so workers are processes.
     """
     script = tmp_path / "limited.py"
     lines = ("import ctypes, psutil, resource, subprocess", "from penstock.bench import cli", limit, "cli.main()")
@@ -43,7 +43,7 @@ def iterate(commands: Commands, tmp_path: Path, limit: str, *arguments: object) 
 
 @needs_mounts
 def test_a_small_dev_shm_is_enough(photos: Path, commands: Commands, tmp_path: Path) -> None:
-    """Docker's is 64 MB, and torch's own workers fail there; this one is 8 MB, for 58 MB of slots."""
+    """Docker's is 64 MB, and torch's workers fail there; this one is 8 MB, for 58 MB of slots."""
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", "/dev/shm"]
     own_mounts = "assert ctypes.CDLL(None).unshare(0x20000) == 0"  # CLONE_NEWNS
     limit = f"{own_mounts}; subprocess.run({mount}, check=True)"
@@ -53,7 +53,7 @@ def test_a_small_dev_shm_is_enough(photos: Path, commands: Commands, tmp_path: P
 
 
 @pytest.mark.parametrize(("workers", "code"), [(0, "E-MEM"), (2, "E-SHM")])
-def test_slots_beyond_the_memory_that_is_left_are_refused(
+def test_slots_beyond_the_free_memory_are_refused(
     photos: Path, monkeypatch: pytest.MonkeyPatch, workers: int, code: str
 ) -> None:
     monkeypatch.setattr(machine, "memory_headroom", lambda: 100_000)
@@ -69,13 +69,13 @@ def test_slots_beyond_the_memory_that_is_left_are_refused(
     [
         (0, 2000, 128),
         (2, 2000, 128),  # too little for the slots
-        (2, 64, 20),  # enough for the slots, not for the threads that talk to workers
+        (2, 64, 20),  # enough for the slots, but not for the threads that talk to workers
     ],
 )
-def test_a_limit_of_address_space_is_a_code_and_no_hang(
+def test_a_limit_of_address_space_is_reported_without_a_hang(
     photos: Path, commands: Commands, tmp_path: Path, workers: int, size: int, extra_mb: int
 ) -> None:
-    """As `ulimit -v` and some batch systems set it, above what the imports take."""
+    """As set by `ulimit -v` and some batch systems, above the needs of the imports."""
     limit = f"resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + ({extra_mb} << 20),) * 2)"
     code, done = iterate(commands, tmp_path, limit, photos, "--size", size, "--workers", workers, "--dump", os.devnull)
     assert code in ((7,) if size == 2000 else (0, 5, 7)), done.errors
@@ -88,7 +88,7 @@ def test_a_limit_of_address_space_is_a_code_and_no_hang(
 
 
 @pytest.mark.parametrize(("workers", "code"), [(2, 0), (8, 7)])
-def test_few_descriptors_are_enough_or_an_error(
+def test_few_descriptors_are_enough_or_reported(
     photos: Path, commands: Commands, tmp_path: Path, workers: int, code: int
 ) -> None:
     limit = "resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))"
@@ -101,7 +101,7 @@ def test_few_descriptors_are_enough_or_an_error(
         assert len(lines_of(done.output)) == 4
 
 
-def test_the_soft_limit_of_descriptors_is_raised_by_itself(photos: Path) -> None:
+def test_the_soft_limit_of_descriptors_is_raised_automatically(photos: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (psutil.Process().num_fds() + 8, hard))
     try:
@@ -111,7 +111,7 @@ def test_the_soft_limit_of_descriptors_is_raised_by_itself(photos: Path) -> None
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_the_limit_that_is_advised_holds_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_advised_limit_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (20, 20))
     for needed in (4096, 5000, 100_000):
         with pytest.raises(LoaderError) as caught:
@@ -140,7 +140,7 @@ def test_one_processor_means_one_worker(photos: Path) -> None:
 
 
 def anonymous_bytes(pids: set[int]) -> int:
-    """Memory of these processes that is no file's: pages of libraries become theirs alone when other programs end."""
+    """Return memory of these processes without files: library pages become private when other programs end."""
     texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
     return sum(int(text.partition("RssAnon:")[2].split()[0]) << 10 for text in texts)
 

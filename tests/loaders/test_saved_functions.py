@@ -1,4 +1,4 @@
-"""A state is loaded with the user's functions that it was saved with, and refused with others."""
+"""A state is loaded only with the user functions that it was saved with."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class Printed:
 
 
 class Steps:
-    """Prints its steps as torchvision's Compose does, which says nothing of what is in them."""
+    """Prints its steps as torchvision's Compose does, without what they contain."""
 
     def __init__(self, *steps: Callable[[Any], Any]) -> None:
         self.steps = list(steps)
-        self.by_name = {"image": self.run}  # as albumentations' transforms hold themselves
+        self.by_name = {"image": self.run}  # as albumentations' transforms do
 
     def run(self, image: Any) -> Any:
         for step in self.steps:
@@ -89,7 +89,7 @@ class Steps:
 
 
 class Chain:
-    """Holds steps and has no repr of its own."""
+    """Has steps and no repr of its own."""
 
     def __init__(self, *steps: Callable[[Any], Any]) -> None:
         self.steps = steps
@@ -101,7 +101,7 @@ class Chain:
 
 
 class Choosing:
-    """Notes what it draws from a generator of its own, as MONAI's transforms do."""
+    """Records what it draws from its own generator, as MONAI's transforms do."""
 
     def __init__(self, share: float) -> None:
         self.generator = np.random.default_rng()
@@ -121,7 +121,7 @@ class MoreChoosing(Choosing):
 
 
 class Quiet:
-    """Prints its class alone, as torchvision's Lambda does."""
+    """Prints only its class, as torchvision's Lambda does."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -134,7 +134,7 @@ class Quiet:
 
 
 class Table(torch.nn.Module):
-    """Holds a table, weights that train, and what says nothing in its repr."""
+    """Has a table, weights that train, and attributes that its repr does not show."""
 
     def __init__(self, top: int, share: float = 1.0) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ BATCH: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_transform_is_accepted_and_another_one_refused(kind: str) -> None:
-    """Made anew each time, as in another run, and the same object that was called meanwhile."""
+    """With new objects, as in another run, and with the same object after calls."""
     one, other = KINDS[kind]
     function = one()
     plain, state = save({}), save({"transform": function})
@@ -237,14 +237,16 @@ def test_the_same_batch_transform_is_accepted_and_another_one_refused(kind: str)
 
 @pytest.mark.parametrize("kind", [Choosing, MoreChoosing])
 @pytest.mark.parametrize("form", [lambda step: step, Chain, Steps, lambda step: step.__call__])
-def test_what_calls_set_by_chance_is_no_parameter(kind: Callable[[float], Any], form: Callable[[Any], Any]) -> None:
+def test_random_attributes_set_by_calls_are_not_parameters(
+    kind: Callable[[float], Any], form: Callable[[Any], Any]
+) -> None:
     states = [save({"transform": form(kind(0.5))}) for _ in range(8)]
     assert len({state["pipeline"]["transform"] for state in states}) == 1
     with pytest.raises(LoaderError, match="the state has transform="):
         load(states[0], {"transform": form(kind(0.25))})
 
 
-def test_a_table_that_holds_itself_is_named() -> None:
+def test_a_table_that_contains_itself_is_handled() -> None:
     table: list[Any] = [1]
     table.append(table)
     function = Quiet(mean)
@@ -252,7 +254,7 @@ def test_a_table_that_holds_itself_is_named() -> None:
     assert load(save({"transform": function}), {"transform": function}) == 2
 
 
-def test_views_count_one_by_one() -> None:
+def test_transforms_of_views_are_compared_one_by_one() -> None:
     views = [TINY, TINY]
     state = save({"pipeline": views, "transform": [mean, mean]})
     assert load(state, {"pipeline": views, "transform": mean}) == 2
@@ -299,7 +301,7 @@ def start_script(script: str, seed: int) -> subprocess.Popen[str]:
 
 
 def test_functions_of_a_script_have_the_same_names_in_another_process() -> None:
-    """Wherever they lie in it, and whatever the order of sets; other code gives another name."""
+    """Independent of their addresses and the order of sets; other code gives another name."""
     changed = start_script(SCRIPT.format(by=1, lines="import os\n\n\n"), seed=7)
     both = start_script(SCRIPT.format(by=1, lines="") + SCRIPT.format(by=2, lines=""), seed=0)
     again, names = (script.communicate(timeout=100)[0].splitlines() for script in (changed, both))
@@ -335,7 +337,7 @@ def test_names_do_not_depend_on_how_arrays_are_printed() -> None:
 
 
 def test_a_state_of_version_0_2_0_has_no_functions() -> None:
-    """It is accepted without functions. With one it is refused, because it cannot say which one it was saved with."""
+    """It is accepted without functions. With one it is refused, because it does not contain the function's name."""
     state = save({})
     assert "transform" not in state["pipeline"]
     assert "batch_transform" not in state["pipeline"]

@@ -28,7 +28,7 @@ ROWS = Rows.of(
 
 
 def saved_in_another_order(data: Data) -> Held:
-    """Rows that lie the other way round, with the order that puts them right."""
+    """Rows in reverse order, and the order that corrects them."""
     order = list(range(NUM_PHOTOS))[::-1]
     return write_saved(data.where.folder / "ordered", ROWS.table(image=ROWS.images).take(order), order=order), {}
 
@@ -45,7 +45,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "hdf5": {"backend": "hdf5", "workers": 2},
     "dali": {"backend": "dali", "workers": 2, "readers": 2},
 }
-# One of each class of source, which is all that an engine and a rank see of the data.
+# One of each class of source, which is all that an engine and a rank depend on.
 DISTINCT = (
     *("csv", "tars", "parquet", "dataset", "tars by URL, copied", "csv by URL"),
     *("parquet by URL, copied", "hdf5 by URL", "subset of tars by URL"),
@@ -62,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RangeServer]:
 
 @pytest.fixture(scope="module")
 def held(server: RangeServer) -> Callable[[str], Held]:
-    """Return how a kind of data is opened, which is made when it is first asked for."""
+    """Return a function that creates a kind of data on first use and returns how to open it."""
 
     @functools.cache
     def hold(name: str) -> Held:
@@ -85,7 +85,7 @@ def expected(held: Callable[[str], Held]) -> list[Row]:
 
 
 @pytest.mark.parametrize(("kind", "engine"), CASES)
-def test_the_stream_is_that_of_the_folder(
+def test_every_kind_serves_the_stream_of_the_folder(
     held: Callable[[str], Held], expected: list[Row], tmp_path: Path, kind: str, engine: str
 ) -> None:
     settings = dict(ENGINES[engine])
@@ -94,7 +94,7 @@ def test_the_stream_is_that_of_the_folder(
     with open_loader(held(kind), **settings) as loader:
         served = serve(loader) + (serve(loader) if engine == "2 threads" else [])
     wanted = expected[: len(served)]
-    if engine == "dali":  # which resizes with sums of its own
+    if engine == "dali":  # it resizes with its own arithmetic
         assert [row[:2] for row in served] == [row[:2] for row in wanted]
     else:
         assert served == wanted
@@ -111,10 +111,8 @@ def test_nginx_serves_the_stream_of_the_folder(server: RangeServer, expected: li
 
 
 @pytest.mark.parametrize("kind", DISTINCT)
-def test_ranks_share_it_and_go_on_where_they_stopped(
-    held: Callable[[str], Held], expected: list[Row], kind: str
-) -> None:
-    """Each rank begins with Python's decoder, and goes on with another opening of the data."""
+def test_ranks_share_the_stream_and_resume(held: Callable[[str], Held], expected: list[Row], kind: str) -> None:
+    """Each rank starts with Python's decoder, and resumes with the data opened again."""
     parts = []
     for rank in range(2):
         place = {"batch_size": 3, "rank": rank, "world_size": 2}

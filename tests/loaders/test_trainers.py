@@ -1,4 +1,4 @@
-"""Loaders in Lightning's Trainer and beside Hugging Face Accelerate: checkpoints that hold the place in the stream."""
+"""Loaders in Lightning's Trainer and with Hugging Face Accelerate: checkpoints contain the position in the stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.loaders import DataLoader, create_loader
 from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_eval, imagenet_train
 
-# Both packages' own: of torch's pytree, of worker counts that they look for in torch's DataLoader alone, of folders.
+# From both packages: about torch's pytree, worker counts that they read only from torch's DataLoader, and folders.
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIZE, BATCH, EPOCHS, NUM_PHOTOS = 16, 12, 2, 40
 Seen = list[tuple[int, list[int]]]
@@ -33,7 +33,7 @@ def network() -> nn.Sequential:
 
 
 def checkpointing_trainer(folder: Path, stop: int) -> Any:
-    """A Trainer that is checkpointed after every step."""
+    """A Trainer that saves a checkpoint after every step."""
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -52,7 +52,7 @@ def checkpointing_trainer(folder: Path, stop: int) -> Any:
 
 
 def with_lightning(photos: Path, folder: Path, *, stop: int = -1, resume: Path | None = None, **settings: Any) -> Any:
-    """(epoch and indices of each batch, final weights) of a run that is checkpointed after every step."""
+    """Return (epoch and indices of each batch, final weights) of a run with a checkpoint after every step."""
     import lightning
 
     class Classifier(lightning.LightningModule):  # type: ignore[misc]
@@ -77,17 +77,17 @@ def with_lightning(photos: Path, folder: Path, *, stop: int = -1, resume: Path |
     with open_loader(photos, **settings) as loader, open_loader(photos, pipeline=imagenet_eval(SIZE)) as judge:
         trainer.fit(classifier, loader, judge, ckpt_path=resume and resume / f"step={stop_of(resume)}.ckpt")
     epochs = len(classifier.judged) // 40
-    assert classifier.judged == list(range(40)) * epochs  # every validation serves everything once
+    assert classifier.judged == list(range(40)) * epochs  # every validation serves all samples once
     return classifier.seen, classifier.net[1].weight.detach()
 
 
 def stop_of(folder: Path) -> int:
-    """The last step of which there is a checkpoint."""
+    """Return the last step with a checkpoint."""
     return max(int(path.stem.partition("=")[2]) for path in folder.glob("step=*.ckpt"))
 
 
 def with_accelerate(photos: Path, folder: Path, *, stop: int = -1, resume: Path | None = None, **settings: Any) -> Any:
-    """The same by a loop of one's own, with one checkpoint at `stop`."""
+    """The same with a custom loop and one checkpoint at `stop`."""
     import accelerate
 
     accelerator = accelerate.Accelerator(cpu=True)
@@ -131,7 +131,7 @@ def test_a_checkpoint_of_any_step_continues_the_stream_and_the_training(
     assert torch.equal(weights, continued)
 
 
-def test_skip_first_batches_of_accelerate(photos: Path) -> None:
+def test_skip_first_batches_of_accelerate_makes_no_skipped_batch(photos: Path) -> None:
     import accelerate
 
     with open_loader(photos, batch_size=5) as plain:
@@ -144,7 +144,7 @@ def test_skip_first_batches_of_accelerate(photos: Path) -> None:
         rest = accelerate.skip_first_batches(loader, 2)
         assert len(rest) == len(loader) - 2 == 6
         assert served(rest) == first[2:]
-        assert loader.stats().images == 30  # what is skipped is not made
+        assert loader.stats().images == 30  # skipped batches are not made
         assert served(loader) == second
         state = loader.state_dict()
         assert served(rest) == third[2:]
@@ -153,7 +153,7 @@ def test_skip_first_batches_of_accelerate(photos: Path) -> None:
 
 
 class Numbers(IterableDataset[torch.Tensor]):
-    """Ten samples, shared out among the workers. Without a length Lightning would take one batch ahead of the step."""
+    """Ten samples, divided among the workers. Without a length Lightning would take one batch ahead of the step."""
 
     def __len__(self) -> int:
         return 10
@@ -177,7 +177,7 @@ def first_column(samples: list[tuple[torch.Tensor]]) -> torch.Tensor:
 
 
 def fit_drop_in(kind: str, folder: Path, *, stop: int = -1, resume: bool = False) -> list[list[float]]:
-    """The batches of a run that is checkpointed after every step, or of the rest of one."""
+    """Return the batches of a run with a checkpoint after every step, or of the rest of one."""
     import lightning
 
     class Module(lightning.LightningModule):  # type: ignore[misc]
@@ -200,7 +200,7 @@ def fit_drop_in(kind: str, folder: Path, *, stop: int = -1, resume: bool = False
 
 
 @pytest.mark.parametrize("kind", DROP_INS)
-def test_a_checkpoint_of_lightning_holds_the_place_of_the_drop_in(kind: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_lightning_contains_the_position_of_the_drop_in_loader(kind: str, tmp_path: Path) -> None:
     whole = fit_drop_in(kind, tmp_path / "whole")
     head = fit_drop_in(kind, tmp_path / "head", stop=7)
     assert head == whole[:7]
@@ -210,7 +210,7 @@ def test_a_checkpoint_of_lightning_holds_the_place_of_the_drop_in(kind: str, tmp
 
 
 @pytest.mark.parametrize("seed", [None, 1])
-def test_accelerate_serves_another_order_in_each_epoch(seed: int | None) -> None:
+def test_accelerate_serves_a_different_order_each_epoch(seed: int | None) -> None:
     import accelerate
 
     loader = DataLoader(TensorDataset(torch.arange(50)), 5, shuffle=True, seed=seed)

@@ -1,4 +1,4 @@
-"""Mistakes that users make, and words of the cure that they are told, in one line."""
+"""Mistakes of users, and words of the advice that they get, in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mistaken_data import check_said, write_mistakes
 
-# Names of other libraries, given to create_loader("photos", ...): what the message names instead.
+# Names of other libraries, passed to create_loader("photos", ...): what the message names instead.
 FOREIGN = {
     "workers=": ("num_workers=8", "worker=8", "num_threads=4", "workres=2"),
     "prefetch=": ("prefetch_factor=2", "prefetch_queue_depth=2"),
@@ -278,7 +278,7 @@ PARTS = {
     "resume(state(), dtype=torch.uint8)": "dtype='float32', this loader 'uint8'",
     "resume(DataLoader(dataset).state_dict())": "not a valid state of a Penstock loader",
 }
-# What is said where these packages are not installed.
+# Messages where these packages are not installed.
 MISSING = ("h5py", "pyarrow", "nvidia.dali", "obstore", "fsspec", "turbojpeg")
 WITHOUT_EXTRAS = {
     "create_loader('photos', backend='hdf5', cache='new.h5')": "needs h5py|pip install h5py",
@@ -299,14 +299,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("mistake", "words"), MISTAKES, ids=[mistake for mistake, _ in MISTAKES])
-def test_a_mistake_is_told_its_cure_in_one_line(
+def test_a_mistake_is_answered_with_a_fix_in_one_line(
     root: Path, monkeypatch: pytest.MonkeyPatch, mistake: str, words: str
 ) -> None:
     monkeypatch.chdir(root)
     check_said(mistake, words)
 
 
-def test_missing_packages_are_named_with_what_to_install(root: Path) -> None:
+def test_missing_packages_are_reported_with_what_to_install(root: Path) -> None:
     code = "import json, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split())); from mistaken_data import *"
     code += "; print(json.dumps([what_is_said(mistake) for mistake in sys.argv[2:]]))"
     command = [sys.executable, "-c", code, " ".join(MISSING), *WITHOUT_EXTRAS]

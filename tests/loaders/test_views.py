@@ -1,4 +1,4 @@
-"""Several views of each image: each as its own pipeline makes it, from one read, on all backends, ranks and resumed."""
+"""Several views of each image: each as its own pipeline makes it, from one read, on all backends and after resumes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def open_loader(source: Any, **settings: Any) -> Loader:
     return create_loader(source, **{**usual, **settings})
 
 
-def test_a_view_is_what_its_pipeline_makes_alone(photos: Path) -> None:
-    """View 0 is the stream of a single view; the others are drawn for themselves, and none equals another."""
+def test_a_view_equals_the_result_of_its_pipeline_alone(photos: Path) -> None:
+    """View 0 is the stream of a single view; the others are drawn separately and differ from each other."""
     with open_loader(photos) as loader:
         batch = next(loader.batches())
     assert (batch.windows.shape, batch.flips.shape) == ((BATCH, len(VIEWS), 4), (BATCH, len(VIEWS)))
@@ -36,7 +36,7 @@ def test_a_view_is_what_its_pipeline_makes_alone(photos: Path) -> None:
         alone = next(loader.batches())
     assert torch.equal(alone.images, batch.images[0])
     assert np.array_equal(alone.windows, batch.windows[:, 0])
-    with open_loader(photos, pipeline=VIEWS[3], shuffle=True) as loader:  # draws nothing
+    with open_loader(photos, pipeline=VIEWS[3], shuffle=True) as loader:  # it draws nothing
         assert torch.equal(next(loader.batches()).images, batch.images[3])
     assert not (batch.windows[:, 0] == batch.windows[:, 1]).all(1).any()
     sides = np.array([size_of(photos, sample) for sample in batch.index.tolist()]).T
@@ -62,7 +62,7 @@ class Counting(MemorySource):
 
 
 @pytest.mark.parametrize("policy", ["raise", "replace"])
-def test_an_image_is_read_once_and_a_bad_one_is_bad_once(policy: str) -> None:
+def test_an_image_is_read_once_and_a_bad_one_is_counted_once(policy: str) -> None:
     items: list[Any] = [jpeg(textured(40, 50 + number), quality=90) for number in range(12)]
     items[7] = items[7][:200]
     source = Counting(items)
@@ -84,7 +84,7 @@ def test_an_image_is_read_once_and_a_bad_one_is_bad_once(policy: str) -> None:
     assert source.reads == len(items) + 1
 
 
-def test_augmentations_of_a_view_are_drawn_for_it(photos: Path) -> None:
+def test_augmentations_of_a_view_are_drawn_separately(photos: Path) -> None:
     whole = ImagePipeline(size=(16, 16), crop="full", flip=0.0)
     erased = replace(whole, augment=Augmentations(erasing=1.0))
     with open_loader(photos, pipeline=[whole, erased, erased], shuffle=False) as loader:

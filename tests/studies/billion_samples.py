@@ -1,8 +1,8 @@
-"""What data of a billion samples costs, without the data: `python tests/studies/billion_samples.py FOLDER [SAMPLES]`.
+"""Measures the costs of a billion samples without the data: `python tests/studies/billion_samples.py FOLDER [SAMPLES]`.
 
-It writes an index of SAMPLES samples (100 million, some 3 GB) in 100,000 shards to FOLDER, opens it in a fresh process,
-and draws batches of a billion samples under the full shuffle and by blocks. Then it counts the requests with which
-nodes of 8 ranks fetch such data: the announcements of one rank for some steps are joined as a fetcher joins them, and
+It writes an index of SAMPLES samples (100 million, about 3 GB) in 100,000 shards to FOLDER, opens it in a fresh
+process, and draws batches of a billion samples with the full shuffle and by blocks. Then it counts the requests with
+which nodes of 8 ranks fetch such data: the announcements of one rank for some steps are joined as by a fetcher, and
 scaled to the epoch. It prints a JSON record.
 """
 
@@ -33,8 +33,8 @@ from penstock.loaders.order.schedule import Schedule
 from penstock.loaders.system.saved_columns import write_columns
 
 N, SHARDS, BATCH, RANKS_PER_NODE = 10**9, 100_000, 256, 8
-SIZE, STEP = 110_000, 110_592  # bytes of a photo, and from one to the next in a tar
-WINDOWS = 4  # that are served for a count
+SIZE, STEP = 110_000, 110_592  # bytes of a photo, and from one photo to the next in a tar
+WINDOWS = 4  # windows served per count
 
 
 def write_index(path: Path, samples: int) -> None:
@@ -79,7 +79,7 @@ def resident_mb() -> dict[str, float]:
 def open_index(path: Path) -> dict[str, Any]:
     """Open the index, look up 1,000 batches of random samples, and return seconds and memory."""
     started = time.perf_counter()
-    Samples(os.fsencode(path))  # reads it whole to check its digest, as the first opening does
+    Samples(os.fsencode(path))  # reads the whole index to check its digest, as the first opening does
     verified_s = time.perf_counter() - started
     before, started = resident_mb(), time.perf_counter()
     index = Samples(os.fsencode(path), verify=False)  # as worker processes do
@@ -109,7 +109,7 @@ def time_draws(order: Order) -> dict[str, float]:
 
 
 class Announced:
-    """A source of N samples that counts the requests for what is announced."""
+    """A source of N samples that counts the requests for announced samples."""
 
     def __init__(self, *, holds_blocks: bool) -> None:
         self.holds_blocks = holds_blocks
@@ -139,7 +139,7 @@ class Announced:
     announce_blocks = announce
 
     def forget(self) -> None:
-        """Forget nothing."""
+        """Do nothing: no announcement is dropped."""
 
 
 def count_requests(order: Order, nodes: int, *, holds_blocks: bool) -> dict[str, float]:

@@ -1,9 +1,9 @@
-"""Counts what a batch costs a GPU and its host, without a GPU, and prints a Markdown table.
+"""Counts the costs of a batch for a GPU and its host, without a GPU, and prints a Markdown table.
 
-`python tests/studies/device_costs.py [--json OUT]`. torch's meta device stands for the GPU: operations are counted and
-not run. Counted are kernels, copies to the device, those of them out of pageable memory (for which the host waits),
-bytes that are page-locked at a time, steps that the host queues while the device is busy, and microseconds of processor
-time in `next()` without those of CUDA's driver.
+`python tests/studies/device_costs.py [--json OUT]`. torch's meta device stands in for the GPU: operations are counted
+but not run. The columns are kernels, copies to the device, copies from pageable memory (which block the host), bytes
+page-locked at the same time, steps that the host queues while the device is busy, and microseconds of processor time in
+`next()` without CUDA's driver.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ENGINES = {"16 threads": (16, "threads"), "8 processes": (8, "processes")}
 
 
 class Copies:
-    """A copy engine whose device does a step only when the host waits for it."""
+    """A copy engine for a device that runs a step only when the host waits for it."""
 
     def __init__(self) -> None:
         self.queued = self.done = self.locked = self.most_locked = 0
@@ -82,7 +82,7 @@ class Copies:
 
 
 class Count(KernelCount):
-    """Counts copies to the device apart from kernels, and launches of fused kernels as kernels."""
+    """Counts copies to the device separately from kernels, and launches of fused kernels as kernels."""
 
     def __init__(self, is_locked: Any) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Count(KernelCount):
 
 
 def feed_costs(feed: Any, copies: Copies, count: Count) -> dict[str, float]:
-    """Take batches of a feed and count; microseconds are the median of STEPS batches."""
+    """Count over batches of a feed; microseconds are the median of STEPS batches."""
     launch, fused.launch = fused.launch, lambda *_, **__: None
     for _ in range(4):
         feed.next()
@@ -130,7 +130,7 @@ def feed_costs(feed: Any, copies: Copies, count: Count) -> dict[str, float]:
 
 
 def loader_costs(augment: Augmentations, *, triton: bool) -> dict[str, float]:
-    """Count for batches of create_loader that lie in page-locked slots, as bfloat16."""
+    """Count for batches of create_loader in page-locked slots, as bfloat16."""
     numbers = np.arange(BATCH)
     boxes, zeros = np.zeros((BATCH, 4), np.int32), np.zeros(BATCH, np.uint8)
     images = torch.zeros((BATCH, SIZE, SIZE, 3), dtype=torch.uint8)
@@ -149,7 +149,7 @@ def loader_costs(augment: Augmentations, *, triton: bool) -> dict[str, float]:
 
 
 def drop_in_costs(*, by_thread: bool) -> dict[str, float]:
-    """Count for batches of the drop-in DataLoader with a device, float32, which its thread has page-locked or not."""
+    """Count for float32 batches of the drop-in DataLoader with a device, page-locked by its thread or not."""
     batch = torch.zeros((BATCH, 3, SIZE, SIZE)), torch.zeros(BATCH, dtype=torch.int64)
     copies = Copies()
     count = Count(lambda tensor: by_thread or tensor.data_ptr() != batch[0].data_ptr())
@@ -159,7 +159,7 @@ def drop_in_costs(*, by_thread: bool) -> dict[str, float]:
 
 
 def slot_megabytes(workers: int, kind: str) -> float:
-    """Start an engine for a GPU, and return how much it page-locks for batches of BATCH."""
+    """Start an engine for a GPU, and return the megabytes that it page-locks for batches of BATCH."""
     source = MemorySource([photo(number) for number in range(8)] * (BATCH // 8))
     pipeline = ImagePipeline(size=(SIZE, SIZE))
     with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,7 @@
-"""Measures what the drop-in DataLoader costs beside torch's, with torch's defaults and the same start method.
+"""Measures the overhead of the drop-in DataLoader compared with torch's, with torch's defaults and start method.
 
 `python tests/studies/drop_in_cost.py [--repeats N] [--json OUT]` alternates the two in one process, and prints each
-median with the lowest and the highest. Exit code 1 where ours takes more than 1.3 times what torch's takes.
+median with minimum and maximum. The exit code is 1 if ours takes more than 1.3 times as long as torch's.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.system.json_file import write_json
 
 LIMIT = 1.3
-PATHS = 1_280_000  # as many as ImageNet has
+PATHS = 1_280_000  # the size of ImageNet
 WORKERS = 2
 Kind = Callable[..., Any]
 
 
 class Paths(Dataset[int]):
-    """A list of as many paths as ImageNet has images, as torchvision's folders keep them."""
+    """A list of as many paths as ImageNet has images, stored as by torchvision's folders."""
 
     def __init__(self) -> None:
         self.samples = [(f"/data/train/n{k % 1000:08d}/n{k % 1000:08d}_{k}.JPEG", k % 1000) for k in range(PATHS)]
@@ -42,7 +42,7 @@ class Paths(Dataset[int]):
 
 
 def first_batch_ms(kind: Kind, dataset: Any, **settings: Any) -> float:
-    """Return how long a new loader takes for its first batch, and its end."""
+    """Return how long a new loader takes for its first batch and its end."""
     start = time.perf_counter()
     batches = iter(kind(dataset, 64, shuffle=True, **settings))
     next(batches)
@@ -52,7 +52,7 @@ def first_batch_ms(kind: Kind, dataset: Any, **settings: Any) -> float:
 
 
 def epoch_ms(kind: Kind, dataset: Any, **settings: Any) -> float:
-    """Return how long an epoch takes."""
+    """Return the duration of an epoch."""
     start = time.perf_counter()
     for _ in kind(dataset, 64, shuffle=True, **settings):
         pass
@@ -60,7 +60,7 @@ def epoch_ms(kind: Kind, dataset: Any, **settings: Any) -> float:
 
 
 def worker_mb(kind: Kind, dataset: Any) -> float:
-    """Return the memory that a worker has of its own after 200 batches."""
+    """Return the private memory of a worker after 200 batches."""
     batches = iter(kind(dataset, 64, shuffle=True, num_workers=WORKERS))
     for _ in range(200):
         next(batches)
@@ -69,7 +69,7 @@ def worker_mb(kind: Kind, dataset: Any) -> float:
 
 
 def cases() -> dict[str, Callable[[Kind], float]]:
-    """Return what is measured, by name and unit."""
+    """Return the measurements, by name and unit."""
     tensors = TensorDataset(torch.zeros(100_000, 16), torch.arange(100_000))
     small = TensorDataset(torch.zeros(20_000, 16), torch.arange(20_000))
     paths = Paths()
@@ -87,7 +87,6 @@ def cases() -> dict[str, Callable[[Kind], float]]:
 
 
 def main() -> int:
-    """Measure all cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)

@@ -1,7 +1,7 @@
 """Feeds mutated and truncated JPEGs and cached images to the native library, built with AddressSanitizer and UBSan.
 
-`python fuzz_native.py --count 200000 --truncations 2000000`; it ends with exit code 1 at the first fault, whose report
-it prints. The same seed gives the same inputs.
+`python fuzz_native.py --count 200000 --truncations 2000000`; it stops with exit code 1 at the first fault and prints
+its report. The same seed gives the same inputs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 HARNESS = SUPPORT / "native/fuzz.c"
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-# At a fixed address: elsewhere a kernel may load the program where AddressSanitizer's own memory is to lie.
+# At a fixed address: otherwise a kernel may load the program where AddressSanitizer needs its own memory.
 PLAIN = ("-std=c11", "-O1", "-g1", "-D_GNU_SOURCE", "-U_FORTIFY_SOURCE", "-fno-pie", "-no-pie")
 FLAGS = (*PLAIN, "-Wall", "-Wextra", "-Werror", *SANITIZERS)
 WRAPPED = ("pn_reserve", "pread")
 
 
 def build(program: Path) -> Path:
-    """Compile the harness with the library's files. Raises CalledProcessError where the compiler has no sanitizers."""
+    """Compile the harness with the library's files. Raises CalledProcessError if the compiler has no sanitizers."""
     sources = sorted(str(path) for path in SOURCES.glob("*.c"))
     wrapped = [f"-Wl,--wrap={name}" for name in WRAPPED]
     command = [*compiler(), *FLAGS, f"-I{SOURCES}", *wrapped, str(HARNESS), *sources, "-lm", "-o", str(program)]
@@ -37,7 +37,7 @@ def build(program: Path) -> Path:
 
 
 def seeds() -> list[bytes]:
-    """Small whole files of all kinds that the decoder takes, and of some that it does not."""
+    """Return small whole files of all kinds that the decoder supports, and of some that it does not."""
     sys.path.append(str(SUPPORT / "images"))
     from crafted_jpegs import crafted_corpus
     from jpeg_samples import stoppable, unstoppable
@@ -71,7 +71,7 @@ def run(program: Path, count: int, truncations: int, seed: int) -> subprocess.Co
 
 
 def main() -> int:
-    """Build, run, and tell."""
+    """Build, run, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200_000, help="mutated files")
     parser.add_argument("--truncations", type=int, default=2_000_000, help="truncated files")

@@ -1,7 +1,8 @@
-"""Kills, stops and signals programs that load at random moments: `python tests/studies/kill_campaign.py --trials 500`.
+"""Kills, stops and signals loading programs at random moments: `python tests/studies/kill_campaign.py --trials 500`.
 
-After each trial nothing may be left: no process, no file in /dev/shm or the temporary folder, no lock that another
-build minds. What is killed with all that could clean up after it is swept by the next program that loads.
+After each trial nothing may be left: no process, no file in /dev/shm or the temporary folder, no lock that blocks
+another build. If a program was killed together with all processes that could clean up, the next loading program does
+so.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from forked_commands import Command, Commands
 from mounts import own_shm
 from photo_folder import write_folder
 
-PROCESSOR_S = 5.0  # of a program that ends, all of its processes together
-_HANG_S = 200.0  # of a program that ends without using a processor
+PROCESSOR_S = 5.0  # limit for a program that ends, all of its processes together
+_HANG_S = 200.0  # limit for a program that ends without using a processor
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _MOMENTS = ("at once", "server", "workers", "later")
@@ -61,9 +62,9 @@ _SWEEP = "from penstock.loaders.run.workers.leftovers import sweep\nsweep()\n"
 
 @dataclass(frozen=True)
 class Program:
-    """Say what is run.
+    """Describe the program of a trial.
 
-    arguments: of `penstock`. script: what is run instead. dest: the cache that it builds. alone: without workers.
+    arguments: for `penstock`. script: run instead. dest: the cache that it builds. alone: whether it has no workers.
     """
 
     name: str
@@ -75,22 +76,22 @@ class Program:
 
 @dataclass
 class Trial:
-    """Hold what was done to a program, and what became of it.
+    """Hold the signal to a program and its consequences.
 
     Attributes:
         number: of the trial.
         program: name of the program.
-        moment: when it was struck.
-        strike: what was done.
-        victim: to whom: "main", "worker", "server", "tracker" or "group".
+        moment: time of the signal.
+        strike: the signal.
+        victim: its receiver: "main", "worker", "server", "tracker" or "group".
         code: exit code; negative for the signal that ended it.
-        processor_s: time of the processors from the strike to the end.
-        wall_s: time on the clock from the strike to the end.
-        processes: command lines of processes that were left.
-        files: what was left in /dev/shm and in the temporary folder.
-        swept: what was there before the sweep.
-        errors: end of what was written to standard error.
-        faults: what is not as it must be.
+        processor_s: processor time from the signal to the end.
+        wall_s: wall time from the signal to the end.
+        processes: command lines of leftover processes.
+        files: leftovers in /dev/shm and in the temporary folder.
+        swept: leftovers before the sweep.
+        errors: end of the standard error.
+        faults: violations of the contract.
     """
 
     number: int
@@ -109,10 +110,10 @@ class Trial:
 
 
 def judge(trial: Trial) -> list[str]:
-    """Return what is not as it must be."""
+    """Return the violations of the contract."""
     faults = []
     killed = trial.strike == "SIGKILL"
-    scripted = trial.program.startswith(("drop-in", "threads"))  # whose errors nobody catches
+    scripted = trial.program.startswith(("drop-in", "threads"))  # nothing catches their errors
     if trial.code is None:
         faults.append("it hangs")
     elif trial.code not in _codes(trial, scripted=scripted):
@@ -124,27 +125,27 @@ def judge(trial: Trial) -> list[str]:
     if trial.files:
         faults.append("files are left")
     if trial.swept and not (killed and trial.victim in ("group", "tracker")):
-        faults.append("files were left to be swept, though nobody was killed who could have removed them")
+        faults.append("files were left for the sweep although the processes that remove them were not killed")
     if not scripted and "Traceback" in trial.errors:
         faults.append("a traceback")
     if not scripted and "leaked" in trial.errors and not killed:
-        faults.append("multiprocessing speaks of a leak")
+        faults.append("multiprocessing reports a leak")
     return faults
 
 
 def _codes(trial: Trial, *, scripted: bool) -> set[int]:
-    """Return the exit codes that a program may have after what was done to it."""
+    """Return the valid exit codes of a program after the signal."""
     numbers = {signal.Signals[trial.strike], signal.SIGTERM}
     found = {sign for number in numbers for sign in (-number, 128 + number)}
     if trial.program.startswith("cache build"):
-        found.add(0)  # it was done
+        found.add(0)  # it had finished
     if "LoaderError[E-WORKER]" in trial.errors and trial.strike == "SIGKILL":
         found.add(1 if scripted else 5)
     return found
 
 
 class Campaign:
-    """Runs trials, each of a program, a moment and a strike that chance decides."""
+    """Runs trials with a random program, moment and signal."""
 
     def __init__(self, folder: Path, commands: Commands, draw: random.Random) -> None:
         self._folder, self._commands, self._draw = folder, commands, draw
@@ -218,7 +219,7 @@ class Campaign:
         return trial
 
     def _wait_for(self, moment: str, command: Command, *, alone: bool) -> None:
-        """Wait for the moment of the strike, or some seconds where there are no processes to wait for."""
+        """Wait for the moment of the signal, or some seconds if there are no processes to wait for."""
         fewest = {"at once": 0, "server": 2, "workers": 4, "later": 5}[moment]  # main, tracker, server, workers
         deadline = time.monotonic() + (self._draw.uniform(0, 6) if alone else _HANG_S)
         while command.running() and len(command.processes()) < fewest and time.monotonic() < deadline:
@@ -226,7 +227,7 @@ class Campaign:
         time.sleep(self._draw.uniform(0, {"at once": 0.5, "server": 3.0, "workers": 0.1, "later": 2.0}[moment]))
 
     def _strike(self, trial: Trial, command: Command) -> None:
-        """Do something to the program or one of its processes, that ends it now or with a signal that follows."""
+        """Send a signal to the program or one of its processes that ends it, directly or with a second signal."""
         kind = self._draw.choice(("kill one", "kill group", "stop one", "stop group", "signal main", "signal group"))
         roles = command.roles()
         role = "main" if kind.endswith("main") else self._draw.choice(sorted(set(roles.values())) or ["main"])
@@ -275,12 +276,12 @@ class Campaign:
 
     def _files(self, temporary: Path) -> list[str]:
         files = [str(path.relative_to(temporary)) for path in temporary.rglob("*")]
-        # torch keeps what it compiles.
+        # torch keeps its compiled code.
         files = [name for name in files if not name.startswith("torchinductor")]
         return [*files, *(name for name in self._commands.shared_segments() if name not in self._told)]
 
     def _build_again(self, trial: Trial, place: Path, dest: Path) -> None:
-        """Whatever the builder left, its lock among it, is in nobody's way."""
+        """Check that leftovers of the builder, including its lock, do not block the next build."""
         code, command = self._commands.run("cache", "build", self._photos, dest, "--workers", 0)
         left = sorted(path.name for path in place.iterdir())
         if code != 0 or left != [dest.name]:
@@ -305,8 +306,8 @@ def _line(pid: int) -> str:
 
 @contextlib.contextmanager
 def campaign(seed: int) -> Iterator[Campaign]:
-    """Make everything that trials need, and remove it."""
-    for number in _SIGNALS:  # a shell's background ignores Ctrl-C, and its programs with it
+    """Create everything that trials need, and remove it afterwards."""
+    for number in _SIGNALS:  # background jobs of a shell ignore Ctrl-C, and so do their programs
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
         os.environ["XDG_CACHE_HOME"] = folder
@@ -326,8 +327,8 @@ def main(
         runs.programs = [program for program in runs.programs if only in program.name]
         for number in range(trials):
             done.append(trial := runs.run(number))
-            told = f"{trial.program}: {trial.strike} to {trial.victim} ({trial.moment}), exit code {trial.code}"
-            print(f"{number:4} {told}, {trial.processor_s:.2f} s", *trial.faults, sep=" | ", flush=True)
+            summary_line = f"{trial.program}: {trial.strike} to {trial.victim} ({trial.moment}), exit code {trial.code}"
+            print(f"{number:4} {summary_line}, {trial.processor_s:.2f} s", *trial.faults, sep=" | ", flush=True)
             if trial.faults:
                 print(trial.errors[-1500:], trial.files, trial.swept, trial.processes, sep="\n", flush=True)
     bad = [trial for trial in done if trial.faults]

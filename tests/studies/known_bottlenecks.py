@@ -1,8 +1,8 @@
-"""Measures runs whose limit is known, and checks that the verdict is right and its advice gives what it predicts.
+"""Measures runs with a known bottleneck, and checks the verdict and the predicted gain of its advice.
 
 `python tests/studies/known_bottlenecks.py --json OUT [--only NAME] [--thorough]` makes the data, measures each
-bottleneck as `penstock bench` does, each within its budget, and takes the advice. Exit code 1 where a verdict is wrong
-or a gain more than 20 % off.
+bottleneck like `penstock bench`, each within its budget, and applies the advice. The exit code is 1 if a verdict is
+wrong or a gain is off by more than 20 %.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from penstock.loaders.system.machine import available_cpus
 
 TOLERANCE = 0.2
 _PHOTOS, _LARGE = 64, 32
-_ENTRIES = 8192  # so that epochs are long
+_ENTRIES = 8192  # to make epochs long
 
 
 class ThrottledSource(Data):
-    """Serves `source`, each read of which takes `latency_s` seconds longer.
+    """Serves `source` with reads that take `latency_s` seconds longer.
 
-    bytes_per_s, lock: besides, all reads of all processes and threads together get no more bytes than that in a
-    second: each holds the lock, a file that is there, for as long as its bytes take.
+    bytes_per_s, lock: also limits the total bandwidth of all processes and threads; each read holds the lock, an
+    existing file, for the duration of its bytes.
     """
 
     def __init__(
         self, source: Source, *, latency_s: float = 0.0, bytes_per_s: float | None = None, lock: Path | None = None
     ) -> None:
         if (bytes_per_s is None) != (lock is None):
-            raise ValueError("a bandwidth that is shared needs a file to lock: give both bytes_per_s and lock")
+            raise ValueError("a shared bandwidth needs a lock file: pass both bytes_per_s and lock")
         super().__init__([source])
         self._latency_s, self._bytes_per_s, self._lock = latency_s, bytes_per_s, lock
 
     def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
-        """Read an image, and wait."""
+        """Read an image after a delay."""
         data = super().read(index)
         if self._latency_s:
             time.sleep(self._latency_s)
         if self._bytes_per_s is not None and self._lock is not None:
             num_bytes = len(data) if isinstance(data, bytes) else data.nbytes
-            fd = os.open(self._lock, os.O_RDONLY)  # one of its own: the lock is held between descriptors
+            fd = os.open(self._lock, os.O_RDONLY)  # a separate descriptor: locks work between descriptors
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 time.sleep(num_bytes / self._bytes_per_s)
@@ -80,7 +80,7 @@ class ThrottledSource(Data):
 
 @dataclass(frozen=True, kw_only=True)
 class Bottleneck:
-    """limits: the verdicts that are right; data: a function of a folder to make it in; settings: of the run."""
+    """limits: the correct verdicts; data: a function that makes it in a folder; settings: of the run."""
 
     name: str
     limits: tuple[str, ...]
@@ -90,7 +90,7 @@ class Bottleneck:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a run said of a bottleneck: the verdict, and the advice that promised most of what the run took itself."""
+    """The verdict of a run on a bottleneck, and the applied advice with the highest predicted gain."""
 
     name: str
     expected: tuple[str, ...]
@@ -102,18 +102,18 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """Whether the verdict names the limit."""
+        """Return whether the verdict names the limit."""
         return self.limit in self.expected
 
     @property
     def within(self) -> bool:
-        """Whether the predicted gain is within TOLERANCE of the measured one."""
+        """Return whether the predicted gain is within TOLERANCE of the measured one."""
         predicted, measured = self.predicted_gain, self.measured_gain
         return bool(predicted and measured) and abs(predicted / measured - 1) <= TOLERANCE  # type: ignore[operator]
 
     @classmethod
     def of(cls, case: Bottleneck, record: BenchRecord, verdict: Verdict) -> Outcome:
-        """Compare what a run measured with what is known of the case."""
+        """Compare the results of a run with the known facts of the case."""
         best: TriedAdvice | None = next((a for a in record.applied if a.gain is not None), None)
         return cls(
             name=case.name,
@@ -127,7 +127,7 @@ class Outcome:
 
 
 def bottlenecks(device: str, seconds: float, budget: float | None = None) -> list[Bottleneck]:
-    """The cases, for this machine's processors and `device`; without a budget two rounds."""
+    """Return the cases for this machine's processors and `device`; without a budget, two rounds."""
     cpus = available_cpus()
     some = max(1, cpus // 2)
 
@@ -138,7 +138,7 @@ def bottlenecks(device: str, seconds: float, budget: float | None = None) -> lis
         wanted |= {"backend": "torch", "entries": _ENTRIES, "decoder": all_decoders()[0]}
         return BenchSettings(**{**wanted, **more})
 
-    # a decoder of its own, because the native library takes no source that reads in a way of its own
+    # an explicit decoder, because the native library does not support sources with their own read method
     throttled = {"batch_size": 16, "size": 160, "decoder": usable_decoders()[0]}
     return [
         Bottleneck(
@@ -172,13 +172,13 @@ def bottlenecks(device: str, seconds: float, budget: float | None = None) -> lis
 
 
 def _photos(folder: Path) -> Source:
-    """Photos of the demo set's kind, 500 pixels or so a side."""
+    """Return photos like those of the demo set, about 500 pixels per side."""
     synthesise(folder / "photos", images=_PHOTOS, validation=0)
     return open_source(folder / "photos" / "train")
 
 
 def _narrow(folder: Path) -> Source:
-    """Behind a bandwidth of 100 average photos a second."""
+    """Return photos behind a bandwidth of 100 average photos per second."""
     photos, lock = _photos(folder), folder / "lock"
     lock.touch()
     bandwidth = 100.0 * sum(path.stat().st_size for path in (folder / "photos").rglob("*.jpg")) / _PHOTOS
@@ -186,7 +186,7 @@ def _narrow(folder: Path) -> Source:
 
 
 def _large_photos(folder: Path) -> Source:
-    """Of nearly a megapixel each, which are decoded to a small crop."""
+    """Return photos of nearly one megapixel, decoded to a small crop."""
     from PIL import Image
 
     for number in range(_LARGE):
@@ -200,13 +200,13 @@ def _large_photos(folder: Path) -> Source:
 
 
 def _arrays() -> Source:
-    """Small pixels in memory, which take next to no time to read and little to resize."""
+    """Return small pixels in memory, which take almost no time to read and little to resize."""
     pixels = np.random.default_rng(0).integers(0, 256, (256, 96, 96, 3), dtype=np.uint8)
     return open_source((pixels, np.arange(256) % 10))
 
 
 def measure(case: Bottleneck, folder: Path) -> tuple[Outcome, BenchRecord]:
-    """What the benchmark says of one bottleneck, whose data are made in `folder`."""
+    """Measure one bottleneck with data made in `folder`."""
 
     def say(done: int, total: int, what: str) -> None:
         print(f"\r{case.name}: {done + 1} of {total}, {what}\033[K", end="", file=sys.stderr, flush=True)
@@ -226,20 +226,19 @@ def _row(outcome: Outcome) -> str:
 
 
 def main() -> int:
-    """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, metavar="OUT", help="write outcomes and records here")
-    parser.add_argument("--only", action="append", metavar="NAME", help="this bottleneck alone; may be given again")
+    parser.add_argument("--only", action="append", metavar="NAME", help="only this bottleneck; may be repeated")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement in each round")
-    parser.add_argument("--budget", type=float, default=120.0, help="of each run, in seconds")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds per measurement and round")
+    parser.add_argument("--budget", type=float, default=120.0, help="seconds per run")
     parser.add_argument("--thorough", action="store_true", help="no budget: two rounds of everything")
     arguments = parser.parse_args()
     cases = bottlenecks(arguments.device, arguments.seconds, None if arguments.thorough else arguments.budget)
     unknown = set(arguments.only or ()) - {case.name for case in cases}
     if unknown:
         parser.error(f"no bottleneck {', '.join(sorted(unknown))}: there are {', '.join(c.name for c in cases)}")
-    # Half of the processors train; with all of them torch's threads would wait for each other, and for the workers.
+    # Half of the processors train; with all of them, torch's threads would wait for each other and for the workers.
     torch.set_num_threads(max(1, available_cpus() // 2))
     print("| bottleneck | verdict | advice taken | predicted gain | measured gain | within 20 % |")
     print("|---|---|---|--:|--:|---|")
@@ -252,7 +251,7 @@ def main() -> int:
             print(_row(outcome), flush=True)
             told = {**asdict(outcome), "right": outcome.right, "within": outcome.within}
             document.append({"outcome": told, "record": record.as_dict()})
-            if arguments.json:  # after each: a run that is ended leaves what it has
+            if arguments.json:  # after each case, so that an aborted run keeps its results
                 write_json(arguments.json, {"bottlenecks": document})
     return 0 if all(entry["outcome"]["right"] and entry["outcome"]["within"] for entry in document) else 1
 

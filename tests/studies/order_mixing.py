@@ -1,8 +1,8 @@
-"""How well a shuffle by blocks mixes: `python tests/studies/order_mixing.py` compares it with the full shuffle.
+"""Compares the mixing of a shuffle by blocks with the full shuffle: `python tests/studies/order_mixing.py`.
 
-The data is sorted by class, as class folders and many tars are, which is the hardest case. For each order it prints the
-mean distance of neighbours in the stream (1 for independent draws), the mean number of classes in a batch, and the
-loss of a small classifier on held-out samples after each epoch, mean of several seeds.
+The data is sorted by class, like class folders and many tars, which is the hardest case. For each order it prints the
+mean distance of neighbours in the stream (1 for independent draws), the mean number of classes in a batch, and the loss
+of a small classifier on held-out samples after each epoch, averaged over several seeds.
 """
 
 from __future__ import annotations

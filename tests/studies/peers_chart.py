@@ -20,7 +20,7 @@ BARS = (  # label, name in the record, whether it is Penstock's
     ("torch + Pillow, files", "torch_pil:u8", False),
 )
 COLOURS = {"light": ("#24292f", "#57606a", "#d9480f", "#adb5bd"), "dark": ("#e6edf3", "#9198a1", "#ff8a4c", "#5c6570")}
-WIDTH, ROW, LEFT, RIGHT = 540, 30, 235, 65  # narrow, so that its text can be read on a telephone
+WIDTH, ROW, LEFT, RIGHT = 540, 30, 235, 65  # narrow, so that its text is readable on a phone
 
 
 def draw(record: dict[str, Any], theme: str) -> str:

@@ -1,7 +1,7 @@
-"""Plants faults in the C files, one at a time, and says which of them tests notice: plant_faults.py is for modules.
+"""Plants faults in the C files, one at a time, and reports which ones tests notice (plant_faults.py is for modules).
 
-The first are those that no test noticed when this table was begun. Each stands here as it is written in its file. A
-fault that does not compile without a warning is an error of the table.
+The first ones are those that no test noticed when this table was started. Each is written as in its file. A fault that
+does not compile without a warning is an error of the table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TESTS = dict.fromkeys(
     ]
 )
 FAULTS = (
-    # ---- not noticed when the table was begun
+    # ---- not noticed when the table was started
     ("idct.c", "if (extreme) return 0;\n  for (int i = 0; i < 8; i++) trans", "for (int i = 0; i < 8; i++) trans"),
     ("idct.c", "if (extreme) return 0;\n  for (int row", "for (int row"),
     ("idct.c", "return centred >= -512 && centred < 512;", "return centred >= -51200;"),
@@ -51,7 +51,7 @@ FAULTS = (
     ("jpeg_header.c", "return scan->last == 0;", "return scan->last <= 1;"),
     ("jpeg_header.c", " && seen->icc_seen == body[12];", ";"),
     ("locate.c", " || end > names_bytes", " || names_bytes < 0"),
-    # ---- of their kind
+    # ---- similar faults
     ("bands.c", "if (size > table->max_bits) return make_entry(1, BAD_CODE, 0);", ""),
     ("bands.c", "(1 << run) - 1 + raw", "(1 << run) + raw"),
     ("bands.c", "refines && most > 1 ? 1 : most", "refines ? most : most"),
@@ -211,19 +211,19 @@ FAULTS = (
 
 
 def faults() -> list[Fault]:
-    """Return the table's faults. Raises ValueError for a text that its file does not hold just once."""
+    """Return the table's faults. Raises ValueError for a text that does not occur exactly once in its file."""
     found = []
     for number, (name, old, new) in enumerate(FAULTS):
         text = (ROOT / NATIVE / name).read_text(encoding="utf-8")
         if text.count(old) != 1:
-            raise ValueError(f"{name} holds {text.count(old)} times, instead of once: {old}")
+            raise ValueError(f"{name} contains {text.count(old)} times instead of once: {old}")
         line = text[: text.index(old)].count("\n") + 1
         found.append(Fault(module=f"{NATIVE}/{name}", line=line, what=f"{old} -> {new}", number=number))
     return found
 
 
 def planted(text: str, fault: Fault) -> str:
-    """Return the file's text with the fault in it; a control's text as it is."""
+    """Return the file's text with the fault; a control's text is unchanged."""
     if fault.number == CONTROL:
         return text
     _, old, new = FAULTS[fault.number]
@@ -245,14 +245,14 @@ def main(
             lane.start(fault, [list(TESTS)], 600)
             while not lane.over():
                 time.sleep(0.05)
-            noticed, told = lane.finish(), (lane.folder / LOG).read_text(encoding="utf-8", errors="replace")
+            noticed, test_output = lane.finish(), (lane.folder / LOG).read_text(encoding="utf-8", errors="replace")
             if fault.number == CONTROL:
                 if noticed:
-                    raise ValueError(f"the tests fail without a fault:\n{told}")
+                    raise ValueError(f"the tests fail without a fault:\n{test_output}")
                 continue
             if not noticed:
                 survivors.append(fault)
-            if "BuildError" in told:
+            if "BuildError" in test_output:
                 raise ValueError(f"{fault.module}:{fault.line} does not compile: {fault.what}")
             by = lane.noticed_by or ("the end of the process" if noticed else "survived")
             noticed_by[str(fault.number)] = by

@@ -1,14 +1,14 @@
 """Plants faults in the product, one at a time: `python tests/studies/plant_faults.py` lists those that no test notices.
 
-A fault is a small change of one module: a comparison turned, a condition negated, a statement left out. The tests that
-ran its line come first, where a run of all tests under coverage.py is given (traced_tests.py); then the module's own,
-those of its room, the contract's. A fault that passes all of them, or those for which there is time, has survived. Some
-modules get none, as a control: a test that fails there notices nothing. Each tree is a copy; the process that forks the
-tests has imported torch, so that a run costs its tests alone.
+A fault is a small change of one module: an inverted comparison, a negated condition, a removed statement. The tests
+that ran its line come first, if the record of a full run under coverage.py is given (traced_tests.py); then the
+module's own tests, those of its room, and the contract's. A fault that passes all of them, or those for which there is
+time, has survived. Some trees get no fault, as a control: no test may fail there. Each tree is a copy; the process that
+forks the tests has imported torch, so that a run takes only the time of its tests.
 
-mutmut 3.8 was tried instead. It needs the package in a folder of its name and sees no file through a link, it changes
-the bodies of functions alone, and in one process it learns which tests call a function, where here the tests of a line
-are known; a sample drawn by a seed, trees without a fault and a time for each tree would still have to be written.
+mutmut 3.8 was tried instead. It needs the package in a folder of its name and ignores files behind a link. It changes
+only the bodies of functions. It finds in one process which tests call a function, while here the tests of each line are
+known. A sample drawn by a seed, trees without a fault and a time limit per tree would still have to be written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from traced_tests import TracedTests
 from penstock.loaders.system.json_file import decode_json, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
-GOAL = 0.95  # of the faults are to be noticed
+GOAL = 0.95  # share of the faults that tests should notice
 CONTRACT = (
     "tests/loaders/test_contract.py",
     "tests/loaders/drop_in/test_data_loader.py",
@@ -47,7 +47,7 @@ CONTRACT = (
 )
 CONTROL = -1
 LOG = Path("build", "tests.log")
-QUICK = 100  # tests that ran the line, the shortest, before all others that did
+QUICK = 100  # the shortest tests that ran the line, before all others that did
 
 _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -74,7 +74,7 @@ _EXCHANGED: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Say what is changed.
+    """Describe a fault.
 
     Attributes:
         module: path of the module within the repository.
@@ -99,7 +99,7 @@ def possible_faults(module: str, text: str) -> list[Fault]:
 
 
 def planted(text: str, fault: Fault) -> str:
-    """Return the module's text with the fault in it; a control's text says the same as before."""
+    """Return the module's text with the fault; a control's text is equivalent to the original."""
     tree = ast.parse(text)
     if fault.number == CONTROL:
         return ast.unparse(tree)
@@ -111,7 +111,7 @@ def planted(text: str, fault: Fault) -> str:
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[int, str, Any]]:
-    """Yield line, words and the function that makes the change, for each change of the tree."""
+    """Yield line, description and the function that makes the change, for each change of the tree."""
     waiting: list[ast.AST] = [tree]
     for owner in waiting:
         for name, value in ast.iter_fields(owner):
@@ -126,7 +126,7 @@ def _changes(tree: ast.Module) -> Iterator[tuple[int, str, Any]]:
 
 @dataclass(frozen=True)
 class _Replace:
-    """Put a node in the place of another."""
+    """Replace a node by another one."""
 
     owner: ast.AST
     field: str
@@ -141,7 +141,7 @@ class _Replace:
 
 
 def _replacements(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yield what may stand in the place of `node`, with the change in words."""
+    """Yield replacements of `node`, each with its description."""
     short = ast.unparse(node).splitlines()[0][:60] if isinstance(node, (ast.expr, ast.stmt)) else ""
     if isinstance(node, ast.Compare):
         new = copy.deepcopy(node)
@@ -165,12 +165,12 @@ def _replacements(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         negated = copy.copy(node)
         negated.test = ast.UnaryOp(ast.Not(), node.test)
         yield f"{short} negated", negated
-    elif _may_be_left_out(node):
+    elif _is_removable(node):
         yield f"left out: {short}", ast.Pass()
 
 
-def _may_be_left_out(node: ast.AST) -> bool:
-    """Say whether the module is still valid Python, and has the same names, without the statement."""
+def _is_removable(node: ast.AST) -> bool:
+    """Return whether the module is valid Python with the same names without the statement."""
     if isinstance(node, ast.Assign):
         return isinstance(node.targets[0], (ast.Attribute, ast.Subscript))
     return isinstance(node, ast.Raise) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
@@ -203,7 +203,7 @@ def nearest_tests(module: str) -> list[list[str]]:
 def groups_for(fault: Fault, traced: TracedTests | None) -> list[list[str]]:
     """Return the tests for a fault in the order of their use.
 
-    Names of tests that ran its line, the shortest and then the nearest, before all of nearest_tests.
+    The names of tests that ran its line, the shortest first and then the nearest, precede those of nearest_tests.
     """
     ran = traced.of(fault.module, fault.line) if traced is not None else []
     nearest = nearest_tests(fault.module)
@@ -216,9 +216,9 @@ class Lane:
     """A copy of the repository in which one fault at a time is planted and tested.
 
     Attributes:
-        fault: the fault that is being tested, or None.
-        timed_out: whether the time of the last one was up before its tests had ended.
-        noticed_by: the test that failed on the last one, as pytest names it; "" for none.
+        fault: the fault under test, or None.
+        timed_out: whether the time limit of the last one was reached.
+        noticed_by: the name in pytest of the test that failed on the last one; "" for none.
     """
 
     def __init__(self, folder: Path, plant: Callable[[str, Any], str] = planted) -> None:
@@ -233,7 +233,7 @@ class Lane:
         subprocess.run(["make", "-s", "link"], cwd=folder, check=True)
 
     def start(self, fault: Fault, groups: Sequence[Sequence[str]], limit_s: float) -> None:
-        """Plant the fault and start groups of tests, which have so many seconds."""
+        """Plant the fault and start groups of tests with a limit of `limit_s` seconds."""
         self.fault = fault
         (self.folder / fault.module).write_text(self._plant(self._text(fault), fault), encoding="utf-8")
         self.process = multiprocessing.get_context("fork").Process(target=_run, args=(self.folder, groups))
@@ -241,11 +241,11 @@ class Lane:
         self._deadline = time.monotonic() + limit_s
 
     def over(self) -> bool:
-        """Say whether the tests have ended, or their time is up."""
+        """Return whether the tests have ended or reached their limit."""
         return not self.process.is_alive() or time.monotonic() > self._deadline
 
     def finish(self) -> bool:
-        """Remove the fault and all processes of its tests; say whether one of these noticed it."""
+        """Remove the fault and all processes of its tests; return whether a test noticed it."""
         assert self.fault is not None
         assert self.process.pid is not None
         self.timed_out = self.process.is_alive()
@@ -265,7 +265,7 @@ class Lane:
 
 
 class Chosen:
-    """Lets pytest run the tests of one group, named themselves or by their files, that no group before has run."""
+    """Lets pytest run the tests of one group, given by name or by file, unless an earlier group ran them."""
 
     def __init__(self) -> None:
         self.group: set[str] = set()
@@ -279,7 +279,7 @@ class Chosen:
 
 
 def _run(folder: Path, groups: Sequence[Sequence[str]]) -> None:
-    """Run groups of tests against the tree in `folder`; the first failure ends them."""
+    """Run groups of tests on the tree in `folder`, up to the first failure."""
     os.setsid()
     os.chdir(folder)
     linked = str(folder / "build" / "path")
@@ -330,19 +330,19 @@ def main(
     count: Annotated[int, typer.Option(help="Faults to plant.")] = 300,
     seed: Annotated[int, typer.Option(help="Seed of their choice.")] = 0,
     under: Annotated[list[str] | None, typer.Option(help="Folders to plant in.")] = None,
-    lanes: Annotated[int, typer.Option(help="Trees that are tested at a time.")] = os.cpu_count() or 1,
-    controls: Annotated[int, typer.Option(help="Trees without a fault to test beside them.")] = 10,
-    limit: Annotated[float, typer.Option(help="Seconds for a tree; a fault not noticed by then has survived.")] = 300.0,
-    ran: Annotated[Path | None, typer.Option(help="What coverage.py wrote of a run of the tests.")] = None,
-    times: Annotated[Path | None, typer.Option(help="JUnit's record of that run.")] = None,
-    again: Annotated[Path | None, typer.Option(help="A record whose survivors to plant instead.")] = None,
+    lanes: Annotated[int, typer.Option(help="Trees tested at the same time.")] = os.cpu_count() or 1,
+    controls: Annotated[int, typer.Option(help="Trees without a fault, tested in addition.")] = 10,
+    limit: Annotated[float, typer.Option(help="Seconds per tree; a fault not noticed by then has survived.")] = 300.0,
+    ran: Annotated[Path | None, typer.Option(help="Data of coverage.py from a run of the tests.")] = None,
+    times: Annotated[Path | None, typer.Option(help="JUnit record of that run.")] = None,
+    again: Annotated[Path | None, typer.Option(help="Plant the survivors of this record instead.")] = None,
     json: Annotated[Path | None, typer.Option(help="Where to write the record.")] = None,
 ) -> None:
     """Plant faults, run the tests that should notice, and list the survivors."""
     import torch  # noqa: F401  every forked test run has it
 
     if (ran is None) != (times is None):
-        raise typer.BadParameter("--ran and --times are of one run, and go together")
+        raise typer.BadParameter("--ran and --times must be passed together")
     traced = TracedTests(ROOT, ran, times) if ran is not None and times is not None else None
     faults = choose(count, seed, under or ["loaders", "pipelines"]) if again is None else survivors_of(again)
     waiting = list(reversed([*choose_controls(controls, faults), *faults]))

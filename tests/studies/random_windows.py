@@ -1,9 +1,9 @@
-"""Compares windows of images, drawn at random, that the native library and the Python path make: equal to the bit.
+"""Compares random windows of images made by the native library and by the Python path: they must be equal to the bit.
 
-`python random_windows.py PHOTOS --count 100000`: photos and made images of every subsampling, as files, in a lossless
-cache and in one of pixels; each window with AVX2 and without; one in four resized, the others as they are; half of them
-flipped, half of images that are turned upright. It ends with exit code 1 at the first difference; the same seed draws
-the same windows.
+`python random_windows.py PHOTOS --count 100000`: photos and generated images of every subsampling, as files, in a
+lossless cache and in a cache of pixels; each window with and without AVX2; a quarter resized; half of them flipped;
+half of images with an EXIF rotation. It stops with exit code 1 at the first difference; the same seed draws the same
+windows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 
 def write_images(root: Path) -> Path:
-    """Write made images of every subsampling to a folder."""
+    """Write generated images of every subsampling to a folder."""
     sys.path.append(str(SUPPORT / "images"))
     import simplejpeg
     from jpeg_samples import stoppable, unstoppable
@@ -74,7 +74,7 @@ def sources(photos: Path | None, folder: Path) -> Iterator[tuple[LocatedSource, 
 
 
 def compare(library: ctypes.CDLL, source: LocatedSource, count: int, draw: random.Random) -> int:
-    """Compare `count` windows; returns how many the library made. Raises AssertionError where one differs."""
+    """Compare `count` windows; return how many the library made. Raises AssertionError if one differs."""
     taken = 0
     for number in range(count):
         sample, exif = number % len(source), draw.choice(("ignore", "apply"))
@@ -104,7 +104,7 @@ def compare(library: ctypes.CDLL, source: LocatedSource, count: int, draw: rando
 
 
 def main() -> int:
-    """Compare, and tell of how many."""
+    """Compare, and print the number of windows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("photos", type=Path, nargs="?", help="a folder of JPEGs")
     parser.add_argument("--count", type=int, default=100_000, help="windows")

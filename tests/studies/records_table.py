@@ -24,7 +24,7 @@ _COLUMNS = (
 
 
 def records_table(paths: Iterable[Path]) -> str:
-    """One row a record, images per second; a dash for what was not measured. Raises ValueError for another file."""
+    """Return one row per record, in images per second; a dash if not measured. Raises ValueError for another file."""
     rows = [_COLUMNS, ("---", *["--:"] * (len(_COLUMNS) - 1)), *map(_row, paths)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

@@ -1,4 +1,4 @@
-"""What each kind of sample is, for all loaders that sample_rates.py measures; imports nothing of Penstock."""
+"""Definitions of each kind of sample for all loaders that sample_rates.py measures; imports nothing of Penstock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shift_colors(image: np.ndarray[Any, Any], generator: np.random.Generator) ->
 
 
 def count_rate(batches: Iterator[Any], settle_s: float, counted_s: float) -> float:
-    """Return images per second; what a loader made ahead is taken before the time counts."""
+    """Return images per second, counted after the batches that a loader made ahead."""
     started = time.perf_counter()
     while time.perf_counter() - started < settle_s:
         next(batches)

@@ -1,10 +1,10 @@
-"""Measures kinds of samples and shapes of batches next to other loaders that do the same work.
+"""Compares the rates of kinds of samples and shapes of batches with other loaders that do the same work.
 
-`python sample_rates.py PHOTOS --rounds 5 --json FILE`: images per second, the rounds alternating, of two workers or
+`python sample_rates.py PHOTOS --rounds 5 --json FILE`: images per second in alternating rounds, with two workers or
 threads each: one random crop of each image (with --gpu on the GPU); eight views of each image; the user's own transform
-in numpy; a mask next to each image (PNG, made from the photos); batches in aspect buckets next to batches of one size.
-The others are torch's DataLoader with Pillow, DALI where it is installed, and FFCV of another interpreter:
-`--ffcv PYTHON`. samples_by_dali.py and samples_by_ffcv.py say how they do it, OUT_OF_REACH what they cannot do.
+in numpy; a mask with each image (PNG, made from the photos); batches in aspect buckets compared with batches of one
+size. The others are torch's DataLoader with Pillow, DALI if it is installed, and FFCV of another interpreter: `--ffcv
+PYTHON`. samples_by_dali.py and samples_by_ffcv.py describe how they do it, OUT_OF_REACH what they cannot do.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OUT_OF_REACH = {
 
 
 class PillowSamples(Dataset[Any]):
-    """Makes the same samples with Pillow, as people write it for torch's DataLoader.
+    """Makes the same samples with Pillow, as users write it for torch's DataLoader.
 
     kind: "photo", "views", "transform" or "mask".
     """
@@ -84,7 +84,7 @@ class PillowSamples(Dataset[Any]):
 
 
 def make_masks(photos: Path, folder: Path) -> Path:
-    """Write a mask of 21 classes in blobs for each photo, as large as that."""
+    """Write a mask of 21 classes in blobs for each photo, with the size of the photo."""
     for path in sorted(photos.iterdir()):
         with Image.open(path) as image:
             small = np.asarray(image.convert("L").resize((24, 24))) // 13
@@ -105,7 +105,7 @@ class Here:
         return count_rate(self._batches, SETTLE_S, seconds)
 
     def close(self) -> None:
-        """Let go of the loader."""
+        """Release the loader."""
         self._batches.close()  # type: ignore[attr-defined]
 
     @staticmethod
@@ -116,7 +116,7 @@ class Here:
 
 
 class Ffcv:
-    """Measures FFCV in a process of its own interpreter."""
+    """Measures FFCV in a separate process of its own interpreter."""
 
     def __init__(self, python: Path, photos: Path, kind: str) -> None:
         script = Path(__file__).with_name("samples_by_ffcv.py")
@@ -151,7 +151,7 @@ class Ffcv:
 def cases(
     photos: Path, masks: Path, ffcv: Path | None, *, on_gpu: bool = False
 ) -> dict[str, dict[str, Callable[[], Any]]]:
-    """Return, for each case, what makes the loaders that are compared; Penstock's comes first."""
+    """Return, for each case, factories of the compared loaders; Penstock's comes first."""
 
     def ours(source: Any = photos, **settings: Any) -> Any:
         usual = {"pipeline": imagenet_train(SIZE), "batch_size": BATCH, "dtype": torch.uint8, "workers": WORKERS}

@@ -1,9 +1,8 @@
 """DALI's own pipelines for each kind of sample, as its documentation builds them.
 
-Photo: the crop is drawn and decoded by image_random_crop, on a GPU too ("mixed"). Views: the file is decoded once, and
-each view is a random_resized_crop of it. Mask: two readers of one seed and one
-window for both files, so that image and mask stay together. Own transform: python_function, which DALI calls for one
-image at a time in one thread.
+Photo: image_random_crop draws and decodes the crop, also on a GPU ("mixed"). Views: the file is decoded once, and each
+view is a random_resized_crop of it. Mask: two readers with the same seed and one window for both files, so that image
+and mask stay together. Own transform: python_function, which DALI calls for one image at a time in one thread.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _GENERATOR = np.random.default_rng(0)
 
 
 def shift_at_random(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Call the user's function with one generator for all images: DALI has none of each sample."""
+    """Call the user's function with one generator for all images: DALI has no generator per sample."""
     return shift_colors(image, _GENERATOR)
 
 
@@ -90,5 +89,5 @@ def make_dali(kind: str, photos: Sequence[Path], masks: Sequence[Path], *, on_gp
 
 
 def check_masks(batch: dict[str, Any]) -> None:
-    """Raise AssertionError where image and mask of a batch are not of one sample."""
+    """Raise AssertionError if image and mask of a batch are not of the same sample."""
     assert (batch["number"] == batch["number of mask"]).all()

@@ -1,9 +1,9 @@
 """FFCV's loader for kinds of samples, run by an interpreter that has ffcv: `python samples_by_ffcv.py PHOTOS KIND`.
 
-Each line of the standard input, settling and counted seconds, is answered by images per second. The images are written
-once as FFCV stores them, whole and re-encoded as JPEG. Views: a pipeline for each, which decodes the image again. Own
+For each line of the standard input (settling and counted seconds) it prints images per second. The images are written
+once in FFCV's format, whole and re-encoded as JPEG. Views: one pipeline per view, which decodes the image again. Own
 transform: a module that calls the function for one image at a time, after FFCV's compiled part. There is no mask:
-FFCV's crops and flips draw for each field on their own, and its only resize averages pixels, so that classes mix.
+FFCV's crops and flips draw separately for each field, and its only resize averages pixels, so that classes mix.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sample_kinds import BATCH, SIZE, VIEWS, WHOLE, WORKERS, count_rate, shift_c
 
 
 class Photos:
-    """Pairs of image and number, as FFCV writes them."""
+    """Pairs of image and number, as FFCV stores them."""
 
     def __init__(self, folder: Path) -> None:
         self._paths = sorted(folder.iterdir())
@@ -66,7 +66,7 @@ def make_loader(kind: str, photos: Path, written: Path) -> Any:
 
 
 def endless(loader: Any) -> Iterator[Any]:
-    """Serve the loader's epochs without end."""
+    """Serve the loader's epochs endlessly."""
     while True:
         yield from loader
 

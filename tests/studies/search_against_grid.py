@@ -26,14 +26,14 @@ from penstock.bench.record.settings import BenchSettings, Cache
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines.errors import LoaderError
 
-MIN_RATE, MAX_TIME = 0.95, 0.2  # of the grid's best and of its time: what the search is held to
+MIN_RATE, MAX_TIME = 0.95, 0.2  # required share of the grid's best rate, and allowed share of its time
 
 OnProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Say how much is measured.
+    """Set how much is measured.
 
     Attributes:
         passes: passes over the grid.
@@ -48,12 +48,12 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyResult:
-    """Hold what the study measured.
+    """Hold the results of the study.
 
     Attributes:
         chosen: the search's choice.
         rates: setting -> images/s in alternating rounds, of the choice and of the grid's best.
-        searched: what the search found.
+        searched: results of the search.
         search_seconds, grid_seconds: how long the search and the grid took.
         grid: setting -> images/s in the grid, of all settings.
     """
@@ -67,7 +67,7 @@ class StudyResult:
 
     @property
     def rate_ratio(self) -> float:
-        """Return the median images/s of the choice as a share of the best one's."""
+        """Return the median images/s of the choice as a share of the best setting's."""
         medians = {name: statistics.median(found) for name, found in self.rates.items()}
         return medians[self.chosen.describe()] / max(medians.values())
 
@@ -78,24 +78,24 @@ class StudyResult:
 
     @property
     def holds(self) -> bool:
-        """Return whether the search does what it is held to."""
+        """Return whether the search meets its targets."""
         return self.rate_ratio >= MIN_RATE and self.time_ratio <= MAX_TIME
 
 
 def grid_of(settings: BenchSettings, backends: Sequence[tuple[str, bool]], cpus: int) -> Iterator[Candidate]:
-    """Yield every combination of backend, decoder, workers from 0 to twice `cpus`, prefetch, and what the workers are.
+    """Yield every combination of backend, decoder, workers from 0 to twice `cpus`, prefetch and `workers_are`.
 
     backends: (name, whether it reads the cache).
     """
     for backend, cached in backends:
-        own = backend in ("torch", "hdf5")  # DALI decodes by itself
+        own = backend in ("torch", "hdf5")  # DALI decodes itself
         for decoder, workers in product(all_decoders() if own else ["auto"], range(2 * cpus + 1)):
             options_of: dict[str, Sequence[Any]] = (
                 {"prefetch": PREFETCH} if own else dict(values_to_try(backend, replace(settings, workers=workers)))
             )
             if backend == "hdf5":
                 options_of["workers_are"] = ("threads", "processes")
-            if not workers:  # nobody works ahead
+            if not workers:  # without workers nothing is made ahead
                 options_of = {}
             for values in product(*options_of.values()):
                 options = {"workers": workers, **dict(zip(options_of, values, strict=True))}
@@ -105,7 +105,7 @@ def grid_of(settings: BenchSettings, backends: Sequence[tuple[str, bool]], cpus:
 
 
 def _without_default(candidate: Candidate) -> Candidate:
-    """Return the candidate without `workers_are` where that is the default, which the search does not name."""
+    """Return the candidate without `workers_are` if it is the default, which the search omits."""
     plain = replace(candidate, options={k: v for k, v in candidate.options.items() if k != "workers_are"})
     return plain if plain.has_processes == candidate.has_processes else candidate
 
@@ -113,7 +113,7 @@ def _without_default(candidate: Candidate) -> Candidate:
 def measure_grid(
     meter: TrialMeter, candidates: Sequence[Candidate], passes: int, progress: OnProgress
 ) -> dict[str, list[float]]:
-    """Return candidate -> images/s of each pass, each in an order of its own, without what cannot be opened."""
+    """Return candidate -> images/s of each pass, each in a different order, without those that cannot be opened."""
     rates: dict[str, list[float]] = {candidate.describe(): [] for candidate in candidates}
     for number in range(passes):
         order = np.random.default_rng(number).permutation(len(candidates))
@@ -131,7 +131,7 @@ def _one(meter: TrialMeter, candidate: Candidate) -> list[float]:
 
 
 def run_study(data: BenchData, settings: BenchSettings, plan: Plan, progress: OnProgress) -> StudyResult:
-    """Measure the grid, search, then measure the search's choice and the grid's best in turn."""
+    """Measure the grid, search, then measure the search's choice and the grid's best in alternation."""
     meter = TrialMeter(data.opener, settings)
     backends = list(available_backends(settings, data.opener, {}))
     candidates = list(grid_of(settings, backends, start_workers(settings)))
@@ -169,15 +169,15 @@ def main(
     data: common.Data,
     cache: Cache = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
-    entries: Annotated[int | None, typer.Option(min=1, help="Serve DATA as so many images.")] = None,
+    entries: Annotated[int | None, typer.Option(min=1, help="Serve DATA as this number of images.")] = None,
     dtype: Annotated[str, typer.Option(help="float32, float16, bfloat16, uint8.")] = "float32",
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of a whole measurement; four short ones.")] = 4.0,
     tune_seconds: Annotated[float, typer.Option(help="How long the search may take.")] = 60.0,
-    passes: Annotated[int, typer.Option(min=1, help="Over the grid.")] = 2,
-    rounds: Annotated[int, typer.Option(min=1, help="Of choice and grid's best, alternating.")] = 5,
-    best: Annotated[int, typer.Option(min=1, help="How many of the grid's best are measured again.")] = 3,
+    passes: Annotated[int, typer.Option(min=1, help="Passes over the grid.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds of choice and grid's best.")] = 5,
+    best: Annotated[int, typer.Option(min=1, help="Number of the grid's best to measure again.")] = 3,
 ) -> None:
-    """Measure every setting, then search, then compare the search's choice with the grid's best in turn."""
+    """Measure every setting, then search, then alternate the search's choice with the grid's best."""
     from rich import progress as rich
     from rich.console import Console
 

@@ -11,9 +11,9 @@ import pytest
 
 
 @pytest.mark.slow
-def test_a_short_corpus_is_survived(tmp_path: Path) -> None:
-    """Fails, and is not skipped, where a compiler has no sanitizers: gcc brings them."""
-    native_tests.native()  # skips where there is no C compiler
+def test_a_short_corpus_causes_no_fault(tmp_path: Path) -> None:
+    """If a compiler lacks sanitizers, this fails and is not skipped, because gcc includes them."""
+    native_tests.native()  # skips without a C compiler
     try:
         program = fuzz_native.build(tmp_path / "fuzz")
     except subprocess.CalledProcessError as error:

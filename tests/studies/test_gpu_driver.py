@@ -1,4 +1,4 @@
-"""The first minutes on a GPU, by a clock that the steps move: what is known when, and what a bad step costs."""
+"""The first minutes on a GPU, by a simulated clock: which results exist when, and what a bad step costs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL = [step.name for step in steps(PLACE)]
 
 
 class Machine:
-    """A machine on which steps take what they are expected to, unless told otherwise."""
+    """A machine on which steps take their expected time, unless set otherwise."""
 
     def __init__(self, **seconds: float) -> None:
         self.now, self.seconds, self.limits = 100.0, seconds, dict[str, float]()
@@ -42,7 +42,7 @@ class Machine:
         return run_steps(steps(PLACE), results, budget, run=self.run, clock=self.clock, **control)
 
 
-def test_kernels_and_rates_are_known_after_four_minutes_whatever_the_steps_take(tmp_path: Path) -> None:
+def test_kernels_and_rates_are_known_after_four_minutes_in_any_case(tmp_path: Path) -> None:
     expected = Machine()
     expected.serve(tmp_path)
     assert expected.done_at["kernels"] <= 40
@@ -52,20 +52,20 @@ def test_kernels_and_rates_are_known_after_four_minutes_whatever_the_steps_take(
     assert slow.done_at["kernels"] < slow.done_at["rates"] <= 240
 
 
-def test_all_but_the_last_steps_fit_into_the_usual_budget(tmp_path: Path) -> None:
+def test_all_steps_but_the_last_fit_into_the_usual_budget(tmp_path: Path) -> None:
     outcome = Machine().serve(tmp_path)
     done = [name for name in ALL if outcome[name].startswith("done")]
     assert done == ALL[: ALL.index("bench-resnet50-hdf5") + 1]
     assert outcome["memcheck"] == "left out: 1 s are left"
 
 
-def test_a_step_that_hangs_ends_alone_at_its_limit(tmp_path: Path) -> None:
+def test_only_the_step_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
     machine = Machine(kernels=10_000)
     outcome = machine.serve(tmp_path)
     assert outcome["kernels"] == "failed: its time was up after 75 s"
     assert outcome["rates"] == "done after 80 s"
     assert outcome["bench-resnet18-torch"] == "done after 52 s"
-    assert outcome["bench-resnet50-hdf5"] == "left out: 8 s are left"  # it would have nothing to show
+    assert outcome["bench-resnet50-hdf5"] == "left out: 8 s are left"  # it would have no results
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_a_step_that_hangs_ends_alone_at_its_limit(tmp_path: Path) -> None:
         ("simplejpeg", [name for name in ALL if name not in ("facts", "kernels", "memcheck")]),
     ],
 )
-def test_a_missing_package_leaves_out_its_steps_alone(package: str, lost: list[str], tmp_path: Path) -> None:
+def test_a_missing_package_skips_only_its_steps(package: str, lost: list[str], tmp_path: Path) -> None:
     outcome = Machine().serve(tmp_path, 10_000, has=lambda name: name != package)
     assert [name for name in ALL if outcome[name] == f"left out: no {package} here"] == lost
     assert all(outcome[name].startswith("done") for name in set(ALL) - set(lost))
 
 
-def test_summary_and_archive_are_there_after_each_step(tmp_path: Path) -> None:
+def test_summary_and_archive_exist_after_each_step(tmp_path: Path) -> None:
     seen = []
 
     def run(step: Step, limit: float) -> int:
@@ -110,7 +110,7 @@ def test_a_process_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     assert run_process(Step("b", (sys.executable, "-c", "raise SystemExit(4)"), 9, 9), 60.0) == 4
 
 
-def test_only_the_steps_that_are_asked_for_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_requested_steps_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine = Machine()
     given = ["--results", str(tmp_path / "r"), "--work", str(tmp_path), "--only"]
     control: dict[str, Any] = {"run": machine.run, "clock": machine.clock, "has": lambda name: True}
@@ -122,7 +122,7 @@ def test_only_the_steps_that_are_asked_for_run(tmp_path: Path, capsys: pytest.Ca
     assert main([*given, "train"], **{**control, "run": lambda step, limit: 1}) == 1
 
 
-def test_a_program_that_is_missing_fails_its_step_alone(tmp_path: Path) -> None:
+def test_a_missing_program_fails_only_its_step(tmp_path: Path) -> None:
     wanted = [Step("gone", (str(tmp_path / "gone"),), 5, 5), Step("here", (sys.executable, "-c", ""), 60, 5)]
     outcome = run_steps(wanted, tmp_path, 100)
     assert outcome["gone"].startswith("failed: [Errno 2]")
@@ -137,27 +137,27 @@ def test_modules_and_programs_are_found_without_an_import(tmp_path: Path) -> Non
     assert [find(name, paths) for name in ("nvidia.dali", "nvidia.other", "other", "sh")] == [True, False, False, True]
 
 
-def test_what_is_being_unpacked_is_waited_for(tmp_path: Path) -> None:
+def test_a_folder_being_unpacked_is_awaited(tmp_path: Path) -> None:
     folder, part = tmp_path / "dali", tmp_path / "dali.part"
-    await_folder(folder)  # nobody unpacks it
+    await_folder(folder)  # nothing unpacks it
     part.mkdir()
     threading.Timer(0.5, part.rename, [folder]).start()
     await_folder(folder)
     assert folder.is_dir()
     part.mkdir()
     folder.rmdir()
-    await_folder(folder, 0.3)  # whoever did it is gone
+    await_folder(folder, 0.3)  # the process that unpacked it is gone
     assert part.is_dir()
 
 
-@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="it would begin")
-def test_without_a_gpu_nothing_begins(tmp_path: Path) -> None:
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="it would start")
+def test_without_a_gpu_nothing_starts(tmp_path: Path) -> None:
     start, results = Path(gpu_driver.__file__).with_name("start.sh"), tmp_path / "results"
     ran = subprocess.run(["bash", str(start), str(results), "60"], capture_output=True, text=True, check=False)
     assert (ran.returncode, "no NVIDIA GPU here" in ran.stderr, results.exists()) == (1, True, False)
 
 
-def test_findings_are_written_as_they_are_made(tmp_path: Path) -> None:
+def test_findings_are_written_immediately(tmp_path: Path) -> None:
     notes = Notes(str(tmp_path / "a.json"))
     for number in range(3):
         notes.note(f"finding {number}", {"value": number})

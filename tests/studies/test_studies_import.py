@@ -1,4 +1,4 @@
-"""Studies are run by hand only, so this compares what they import with what the package has."""
+"""Studies are run by hand only, so these tests compare their imports with the package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def missing_imports(path: Path) -> list[str]:
-    """Return the names that a program imports from the package and the package does not have."""
+    """Return the names that a program imports from the package and that do not exist there."""
     nodes = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.ImportFrom)]
     ours = [(n.module, a.name) for n in nodes if n.module and n.module.startswith("penstock") for a in n.names]
     return [f"{path.name}: {module}.{name}" for module, name in ours if not can_import(module, name)]
@@ -25,7 +25,7 @@ def can_import(module: str, name: str) -> bool:
         return False
 
 
-def test_studies_import_what_is_there(tmp_path: Path) -> None:
+def test_studies_import_existing_names(tmp_path: Path) -> None:
     studies = sorted(Path(__file__).parent.rglob("*.py"))
     assert [missing for study in studies for missing in missing_imports(study)] == []
     stale = tmp_path / "stale.py"

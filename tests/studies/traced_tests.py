@@ -1,8 +1,8 @@
-"""TracedTests knows from one run of the tests under coverage.py which of them ran a line, and how long each took.
+"""TracedTests knows which tests ran a line, and how long each took, from one run under coverage.py.
 
 The run is `python -m pytest -n auto --dist loadfile --cov=loaders --cov=pipelines --cov-context=test --cov-report=
---junitxml times.xml tests/loaders tests/pipelines tests/bench`; it leaves `.coverage`, which holds what ran in the
-process of the tests themselves, and not what ran in workers.
+--junitxml times.xml tests/loaders tests/pipelines tests/bench`; it leaves `.coverage`, which covers the processes of
+the tests themselves but not their workers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from coverage import CoverageData
 class TracedTests:
     """Answers which tests ran a line of a module.
 
-    root: of the tree in which the tests ran.
-    data: what coverage.py wrote.
-    times: JUnit's record of the same run.
+    root: root of the tree in which the tests ran.
+    data: the file that coverage.py wrote.
+    times: JUnit record of the same run.
     """
 
     def __init__(self, root: Path, data: Path, times: Path) -> None:
@@ -35,8 +35,8 @@ class TracedTests:
     def of(self, module: str, line: int) -> list[str]:
         """Return the names of the tests that ran a line, the shortest first.
 
-        What none ran by itself, such as a constant or the middle of a statement, counts as run with the smallest
-        statement around it that some test ran.
+        A line that no test ran directly, such as a constant or the middle of a statement, counts as run with the
+        smallest enclosing statement that some test ran.
         """
         text = (self._root / module).read_text(encoding="utf-8")
         ran = self._data.contexts_by_lineno(str(self._root / module))
@@ -57,7 +57,7 @@ class TracedTests:
 
 
 def _spans(tree: ast.Module, line: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and last line of each statement around a line, the smallest first: at last the whole module's."""
+    """Yield the first and last line of each statement around a line, the smallest first and the whole module last."""
     around = {
         (node.lineno, node.end_lineno or node.lineno)
         for node in ast.walk(tree)

@@ -1,9 +1,9 @@
 """Trains one small model with torch's DataLoader and with each backend, and compares the accuracies.
 
 `python training_proof.py --seeds 3 --json FILE`: the same model, schedule and augmentation on two data sets, from the
-same initial weights for a seed: photos of the demo set (`penstock synth`), and the digits of scikit-learn, which has to
-be installed. Torch's DataLoader runs torchvision-style transforms in Pillow. Each loader draws its own crops, so the
-accuracies differ as two seeds do.
+same initial weights per seed: photos of the demo set (`penstock synth`), and the digits of scikit-learn, which must be
+installed. Torch's DataLoader runs torchvision-style transforms in Pillow. Each loader draws its own crops, so the
+accuracies differ like those of two seeds.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def accuracy(model: nn.Module, loader: Iterable[tuple[torch.Tensor, torch.Tensor
 
 
 def loaders_of(source: Any, pipeline: ImagePipeline, folder: Path) -> Loaders:
-    """Return what makes the loader of each kind for a seed: torch's with Pillow, and ours."""
+    """Return factories of each kind of loader by seed: torch's with Pillow, and ours."""
     opened = open_source(source)
     settings: dict[str, Any] = {"batch_size": BATCH, "workers": WORKERS}
 
     def torchs(seed: int) -> Any:
-        torch.manual_seed(1000 + seed)  # of the order; workers draw from it too
+        torch.manual_seed(1000 + seed)  # for the order; workers draw from it too
         return baseline_loader(opened, pipeline, dtype=torch.float32, pin_memory=False, **settings)
 
     def ours(backend: str) -> Callable[[int], Any]:

@@ -1,7 +1,7 @@
 """Measures TurboLoader's CUDA loader on a folder of images: `python tests/studies/turboloader_gpu.py DATA --json OUT`.
 
 Each of its ways to decode makes whole epochs of whole images resized to 224 x 224 (it has no random crops on CUDA),
-which is less work than Penstock's; the record holds the best one as the loader, and all of them with what failed.
+which is less work than Penstock's. The record contains the best one as the loader, and all of them with their failures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.system.json_file import write_json
 
-WAYS = ("nvimgcodec", "gpu", "cpu")  # values of `decode`, in the order in which its documentation calls them fast
+WAYS = ("nvimgcodec", "gpu", "cpu")  # values of `decode`, in the order of speed that its documentation claims
 Open = Callable[[Sequence[str], str, int], Iterable[Any]]
 
 
@@ -36,7 +36,7 @@ def open_loader(paths: Sequence[str], way: str, batch_size: int) -> Iterable[Any
 
 
 def epoch_rates(loader: Iterable[Any], epochs: int, synchronize: Callable[[], None]) -> list[float]:
-    """Return the images a second of each epoch, counted by the batches that came; a first one warms up."""
+    """Return images per second of each epoch, from the number of batches; a first epoch warms up."""
     rates = []
     for _ in range(1 + epochs):
         begin, images = time.perf_counter(), 0
@@ -50,13 +50,13 @@ def epoch_rates(loader: Iterable[Any], epochs: int, synchronize: Callable[[], No
 def measure(
     paths: Sequence[str], batch_size: int, epochs: int, open_way: Open, synchronize: Callable[[], None]
 ) -> dict[str, Any]:
-    """Measure every way, and return a record that records_table reads. Raises RuntimeError where none works."""
+    """Measure every way, and return a record for records_table. Raises RuntimeError if none works."""
     measured: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     for way in WAYS:
         try:
             rates = epoch_rates(open_way(paths, way, batch_size), epochs, synchronize)
-        except Exception as error:  # whatever the package raises: the other ways may work
+        except Exception as error:  # the package may raise anything, and the other ways may work
             failed[way] = f"{type(error).__name__}: {error}"
             continue
         entry = {"kind": "way", "name": way, "images_per_s": median(rates), "low": min(rates), "high": max(rates)}

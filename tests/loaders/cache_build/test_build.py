@@ -1,4 +1,4 @@
-"""A cache in shards: built by several processes, a set only when all of them are there."""
+"""A cache in shards: built by several processes, and readable only when all shards exist."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def whole(shards: int) -> list[str]:
 
 
 @pytest.mark.parametrize("shards", [2, 3, COUNT])
-def test_the_set_is_the_source(photos: Path, tmp_path: Path, shards: int) -> None:
+def test_a_set_of_shards_serves_the_source(photos: Path, tmp_path: Path, shards: int) -> None:
     built = build(photos, tmp_path / "set", shards)
     assert built.complete
     assert names(tmp_path / "set") == whole(shards)
@@ -70,7 +70,7 @@ def test_the_set_is_the_source(photos: Path, tmp_path: Path, shards: int) -> Non
     assert [file.built for file in built.files] == [0] * shards
 
 
-def test_tasks_of_an_array_one_after_the_other(photos: Path, tmp_path: Path) -> None:
+def test_tasks_of_an_array_may_run_one_after_another(photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "set"
     first = build(photos, folder, 5, ranks=Ranks(1, 2))
     assert not first.complete
@@ -97,21 +97,21 @@ def test_another_number_of_shards(photos: Path, tmp_path: Path) -> None:
     assert verify_cache(open_cache(folder)).sound
 
 
-def test_a_set_that_is_being_replaced_is_none(photos: Path, tmp_path: Path) -> None:
+def test_a_set_that_is_being_replaced_cannot_be_opened(photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "set"
     build(photos, folder, 4)
     (photos / "class0" / "new.jpg").write_bytes(photo(30))
     assert not build(photos, folder, 4, replace_stale=True, ranks=Ranks(0, 2)).complete
     with pytest.raises(LoaderError, match=r"E-CACHE.*not complete"):
         open_cache(folder)
-    # Half of its shards are those of the older source.
+    # Half of its shards are from the older source.
     refused("E-STALE", photos, folder, 4, ranks=Ranks(1, 2))
     assert build(photos, folder, 4, replace_stale=True, ranks=Ranks(1, 2)).complete
     assert len(open_cache(folder)) == COUNT + 1
 
 
 @pytest.mark.parametrize("other", ["notes.txt", "shard-1-of-3.h5", ".hidden"])
-def test_a_folder_of_something_else_is_left_alone(photos: Path, tmp_path: Path, other: str) -> None:
+def test_a_folder_with_other_files_is_left_alone(photos: Path, tmp_path: Path, other: str) -> None:
     folder = tmp_path / "set"
     folder.mkdir()
     (folder / other).write_text("mine")
@@ -119,7 +119,7 @@ def test_a_folder_of_something_else_is_left_alone(photos: Path, tmp_path: Path, 
     assert names(folder) == [other]
 
 
-def test_a_file_where_the_folder_should_be_or_the_other_way_round(photos: Path, tmp_path: Path) -> None:
+def test_a_file_and_a_folder_do_not_replace_each_other(photos: Path, tmp_path: Path) -> None:
     build(photos, tmp_path / "x.h5", 1)
     refused("E-CACHE", photos, tmp_path / "x.h5", 3, replace_stale=True)
     build(photos, tmp_path / "set", 3)
@@ -128,7 +128,7 @@ def test_a_file_where_the_folder_should_be_or_the_other_way_round(photos: Path, 
 
 
 @pytest.mark.parametrize("shards", [0, -1, COUNT + 1])
-def test_impossible_numbers_of_shards(photos: Path, tmp_path: Path, shards: int) -> None:
+def test_impossible_numbers_of_shards_are_refused(photos: Path, tmp_path: Path, shards: int) -> None:
     with pytest.raises(ValueError, match=r"shards .* must be from 1 to 11"):
         build(photos, tmp_path / "set", shards)
 
@@ -153,8 +153,8 @@ WRONG_FIELDS: list[dict[str, Any]] = [
 NO_OBJECTS = [b"[" * 100_000, b'{"schema": ' + b"[" * 700 + b"]" * 700 + b"}", b"[]", b"{}", b"\xff"]
 
 
-def test_a_manifest_is_whole_or_refused(tmp_path: Path) -> None:
-    """Cut or with a bit flipped anywhere, or of values that make no sense, though the digest is right."""
+def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
+    """Truncated, with a flipped bit anywhere, or with impossible values and a correct digest."""
     folder, path = os.fsencode(tmp_path), tmp_path / MANIFEST.decode()
     good = ShardSet(encoding={}, fingerprint="f", samples=[5, 6], digests=["a", "b"])
     write_manifest(folder, good)
@@ -188,11 +188,13 @@ def test_a_manifest_is_whole_or_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_place_in_an_array(variables: dict[str, str], place: tuple[int, int] | None) -> None:
+def test_the_place_in_an_array_is_read_from_the_environment(
+    variables: dict[str, str], place: tuple[int, int] | None
+) -> None:
     assert array_place(variables) == place
 
 
-def test_an_array_with_gaps_is_refused_but_by_a_rank_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_with_gaps_is_refused_unless_torchrun_sets_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     gapped = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "1"}
     with pytest.raises(ValueError, match="without gaps"):
         array_place(gapped)

@@ -1,4 +1,4 @@
-"""Building a cache file: what it holds, when it is built, and that nothing but a whole one is ever seen."""
+"""Building a cache file: what it contains, when it is built, and that readers only ever see a complete file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reference(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
-    """A folder of four photos, and the bytes of its cache: for faults at each call of a build."""
+    """A folder of four photos and the bytes of its cache, for faults at each call of a build."""
     folder = tmp_path_factory.mktemp("few")
     photos = settle(write_folder(folder / "photos", 4))
     build(photos, folder / "x.h5")
@@ -64,7 +64,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of two images, each waited for on the disk."""
+    """Chunks of two images, each synced to disk."""
     monkeypatch.setattr("penstock.loaders.cache_build.chunks.MAX_CHUNK_SAMPLES", 2)
     monkeypatch.setattr("penstock.loaders.cache_build.chunks.FIRST_CHUNK_SAMPLES", 2)
     for module in (build_folder, cache_build):
@@ -84,7 +84,7 @@ def refused(code: str, *arguments: Any, **options: Any) -> LoaderError:
 
 
 def outcome(*arguments: Any, **options: Any) -> LoaderError | None:
-    """What a build failed with, if it did."""
+    """Return the error of a build, or None."""
     try:
         build(*arguments, **options)
     except LoaderError as error:
@@ -93,11 +93,11 @@ def outcome(*arguments: Any, **options: Any) -> LoaderError | None:
 
 
 class Stop(BaseException):
-    """What ends a build in the middle, as Ctrl-C does."""
+    """Ends a build in the middle, as Ctrl-C does."""
 
 
 def on_encode(monkeypatch: pytest.MonkeyPatch, action: Callable[[int], object]) -> list[int]:
-    """Call `action` with its number before each sample is encoded; returns the numbers so far."""
+    """Call `action` with the sample's number before each sample is encoded; return the numbers so far."""
     encode, calls = SampleEncoder.encode, []
 
     def watched(self: SampleEncoder, data: Any, label: int) -> Any:
@@ -117,10 +117,10 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, sample: int) -> None:
     on_encode(monkeypatch, stop)
 
 
-# What is built
+# Contents
 
 
-def test_it_holds_the_source(photos: Path, tmp_path: Path) -> None:
+def test_a_cache_contains_its_source(photos: Path, tmp_path: Path) -> None:
     source, path = ImageFolder(photos), tmp_path / "x.h5"
     Image.new("RGB", (9, 7), (10, 200, 30)).save(tmp_path / "odd.png")
     built = build(source, path)
@@ -145,7 +145,7 @@ def test_it_holds_the_source(photos: Path, tmp_path: Path) -> None:
     assert sorted(os.listdir(path.parent)) == ["odd.png", "x.h5"]
 
 
-def test_other_formats_and_broken_files_are_stored_as_they_are(tmp_path: Path) -> None:
+def test_other_formats_and_broken_files_are_stored_unchanged(tmp_path: Path) -> None:
     root = tmp_path / "images"
     root.mkdir()
     for name, content in {"a.jpg": photo(1), "b.jpg": photo(2)[:300], "c.jpg": b"", "e.jpg": photo(3)}.items():
@@ -174,7 +174,9 @@ def test_a_lossy_cache_reports_its_psnr(photos: Path, tmp_path: Path) -> None:
     assert open_cache(tmp_path / "a.h5").about[0].psnr_db == worse
 
 
-def test_without_the_native_library(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_the_native_library_stores_files_unchanged(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notes: list[str] = []
 
     class Notes(BuildProgress):
@@ -191,7 +193,7 @@ def test_without_the_native_library(photos: Path, tmp_path: Path, monkeypatch: p
     cache_key.build_versions.cache_clear()
     assert len(notes) == 1
     assert native_library.CURE in notes[0]
-    # A loader takes it as it is; who builds again gets the better one.
+    # Loaders accept this cache; building again makes a better one.
     assert build(photos, tmp_path / "x.h5").files[0].built == 0
     assert build(photos, tmp_path / "x.h5", replace_stale=True).files[0].about.counts["strips"] == NUM_PHOTOS
 
@@ -200,17 +202,23 @@ def test_without_the_native_library(photos: Path, tmp_path: Path, monkeypatch: p
     ("kept", "native", "improvable"),
     [
         (cache_encode.NO_LIBRARY, object(), True),
-        ("jpegtran is missing", object(), True),  # of an earlier version, which left progressive files to that program
+        (
+            "jpegtran is missing",
+            object(),
+            True,
+        ),  # from an earlier version, which left progressive files to that program
         (cache_encode.NO_LIBRARY, None, False),
         ("unsupported by the native library", object(), False),
     ],
 )
-def test_what_is_built_better_now(kept: str, native: object, improvable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_is_improvable_if_its_reasons_no_longer_apply(
+    kept: str, native: object, improvable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cache_key, "native_library", lambda: native)
     assert cache_key.is_improvable(SimpleNamespace(kept={kept: 3})) == improvable  # type: ignore[arg-type]
 
 
-def test_an_unfinished_build_goes_on_with_or_without_the_native_library(
+def test_an_unfinished_build_continues_with_or_without_the_native_library(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = set()
@@ -222,7 +230,7 @@ def test_an_unfinished_build_goes_on_with_or_without_the_native_library(
     assert len(keys) == 1
 
 
-def test_without_h5py(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_h5py_is_reported(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache_key.build_versions.cache_clear()
     monkeypatch.setitem(sys.modules, "h5py", None)
     error = refused("E-DEPENDENCY", photos, tmp_path / "x.h5")
@@ -249,7 +257,7 @@ def test_a_fresh_cache_is_left_alone(photos: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"something of the user's", b"\x89HDF\r\n\x1a\n" + bytes(9000), None])
-def test_what_is_no_cache_is_never_overwritten(photos: Path, tmp_path: Path, content: bytes | None) -> None:
+def test_other_files_are_never_overwritten(photos: Path, tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "x.h5"
     path.write_bytes(content or b"")
     if content is None:
@@ -274,14 +282,14 @@ def test_a_damaged_cache_is_rebuilt_with_replace_stale(
     assert path.read_bytes() == reference
 
 
-# What happens on the way
+# Interruptions
 
 
 @pytest.mark.parametrize("encoding", [Encoding(), Encoding(quality=50)], ids=["the same", "another"])
-def test_a_set_of_shards_is_none_before_its_last_file(
+def test_a_set_of_shards_cannot_be_opened_before_its_last_file(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: Encoding
 ) -> None:
-    """Stopped before each shard gets its name, and before the manifest does; a set that is there is replaced."""
+    """Stopped before each shard gets its name, and before the manifest does; an existing set is replaced."""
     build(photos, tmp_path / "whole", shards=3)
     whole = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
     build(photos, tmp_path / "before", encoding, shards=3)
@@ -311,7 +319,7 @@ def test_a_set_of_shards_is_none_before_its_last_file(
 def test_builders_with_one_process_number_share_nothing(
     photos: Path, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two containers may both be process 1; one of them is taken for dead while it only stands still."""
+    """Two containers may both be process 1; one of them is taken for dead while it is only paused."""
     inner: list[bool] = []
 
     def meanwhile(call: int) -> None:
@@ -322,7 +330,7 @@ def test_builders_with_one_process_number_share_nothing(
 
     monkeypatch.setattr(os, "getpid", lambda: 1)
     on_encode(monkeypatch, meanwhile)
-    monkeypatch.setattr(BuildLock, "check", lambda lock: None)  # it revives between the check and what follows
+    monkeypatch.setattr(BuildLock, "check", lambda lock: None)  # it wakes up between the check and the next step
     assert "No such file" in refused("E-CACHE", photos, tmp_path / "x.h5").cause
     assert inner
     assert (tmp_path / "x.h5").read_bytes() == reference
@@ -371,7 +379,7 @@ def test_an_unfinished_build_of_something_else_is_removed(
     (folder,) = tmp_path.iterdir()
     assert [path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())] == [0o700, 0o600, 0o600]
     folder.rename(tmp_path / "x.h5.tmp.1")
-    (tmp_path / "x.h5.tmp.old").mkdir()  # not one of ours
+    (tmp_path / "x.h5.tmp.old").mkdir()  # not a folder of penstock
     assert build(photos, tmp_path / "x.h5").files[0].resumed == 0
     assert (tmp_path / "x.h5").read_bytes() == reference
     assert sorted(os.listdir(tmp_path)) == ["x.h5", "x.h5.tmp.old"]
@@ -384,7 +392,7 @@ def chunk(number: int) -> Chunk:
     return Chunk(Task(0, number + 1), records, payload, 77, {"CMYK": number}, {"E-TRUNC": 1})
 
 
-def test_blocks_come_back_and_are_continued(tmp_path: Path) -> None:
+def test_stored_chunks_are_read_back_and_continued(tmp_path: Path) -> None:
     for number in range(4):
         folder = BuildFolder(os.fsencode(tmp_path / "x"), "key")
         found = folder.blocks
@@ -421,14 +429,14 @@ def test_a_live_builder_is_left_alone(photos: Path, tmp_path: Path, reference: b
 
 
 @pytest.mark.parametrize("offset", [PAYLOAD_OFFSET, PAYLOAD_OFFSET + 9999, -300])
-def test_storage_that_loses_what_was_written_is_noticed(
+def test_storage_that_loses_written_data_is_noticed(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
     fsync = os.fsync
 
     def losing(fd: int) -> None:
         fsync(fd)
-        if os.pread(fd, 4, 0) == b"\x89HDF":  # all is written
+        if os.pread(fd, 4, 0) == b"\x89HDF":  # everything is written
             at = offset % os.fstat(fd).st_size
             os.pwrite(fd, bytes([os.pread(fd, 1, at)[0] ^ 1]), at)
 
@@ -444,7 +452,7 @@ def test_storage_that_loses_what_was_written_is_noticed(
 def test_a_builder_that_lost_its_lock_stops(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = on_encode(monkeypatch, lambda _: (tmp_path / "x.h5.lock").unlink(missing_ok=True))
     assert "lock" in refused("E-CACHE", photos, tmp_path / "x.h5").cause
-    assert len(calls) == 2  # it writes no more from the first chunk on
+    assert len(calls) == 2  # it stops writing at the first chunk
     assert not (tmp_path / "x.h5").exists()
 
 
@@ -454,7 +462,7 @@ def test_a_source_that_changes_during_a_build_is_refused(
     root = tmp_path / "images"
     shutil.copytree(photos, root)
     source = ImageFolder(root)
-    monkeypatch.setattr(source, "refreshed", lambda: source)  # before the build begins it was as it was scanned
+    monkeypatch.setattr(source, "refreshed", lambda: source)  # unchanged until the build begins
     (root / "class1" / "0004.jpg").write_bytes(photo(9))
     error = refused("E-CHANGED", source, tmp_path / "x.h5")
     assert error.path is not None
@@ -467,7 +475,7 @@ def test_a_source_that_changes_during_a_build_is_refused(
     assert sorted(os.listdir(tmp_path)) == ["images", "x.h5"]
 
 
-def test_a_label_without_a_class_is_named(tmp_path: Path) -> None:
+def test_a_label_without_a_class_is_reported(tmp_path: Path) -> None:
     source = MemorySource([photo(number) for number in range(4)])
     source.classes = (b"0", b"1", b"2")  # type: ignore[assignment]  # the label of each image is its number
     with pytest.raises(LoaderError, match=r"E-DATASET\] sample=3 cause=its label is 3, and the source has 3 classes"):
@@ -484,7 +492,7 @@ def free_bytes(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(build_space.os, "statvfs", lambda path: Status)
 
 
-def test_too_little_room_is_refused_before_the_build(
+def test_too_little_disk_space_is_reported_before_the_build(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_at(monkeypatch, 0)
@@ -494,7 +502,7 @@ def test_too_little_room_is_refused_before_the_build(
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_too_little_room_is_refused_during_the_build(
+def test_too_little_disk_space_is_reported_during_the_build(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free_bytes(monkeypatch, NUM_PHOTOS * 2000)
@@ -516,7 +524,7 @@ FULL_CALLS = ["pwrite", "fsync", "fdatasync", "truncate", "mkdir", "replace"]
         *((call, errno.EIO) for call in ("pwrite", "fsync", "replace")),
     ],
 )
-def test_a_full_or_broken_disk_at_any_call(
+def test_a_full_or_broken_disk_is_reported_at_any_call(
     few: tuple[Path, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
     photos, reference = few
@@ -553,7 +561,7 @@ def test_a_full_or_broken_disk_at_any_call(
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
-def test_a_folder_that_may_not_be_written_to(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_folder_is_reported(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -563,7 +571,7 @@ def test_a_folder_that_may_not_be_written_to(photos: Path, tmp_path: Path, monke
         patch.setattr(os, "open", denied)
         patch.setattr(cache_build, "read_usable_file", lambda *_: None)
         refused("E-ACCESS", source, tmp_path / "x.h5")
-    # A cache that is there is used where nothing can be written.
+    # An existing cache is used where nothing can be written.
     build(photos, tmp_path / "x.h5")
     monkeypatch.setattr(BuildLock, "acquire", denied)
     assert build(photos, tmp_path / "x.h5").files[0].built == 0

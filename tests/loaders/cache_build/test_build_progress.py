@@ -1,4 +1,4 @@
-"""What a build shows: nothing that is over at once, plain lines without a terminal, a bar on one."""
+"""Output of a build: nothing for a short build, plain lines without a terminal, a bar on a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_short_build_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_build_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with BuildDisplay(100) as display:
         display.begin(b"x.h5", 100, 0)
         display.advance(100, 5000)
@@ -42,8 +42,8 @@ def test_progress_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], m
     assert len(shown) == 3
     assert shown[-1] == "penstock: building: 180 of 1,000 images, 27 MB written, 2 images/s, 7 min left"
     monkeypatch.setattr(build_progress, "LINE_EVERY_S", 0.0)
-    shown = lines(900, 2)  # which are not counted as speed
-    assert "left" not in shown[1]  # nothing is guessed from the first images
+    shown = lines(900, 2)  # the existing ones do not count as speed
+    assert "left" not in shown[1]  # no estimate from the first images
     assert shown[0] == r"penstock: continuing '/a b/\udcff.h5': 900 of 1,000 images are already there"
     assert "940 of 1,000 images, 6 MB written, 2 images/s" in shown[-1]
 

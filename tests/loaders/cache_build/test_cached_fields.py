@@ -1,4 +1,4 @@
-"""Caches that hold fields: served from the file alone, checked, stale where a field changed, and shared by parts."""
+"""Caches with fields: served from the file alone, checked, stale after a field changes, and shared by parts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_cache_serves_its_fields_without_their_files(data: PhotoFields, tmp_pa
     assert verify_cache(open_cache(tmp_path / "set")).sound
 
 
-def test_the_stored_masks_are_the_files(data: PhotoFields, tmp_path: Path) -> None:
+def test_stored_masks_equal_the_files(data: PhotoFields, tmp_path: Path) -> None:
     source = data.source()
     build_cache(source, tmp_path / "set", workers=2, shards=2)
     cache = open_cache(tmp_path / "set")
@@ -87,7 +87,7 @@ def test_a_source_without_fields_makes_a_cache_of_the_first_version(data: PhotoF
     cache = open_cache(tmp_path / "v1.h5")
     assert (cache.about[0].schema, b'"fields":' in cache.about[0].pack(), has_fields(cache)) == (1, False, False)
     for batch in batches(data.source(), backend="hdf5", workers=0, cache=tmp_path / "v1.h5"):
-        data.check(batch)  # the fields are looked up beside it
+        data.check(batch)  # the fields are read from the source
     with pytest.raises(LoaderError, match="it holds no fields, and the source has mask, boxes") as raised:
         batches(concat([data.source()] * 2), backend="hdf5", workers=0, cache=tmp_path / "v1.h5")
     assert raised.value.code == "E-STALE"
@@ -172,7 +172,7 @@ def test_a_stopped_build_resumes_with_its_masks(
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
 
 
-def test_fields_that_smaller_images_do_not_fit_are_refused(data: PhotoFields, tmp_path: Path) -> None:
+def test_fields_that_would_not_fit_resized_images_are_refused(data: PhotoFields, tmp_path: Path) -> None:
     small = Encoding(resize=16)
     with pytest.raises(ValueError, match="mask, boxes, keypoints would not fit them: use an Encoding without resize"):
         build_cache(data.source(), tmp_path / "a.h5", small, workers=0)

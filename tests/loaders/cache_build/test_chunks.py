@@ -1,4 +1,4 @@
-"""The workers of a build: everything once and in order, in bounded chunks, and no waiting for the dead."""
+"""Workers of a build: every sample once and in order, bounded chunks, and dead workers are noticed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_everything_once_and_in_order(workers: int, first: int, end: int) -> Non
     assert not child_pids()
 
 
-def test_chunks_are_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_chunks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_chunks, "CHUNK_BYTES", 100_000)
     lengths = [len(chunk.payload) for chunk in collect(arrays(200, 64), 2)]
     assert max(lengths) <= 100_000
@@ -70,7 +70,7 @@ def test_chunks_are_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(small) == build_chunks.MAX_CHUNK_SAMPLES
 
 
-def test_closing_it_ends_the_workers() -> None:
+def test_closing_the_iterator_ends_the_workers() -> None:
     chunks = encode_in_order(arrays(3000, 32), Encoding(kind="raw"), 0, 3000, 2)
     next(chunks)
     assert len(child_pids()) == 2
@@ -94,7 +94,7 @@ def test_a_program_that_leaves_a_build_open_ends(commands: Commands, tmp_path: P
     assert commands.run(script=program)[0] == 0
 
 
-def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lack_of_memory_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failure(FaultySource(50, {23: run_out_of_memory})).code == "E-MEM"
     monkeypatch.setattr(watch, "oom_kills", lambda: 0)
     monkeypatch.setattr(worker_failures, "oom_kills", lambda: 1)
@@ -123,7 +123,7 @@ def test_other_threads_may_build() -> None:
 
 
 class Flaky:
-    """Fails as a network does, `times` times."""
+    """Fails `times` times, as a network does."""
 
     def __init__(self, times: int, error: OSError) -> None:
         self.times, self.error = times, error
@@ -135,7 +135,9 @@ class Flaky:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_reads_that_can_heal_are_repeated_as_while_serving(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+def test_reads_with_transient_faults_are_retried_as_during_serving(
+    monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
     monkeypatch.setattr(retries, "RETRY_DELAYS_S", (0.01, 0.01, 0.01))
     faults = {5: Flaky(2, ConnectionResetError("reset")), 30: Flaky(1, OSError(errno.EIO, "broken"))}
     chunks = encode_in_order(FaultySource(50, faults), Encoding(), 0, 50, workers)

@@ -1,4 +1,4 @@
-"""What a cache stores of an image: pixels that are the source's, reasons where it is stored as it was."""
+"""What a cache stores of an image: the source's pixels, and the reason where the file is stored unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lossless_corpus() -> list[tuple[OddImage, Stored]]:
 
 
 def check_record(stored: Stored, data: bytes) -> None:
-    """What each record must say, whatever the image."""
+    """Check what holds for the record of any image."""
     record = stored.record
     assert record.dtype == RECORD
     assert (record["offset"], record["label"], record["length"]) == (0, 7, len(stored.data))
@@ -54,8 +54,8 @@ def check_record(stored: Stored, data: bytes) -> None:
 # ---- lossless, JPEG
 
 
-def test_odd_corpus() -> None:
-    """No crash; what is refused is stored as it was; what is recoded has the source's pixels; the rest its bytes."""
+def test_odd_images_keep_their_pixels_or_bytes() -> None:
+    """Without a crash: refused images are stored unchanged; re-coded ones keep their pixels, the rest their bytes."""
     reader = ImageDecoder(ImagePipeline())
     kinds: Counter[int] = Counter()
     for odd, stored in lossless_corpus():
@@ -110,7 +110,7 @@ def test_all_ordinary_kinds_become_strips() -> None:
         assert (stored_pixels(stored) == simplejpeg.decode_jpeg(data, strict=True)).all(), name
 
 
-def test_head_leads_to_each_strip() -> None:
+def test_the_head_locates_each_strip() -> None:
     stored = SampleEncoder(LOSSLESS).encode(PHOTO, 7)
     table, header, scan = head_of(stored)
     record = stored.record
@@ -128,12 +128,12 @@ def test_head_leads_to_each_strip() -> None:
     assert (int.from_bytes(size[:2], "big"), int.from_bytes(size[2:], "big")) == (120, 200)
 
 
-def test_two_rows_of_low_mcus_are_a_strip() -> None:
+def test_two_rows_of_low_mcus_form_one_strip() -> None:
     stored = SampleEncoder(LOSSLESS).encode(jpeg(textured(61, 83)[..., 0]), 7)
     assert (stored.record["mcu_height"], stored.record["strip_rows"], len(head_of(stored)[0])) == (8, 2, 4)
 
 
-def test_segments_of_few_bytes_are_longer() -> None:
+def test_segments_with_few_bytes_per_mcu_are_longer() -> None:
     lengths = {}
     for quality in (95, 40, 1):
         stored = SampleEncoder(LOSSLESS).encode(simplejpeg.encode_jpeg(textured(512, 512), quality, "RGB", "420"), 7)
@@ -143,7 +143,7 @@ def test_segments_of_few_bytes_are_longer() -> None:
     assert lengths[95] == 2 < lengths[40] < lengths[1] == 32
 
 
-# ---- every proof that a copy must pass
+# ---- every check that a copy must pass
 
 
 def kept(data: bytes = PHOTO) -> str:
@@ -163,7 +163,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
 
 
 def recode_as(monkeypatch: pytest.MonkeyPatch, change: Callable[[Recoded, bytes, int], bytes]) -> None:
-    """Has the library make other copies: of (its own copy, the file, MCUs from one restart marker to the next)."""
+    """Replace each copy by `change`(copy, file, MCUs per restart interval)."""
     recode = NativeRecoder.recode
 
     def changed(self: NativeRecoder, data: bytes, segment_mcus: int, segments: int) -> Recoded:
@@ -200,7 +200,7 @@ def test_wrong_ends_of_segments_are_found(
     assert kept() == "the copy is not sound"
 
 
-def test_without_the_library_files_stay_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_files_are_stored_unchanged_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_encode, "native_library", lambda: None)
     for encoding, data, size in ((LOSSLESS, unstoppable()["progressive_420"], None), (SMALL, PHOTO, (48, 80))):
         stored = SampleEncoder(encoding).encode(data, 7)
@@ -208,8 +208,8 @@ def test_without_the_library_files_stay_with_a_reason(monkeypatch: pytest.Monkey
         assert stored.data == data if size is None else decoded(stored.data).shape == (*size, 3)
 
 
-def test_one_other_coefficient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One bit of coded data flipped, which may still decode without a warning."""
+def test_one_changed_coefficient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One flipped bit of coded data, which may still decode without a warning."""
     found, place = Counter(), [0]
 
     def lie(made: Recoded, data: bytes, mcus: int) -> bytes:
@@ -237,21 +237,21 @@ def test_one_other_coefficient_is_found(monkeypatch: pytest.MonkeyPatch) -> None
         lambda made, data, mcus: b"\xff\xd8\xff",
     ],
 )
-def test_another_file_than_asked_for_is_found(
+def test_a_copy_that_is_another_file_is_found(
     change: Callable[[Recoded, bytes, int], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recode_as(monkeypatch, change)
     assert kept() == "the copy is not sound"
 
 
-def test_libjpeg_warnings_leave_the_file_alone() -> None:
+def test_a_file_with_libjpeg_warnings_is_stored_unchanged() -> None:
     assert kept(PHOTO[:-40] + PHOTO[-10:]) == "libjpeg warned"
 
 
-# ---- lossless, others
+# ---- lossless, other formats
 
 
-def test_orientation_is_recorded_and_sides_are_as_stored() -> None:
+def test_the_orientation_and_the_stored_sides_are_recorded() -> None:
     encoder = SampleEncoder(LOSSLESS)
     for value in range(1, 9):
         stored = encoder.encode(jp.inserted(PHOTO, exif_segment(value)), 7)
@@ -262,7 +262,7 @@ def test_orientation_is_recorded_and_sides_are_as_stored() -> None:
     assert encoder.encode(jp.inserted(PHOTO, exif_segment(9)), 7).record["orientation"] == 1
 
 
-def test_more_than_max_pixels_is_stored_with_its_size() -> None:
+def test_images_beyond_max_pixels_are_stored_with_their_size() -> None:
     bombs = {odd.name: stored for odd, stored in lossless_corpus() if odd.code == "E-BOMB"}
     assert len(bombs) > 5
     assert {stored.bad for stored in bombs.values()} == {"E-BOMB"}
@@ -270,7 +270,7 @@ def test_more_than_max_pixels_is_stored_with_its_size() -> None:
     assert (record["kind"], record["width"], record["height"]) == (FILE, 20_000, 20_000)
 
 
-def test_pixels_stay_pixels() -> None:
+def test_pixel_arrays_are_stored_as_pixels() -> None:
     image = textured(37, 50)
     image.flags.writeable = False
     for encoding in (LOSSLESS, RAW):
@@ -291,7 +291,7 @@ def test_raw_is_the_decoded_image(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("encoding", [RAW, SMALL])
-def test_bad_images_are_stored_as_they_are(encoding: Encoding) -> None:
+def test_bad_images_are_stored_unchanged(encoding: Encoding) -> None:
     encoder = SampleEncoder(encoding)
     for odd in corpus():
         stored = encoder.encode(odd.data, 7)
@@ -309,7 +309,7 @@ def test_bad_images_are_stored_as_they_are(encoding: Encoding) -> None:
 
 @pytest.mark.parametrize("data", [PHOTO, encoded(textured(120, 200), "PNG"), textured(120, 200)])
 def test_lossy_equals_resize_and_encode(data: bytes) -> None:
-    """Nothing but the documented steps: antialiased resize, then libjpeg at that quality with the accurate DCT."""
+    """Only the documented steps: antialiased resize, then libjpeg at that quality with the accurate DCT."""
     stored = SampleEncoder(Encoding(resize=60, quality=80)).encode(data, 7)
     record = stored.record
     assert (record["kind"], record["width"], record["height"], stored.kept) == (STRIPS, 100, 60, "")
@@ -327,7 +327,7 @@ def test_quality_alone_keeps_the_size() -> None:
 
 
 @pytest.mark.parametrize("encoding", [SMALL, Encoding(kind="raw", resize=48)])
-def test_orientation_of_resized_images(encoding: Encoding) -> None:
+def test_the_orientation_of_resized_images(encoding: Encoding) -> None:
     stored = SampleEncoder(encoding).encode(jp.inserted(PHOTO, exif_segment(6)), 7)
     assert (stored.record["orientation"], stored.record["width"], stored.record["height"]) == (6, 80, 48)
 
@@ -364,7 +364,7 @@ def test_shrunk_size(size: tuple[int, int], settings: dict[str, int], expected: 
 
 
 @pytest.mark.parametrize("size", [(120, 200), (200, 120), (49, 3000)])
-def test_pixels_are_those_of_the_antialiased_kernel(size: tuple[int, int]) -> None:
+def test_resized_pixels_equal_the_antialiased_kernel(size: tuple[int, int]) -> None:
     pixels = textured(*size)
     pixels.flags.writeable = False
     small = shrink(pixels, Encoding(resize=48))
@@ -374,7 +374,7 @@ def test_pixels_are_those_of_the_antialiased_kernel(size: tuple[int, int]) -> No
     assert small.flags.c_contiguous
 
 
-def test_an_image_that_is_small_enough_is_itself() -> None:
+def test_an_image_that_is_small_enough_is_unchanged() -> None:
     pixels = textured(60, 48)
     assert shrink(pixels, Encoding(resize=48)) is pixels
     assert np.array_equal(shrink(pixels[:, ::-1], Encoding(kind="raw")), pixels[:, ::-1])

@@ -1,4 +1,4 @@
-"""The frame of a cache file: any h5py opens it, it lies where it was promised, and half of it is no HDF5 file."""
+"""The frame of a cache file: any h5py opens it, the payload is at the promised offset, and half a file is not HDF5."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write(path: Path, payload: bytes, rows: int) -> tuple[dict[str, Any], About]
 
 @pytest.mark.parametrize("rows", [1, 90, 100, 5000])
 @pytest.mark.parametrize("num_bytes", [0, 1, 4095, 4096, 4097, 70001, 3_000_000])
-def test_any_h5py_reads_it(tmp_path: Path, rows: int, num_bytes: int) -> None:
+def test_any_h5py_reads_the_file(tmp_path: Path, rows: int, num_bytes: int) -> None:
     payload = np.random.default_rng(num_bytes).integers(0, 256, num_bytes, np.uint8).tobytes()
     path = tmp_path / "x.h5"
     tables, about = write(path, payload, rows)
@@ -53,12 +53,12 @@ def test_any_h5py_reads_it(tmp_path: Path, rows: int, num_bytes: int) -> None:
 
 def test_the_same_content_makes_the_same_bytes(tmp_path: Path) -> None:
     write(tmp_path / "a.h5", b"payload" * 1000, 200)
-    time.sleep(1.01 - time.time() % 1)  # HDF5 counts times in seconds
+    time.sleep(1.01 - time.time() % 1)  # HDF5 stores times in seconds
     write(tmp_path / "b.h5", b"payload" * 1000, 200)
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
 
 
-def test_what_lay_behind_the_payload_is_gone(tmp_path: Path) -> None:
+def test_data_behind_the_payload_is_removed(tmp_path: Path) -> None:
     fresh, used = tmp_path / "a.h5", tmp_path / "b.h5"
     used.write_bytes(b"\xff" * 3_000_000)
     write(fresh, b"p" * 9000, 300)
@@ -66,7 +66,7 @@ def test_what_lay_behind_the_payload_is_gone(tmp_path: Path) -> None:
     assert used.read_bytes()[PAYLOAD_OFFSET:] == fresh.read_bytes()[PAYLOAD_OFFSET:]
 
 
-def test_the_signature_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_signature_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, seen = tmp_path / "x.h5", []
 
     def look(fd: int) -> None:
@@ -83,7 +83,7 @@ def test_another_layout_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         write(tmp_path / "x.h5", b"p" * 9000, 3)
 
 
-def test_a_cache_is_known_by_its_mark_also_when_damaged(tmp_path: Path) -> None:
+def test_a_damaged_cache_is_still_recognised_by_its_mark(tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
     write(path, b"p" * 9000, 300)
     assert is_cache_file(os.fsencode(path))
@@ -97,8 +97,8 @@ def test_a_cache_is_known_by_its_mark_also_when_damaged(tmp_path: Path) -> None:
     assert not is_cache_file(os.fsencode(tmp_path / "foreign.h5"))
 
 
-def test_small_tables_leave_the_mark_alone(tmp_path: Path) -> None:
-    """HDF5 puts tables that just do not fit into a block of metadata into the gap before the payload."""
+def test_small_tables_do_not_overwrite_the_mark(tmp_path: Path) -> None:
+    """HDF5 puts tables that just exceed a block of metadata into the gap before the payload."""
     datasets = cache_files.tables([cache_files.file_item(b"x")] * 38)
     for length in range(2030, 2070, 4):
         names = {"names": np.full(length, ord("n"), np.uint8), "name_ends": np.full(38, length, "<i8")}

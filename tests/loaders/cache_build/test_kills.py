@@ -1,4 +1,4 @@
-"""Builders that are killed, interrupted, cut off from power or out of room: no file ever lies, the next succeeds."""
+"""Builders that are killed, interrupted, cut off from power or out of space leave no wrong file; the next succeeds."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.files.image_folder import ImageFolder
 
 NUM_PHOTOS, TRIALS = 8, 16
-# (workers, room for this share of the file, whether the disk looks empty to the build): the last has room for all
-# that HDF5 may need around it.
+# (workers, space for this share of the file, whether the build sees unlimited free space). The last has space for
+# everything that HDF5 may need besides.
 LIMITS = ((0, 0.05, False), (2, 0.9, True), (0, 7, True))
 
 
@@ -37,7 +37,7 @@ LIMITS = ((0, 0.05, False), (2, 0.9, True), (0, 7, True))
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return settle(
         write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
-    )  # its index is kept: no build writes it again
+    )  # its index is saved, so that builds do not write it again
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,14 @@ def earlier(commands: Commands, photos: Path, tmp_path_factory: pytest.TempPathF
     return whole_cache(commands, photos, tmp_path_factory.mktemp("earlier"), "--quality", 50)
 
 
-def test_cut_off_from_power_before_each_call(photos: Path, tmp_path: Path, earlier: bytes) -> None:
+def test_a_power_cut_before_any_call_leaves_no_wrong_file(photos: Path, tmp_path: Path, earlier: bytes) -> None:
     found = list(cut_builds(ImageFolder(photos), tmp_path, 0, random.Random(11), earlier))
     assert {state for state, _ in found} == {"absent", "earlier", "whole"}
     assert len({resumed for _, resumed in found}) > 2
 
 
 def check_not_locked(dest: bytes) -> None:
-    """The next builder does not wait; the lock file may lie there."""
+    """Check that the next builder does not wait; the lock file may exist."""
     with BuildLock(dest + b".lock") as lock:
         lock.acquire(wait=False)
         lock.check()
@@ -66,9 +66,9 @@ def check_not_locked(dest: bytes) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="check points are found as Python 3.11 has them")
-# Ctrl-C between open() and its owner leaves a file to the garbage collector.
+# Ctrl-C between open() and the assignment of its result leaves a file to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_build_goes_on_after_ctrl_c_at_any_moment(tmp_path: Path) -> None:
+def test_a_build_continues_after_ctrl_c_at_any_moment(tmp_path: Path) -> None:
     source = ImageFolder(write_folder(tmp_path / "photos", 4))
 
     def build(dest: Path) -> bytes:
@@ -85,20 +85,18 @@ def test_a_build_goes_on_after_ctrl_c_at_any_moment(tmp_path: Path) -> None:
             interruption.run(lambda dest=dest: build(dest))  # type: ignore[misc]
         except KeyboardInterrupt:
             struck += 1
-        else:  # a slow machine renews the lock more often, and passes other points
+        else:  # a slow machine renews the lock more often, and passes other check points
             assert not interruption.struck
         check_not_locked(os.fsencode(dest))
         assert build(dest) == expected, interruption.struck
     assert struck > TRIALS / 2
 
 
-def test_one_of_several_is_killed_while_it_builds(
-    commands: Commands, photos: Path, tmp_path: Path, whole: bytes
-) -> None:
-    """Another goes on with what it had done."""
+def test_another_builder_continues_after_a_kill(commands: Commands, photos: Path, tmp_path: Path, whole: bytes) -> None:
+    """The next builder reuses the chunks of the killed one."""
     dest = tmp_path / "x.h5"
     started = [build(commands, photos, dest, 0, small_steps=True, stop_after=6)]
-    assert eventually(started[0].stopped, 100)  # it still lives, and the others wait for it
+    assert eventually(started[0].stopped, 100)  # it still runs, and the others wait for it
     started += [build(commands, photos, dest, 0, small_steps=True) for _ in range(2)]
     for command in started[1:]:
         while f"waiting: process {started[0].pid} on " not in command.errors:
@@ -109,17 +107,17 @@ def test_one_of_several_is_killed_while_it_builds(
     started[0].kill(group=False)
     assert started[0].wait() == -9
     assert [command.wait() for command in started[1:]] == [0] * 2, [command.errors for command in started]
-    told = [command.output for command in started[1:]]
-    assert sum("nothing to do" in output for output in told) == 1
-    assert sum("; 6 were there" in output for output in told) == 1
+    outputs = [command.output for command in started[1:]]
+    assert sum("nothing to do" in output for output in outputs) == 1
+    assert sum("; 6 were there" in output for output in outputs) == 1
     assert state_of(dest, whole) == "whole"
     assert os.listdir(tmp_path) == ["x.h5"]
 
 
-def test_a_reader_that_opens_the_file_as_it_is_replaced(
+def test_a_reader_that_opens_the_file_during_its_replacement_gets_the_earlier_one(
     tmp_path: Path, whole: bytes, earlier: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the earlier one, all of it, and is not told of damage."""
+    """The reader gets the whole earlier file, and no damage is reported."""
     dest, other = tmp_path / "x.h5", tmp_path / "other.h5"
     for path, content in ((dest, earlier), (other, whole)):
         path.write_bytes(content)
@@ -140,7 +138,7 @@ def test_a_reader_that_opens_the_file_as_it_is_replaced(
 
 
 @pytest.mark.parametrize(("workers", "share", "room_unknown"), LIMITS)
-def test_a_limit_on_the_size_of_files(
+def test_a_limit_on_file_sizes_is_reported_as_a_full_disk(
     commands: Commands,
     photos: Path,
     tmp_path: Path,
@@ -150,12 +148,12 @@ def test_a_limit_on_the_size_of_files(
     share: float,
     room_unknown: bool,
 ) -> None:
-    """RLIMIT_FSIZE, as batch systems set it, holds for libraries and programs of a build as a full disk does."""
+    """Batch systems set RLIMIT_FSIZE; libraries and programs of a build handle it like a full disk."""
     dest, before = tmp_path / "x.h5", earlier if room_unknown else b""
     if before:
         dest.write_bytes(before)
         dest.chmod(0o600)
-    limit = 1000 + int(share * len(whole))  # the line on what is wrong goes to a file here as well
+    limit = 1000 + int(share * len(whole))  # the error line also goes to a file here
     options = {"small_steps": True, "room_unknown": room_unknown, "file_bytes": limit}
     code, command = commands.run("cache", "build", photos, dest, "--workers", workers, **options)
     assert code == (0 if share > 2 else 7), command.errors

@@ -1,4 +1,4 @@
-"""The build lock: one holder, who is named; one that was killed is in nobody's way."""
+"""The build lock: one owner, which is named; a killed owner does not block others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def takes(path: Path) -> bool:
 
 @pytest.fixture
 def without_flock(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """As on a file system that cannot lock files."""
+    """As on a file system without file locks."""
 
     def missing(*_: object) -> None:
         raise OSError(request.param, os.strerror(request.param))
@@ -41,7 +41,7 @@ def without_flock(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
 
 @pytest.mark.parametrize("without_flock", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], indirect=True)
 @pytest.mark.usefixtures("without_flock")
-def test_without_locks_of_the_kernel(tmp_path: Path) -> None:
+def test_the_lock_works_without_kernel_locks(tmp_path: Path) -> None:
     assert takes(tmp_path / "lock")
     with BuildLock(os.fsencode(tmp_path / "lock")) as held:
         held.acquire()
@@ -51,24 +51,24 @@ def test_without_locks_of_the_kernel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"x\ny\n", b'{"host": "a", "pid": 1}', b"\xff\n\xff"])
-def test_what_a_killed_owner_wrote_does_not_matter(tmp_path: Path, content: bytes) -> None:
+def test_the_lock_file_of_a_killed_owner_does_not_matter(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "lock").write_bytes(content)
     (tmp_path / "lock").chmod(0o600)
     held = filelock.UnixFileLock(tmp_path / "lock")
-    told: list[str] = []
+    reported: list[str] = []
 
     def release(owner: str) -> None:
-        told.append(owner)
+        reported.append(owner)
         held.release()
 
     with held, BuildLock(os.fsencode(tmp_path / "lock")) as lock:
         lock.acquire(on_wait=release)
-        assert told == ["an unknown process"]
+        assert reported == ["an unknown process"]
     assert takes(tmp_path / "lock")
 
 
 class Race:
-    """Threads that all want one lock, and how many of them had it at once."""
+    """Threads that compete for one lock; counts how many held it at once."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.guard = path, threading.Lock()
@@ -99,8 +99,8 @@ class Race:
             self.most = max(self.most, self.holders)
 
 
-def test_one_of_many_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each removes the file while others wait for it."""
+def test_only_one_of_many_threads_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each owner removes the file while others wait for it."""
     monkeypatch.setattr(build_lock, "POLL_S", 0.0001)
     race = Race(tmp_path / "lock")
     race.run(4)
@@ -127,7 +127,7 @@ def test_an_owner_notices_that_its_lock_was_removed(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
-def test_a_lock_that_is_no_regular_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_lock_that_is_not_a_regular_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "lock")
     with pytest.raises(LoaderError, match=r"E-CACHE.*lock.*not a regular file: fix=remove it"):
         BuildLock(os.fsencode(tmp_path / "lock")).acquire()

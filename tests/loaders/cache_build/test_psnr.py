@@ -1,4 +1,4 @@
-"""PSNR between a source and its lossy cache: of the crops that evaluation sees, not of the whole images."""
+"""PSNR between a source and its lossy cache, measured on evaluation crops and not on whole images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.loaders.cache_build.psnr import MAX_PSNR_DB, psnr_db, sample_psnr
 
 
 class Images:
-    """Just what is read, by number."""
+    """A source with only the method that is used."""
 
     def __init__(self, images: Sequence[bytes | np.ndarray]) -> None:
         self.images, self.asked = images, []
@@ -24,7 +24,7 @@ class Images:
         return self.images[index]
 
 
-def test_psnr_is_that_of_the_formula() -> None:
+def test_psnr_follows_the_formula() -> None:
     a = np.zeros((4, 5, 3), np.uint8)
     b = a.copy()
     assert psnr_db(a, b) == MAX_PSNR_DB
@@ -36,7 +36,7 @@ def test_psnr_is_that_of_the_formula() -> None:
     assert psnr_db(b, a) == psnr_db(a, b)
 
 
-def test_the_mean_over_the_images_asked_for() -> None:
+def test_psnr_is_the_mean_over_the_requested_images() -> None:
     pixels = [textured(60, 90), np.roll(textured(60, 90), 7, axis=1)]
     coded = [simplejpeg.encode_jpeg(image, quality) for image, quality in zip(pixels, (95, 20), strict=True)]
     source, cache = Images(pixels), Images(coded)
@@ -46,7 +46,7 @@ def test_the_mean_over_the_images_asked_for() -> None:
     assert sample_psnr(source, cache, [0, 1]) == pytest.approx(sum(each) / 2)
 
 
-def test_a_shard_begins_in_the_middle() -> None:
+def test_a_shard_may_begin_in_the_middle() -> None:
     pixels = [textured(60, 90), 255 - textured(60, 90)]
     source, cache = Images(pixels), Images(pixels[1:])
     assert sample_psnr(source, cache, [1], first=1) == MAX_PSNR_DB

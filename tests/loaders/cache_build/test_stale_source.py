@@ -1,4 +1,4 @@
-"""A cache whose source or settings have changed: builder, loader and check refuse it; the builder may replace it."""
+"""A cache after its source or settings changed: builder, loader and check refuse it; the builder may replace it."""
 
 from __future__ import annotations
 
@@ -50,36 +50,39 @@ def stale(action: Callable[[], object]) -> LoaderError:
     return caught.value
 
 
-# What was done to the source -> how, and what the check of the cache says.
+# Change of the source -> (action, message of the cache check).
 MUTATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "an image is gone": (lambda root: (root / "class0" / "0000.jpg").unlink(), "the source has 11 images"),
-    "an image more": (lambda root: (root / "class0" / "9999.jpg").write_bytes(photo(5)), "13 images, the cache 12"),
-    "a class is gone": (lambda root: shutil.rmtree(root / "class1"), "the source has 8 images"),
-    "a class has another name": (
+    "an image was removed": (lambda root: (root / "class0" / "0000.jpg").unlink(), "the source has 11 images"),
+    "an image was added": (
+        lambda root: (root / "class0" / "9999.jpg").write_bytes(photo(5)),
+        "13 images, the cache 12",
+    ),
+    "a class was removed": (lambda root: shutil.rmtree(root / "class1"), "the source has 8 images"),
+    "a class was renamed": (
         lambda root: (root / "class2").rename(root / "class3"),
         "class 2 is called 'class3' in the source, 'class2' in the cache",
     ),
-    "two classes have changed names": (
+    "two classes swapped names": (
         lambda root: exchange(root / "class0", root / "class1"),
         "image 0 is 'class0/0001.jpg' in the source",
     ),
-    "an image is of another class": (
+    "an image moved to another class": (
         lambda root: (root / "class0" / "0000.jpg").rename(root / "class1" / "0000.jpg"),
         "image 0 is 'class0/0003.jpg' in the source, 'class0/0000.jpg' in the cache",
     ),
-    "two images have changed names": (
+    "two images swapped names": (
         lambda root: exchange(root / "class0" / "0000.jpg", root / "class0" / "0003.jpg"),
         "size",
     ),
-    "a byte more at the same time": (
+    "one byte more, same mtime": (
         lambda root: rewrite_unseen(root / "class0" / "0000.jpg", (root / "class0" / "0000.jpg").read_bytes() + b"\0"),
         "another size than when the cache was built",
     ),
-    "as many other bytes, later": (
+    "same size, later mtime": (
         lambda root: (root / "class1" / "0001.jpg").write_bytes(flip_a_bit(root / "class1" / "0001.jpg")),
         "modified since the cache was built",
     ),
-    "an earlier time": (
+    "an earlier mtime": (
         lambda root: os.utime(root / "class1" / "0004.jpg", ns=(1, 1)),
         "modified since the cache was built",
     ),
@@ -101,20 +104,20 @@ def test_a_changed_source_is_refused(cached: Path, tmp_path: Path, mutation: str
     assert sorted(os.listdir(folder)) == ["photos", "x.h5"]
 
 
-def test_a_copy_of_the_source_is_the_source(cached: Path, tmp_path: Path) -> None:
-    shutil.copytree(cached, tmp_path / "copy")  # times and all
+def test_a_cache_serves_a_copy_of_its_source(cached: Path, tmp_path: Path) -> None:
+    shutil.copytree(cached, tmp_path / "copy")  # including the mtimes
     assert build(tmp_path / "copy").files[0].built == 0
     assert load(tmp_path / "copy") == COUNT
 
 
-def test_a_copy_of_parquet_files_is_the_source(tmp_path: Path) -> None:
+def test_a_cache_serves_a_copy_of_its_parquet_files(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     (tmp_path / "here").mkdir()
     for part in ("0", "1"):
         table = pa.table({"image": [photo(number) for number in range(COUNT)], "label": list(range(COUNT))})
         parquet.write_table(table, tmp_path / "here" / f"{part}.parquet")
-    shutil.copytree(tmp_path / "here", tmp_path / "copy")  # times and all
+    shutil.copytree(tmp_path / "here", tmp_path / "copy")  # including the mtimes
 
     def serve(folder: str) -> int:
         cache = {"backend": "hdf5", "cache": tmp_path / "x.h5"}
@@ -139,12 +142,12 @@ def test_a_copy_of_parquet_files_is_the_source(tmp_path: Path) -> None:
     ],
     ids=Encoding.describe,
 )
-def test_a_cache_of_other_settings_is_refused(cached: Path, encoding: Encoding) -> None:
+def test_a_cache_with_other_settings_is_refused(cached: Path, encoding: Encoding) -> None:
     stale(lambda: load(cached, encoding=encoding))
     assert encoding.describe() in stale(lambda: build(cached, encoding)).cause
 
 
-def test_a_cache_of_other_settings_is_replaced_with_replace_stale(cached: Path, tmp_path: Path) -> None:
+def test_a_cache_with_other_settings_is_replaced_with_replace_stale(cached: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(cached, folder)
     assert build(folder, Encoding(quality=80), replace_stale=True).files[0].built == COUNT

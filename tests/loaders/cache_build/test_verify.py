@@ -1,4 +1,4 @@
-"""Checks of a whole cache: what is damaged is found and named, what is sound is not; so with a source beside it."""
+"""Checks of a whole cache, with and without its source: damage is found and named, sound images are not reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ODD = {odd.name: odd.data for odd in corpus()}
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """14 photos, of them an empty one, a cut one, an odd one, a PNG and one that stands on its side."""
+    """14 photos, including an empty one, a truncated one, an odd one, a PNG and a rotated one."""
     root = write_folder(tmp_path / "photos", 14)
     (root / "class0" / "0000.jpg").write_bytes(b"")
     (root / "class1" / "0001.jpg").write_bytes(ODD["jpeg_baseline_cut_50"])
@@ -61,7 +61,7 @@ def cache(root: Path, tmp_path: Path) -> Hdf5Cache:
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
-def test_what_was_built_is_sound(encoding: Encoding, root: Path, tmp_path: Path) -> None:
+def test_a_built_cache_is_sound(encoding: Encoding, root: Path, tmp_path: Path) -> None:
     source, workers = scanned(root), 3 if encoding.lossless else 1
     cache = built(source, tmp_path / "cache.h5", encoding)
     steps: list[int] = []
@@ -101,7 +101,7 @@ def test_a_record_that_does_not_fit_its_bytes_is_found(cache: Hdf5Cache, tmp_pat
 
 
 def test_strips_that_do_not_end_with_their_rows_are_found(cache: Hdf5Cache) -> None:
-    """With every CRC as it should be: a builder's mistake, no damage."""
+    """Every CRC is correct: the fault of a builder, not damage."""
     index = int(np.flatnonzero(cache.records["kind"] == STRIPS)[0])
     record = Record._make(cache.records[index].item())
     count = math.ceil(math.ceil(record.height / record.mcu_height) / record.strip_rows)
@@ -113,12 +113,12 @@ def test_strips_that_do_not_end_with_their_rows_are_found(cache: Hdf5Cache) -> N
         for row, end in enumerate(table["end"].tolist()):
             table["crc"][row] = crc = zlib.crc32(data[record.head + begin : record.head + end], crc)
             begin = end
-        told = record._replace(crc=zlib.crc32(data[: record.head]))
-        assert find_damage(told, bytes(data), 3) == expected
+        record_with_crc = record._replace(crc=zlib.crc32(data[: record.head]))
+        assert find_damage(record_with_crc, bytes(data), 3) == expected
 
 
-def test_no_record_and_no_head_makes_it_raise(cache: Hdf5Cache) -> None:
-    """Whatever they say, also where the CRCs of the head are right."""
+def test_random_records_and_heads_never_raise(cache: Hdf5Cache) -> None:
+    """Even where the CRCs of the head are correct."""
     draw = random.Random(1)
     index = int(np.flatnonzero(cache.records["kind"] == STRIPS)[0])
     names = [
@@ -152,10 +152,10 @@ def test_a_report_names_the_first_findings_and_counts_the_rest() -> None:
     assert lines[4:] == [r"  damaged sample=3 name='a\udcff\n3': the CRC differs", "  and 1 more"]
 
 
-# ---- beside its source
+# ---- with its source
 
 
-def test_other_labels_are_told(tmp_path: Path) -> None:
+def test_changed_labels_are_reported(tmp_path: Path) -> None:
     images, labels = np.stack([scene(20, 20)] * 4), np.array([0, 1, 0, 1])
     cache = built(ArraySource(images, labels), tmp_path / "cache.h5", Encoding())
     refuse_other_source(cache, ArraySource(images, labels))

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)
-def test_the_device_serves_the_hosts_stream(photos: Path, dtype: torch.dtype, options: dict[str, Any]) -> None:
+def test_the_device_serves_the_stream_of_the_host(photos: Path, dtype: torch.dtype, options: dict[str, Any]) -> None:
     settings = {"batch_size": 12, "dtype": dtype, "pipeline": imagenet_train(64)}
     level = 2.0 if dtype == torch.uint8 else 2.0 / 255 / 0.22
     with (
@@ -58,7 +58,7 @@ def test_kept_batches_are_not_overwritten_on_the_device(photos: Path) -> None:
     assert len(again) == 24
 
 
-def test_bad_samples_on_the_device_are_those_of_the_host() -> None:
+def test_the_device_reports_the_bad_samples_of_the_host() -> None:
     items = [undecodable(photo(k), KINDS[0]) if k in (3, 4, 17) else photo(k) for k in range(40)]
     settings = {"batch_size": 8, "on_bad_sample": "replace"}
     ours = stream(MemorySource(items), backend="torch", **settings)
@@ -67,7 +67,7 @@ def test_bad_samples_on_the_device_are_those_of_the_host() -> None:
         assert_near(dali, ours, level=4.0)
 
 
-def test_memory_of_the_device_stays_as_it_is(photos: Path) -> None:
+def test_memory_of_the_device_does_not_grow(photos: Path) -> None:
     with open_loader(photos, batch_size=12, device="cuda", workers=2) as loader:
         batches = itertools.chain.from_iterable(loader.batches() for _ in itertools.count())
         for number, _ in enumerate(itertools.islice(batches, 70)):
@@ -81,7 +81,7 @@ def test_memory_of_the_device_stays_as_it_is(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)
-def test_what_the_device_decodes_is_compared_and_right(photos: Path, options: dict[str, Any]) -> None:
+def test_images_decoded_on_the_device_are_compared_and_correct(photos: Path, options: dict[str, Any]) -> None:
     with open_loader(photos, batch_size=12, device="cuda", verify=12, **options) as loader:
         for _ in range(3):
             list(loader)

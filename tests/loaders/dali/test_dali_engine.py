@@ -36,13 +36,13 @@ from penstock.pipelines.sample.dali_graph import DaliGraph
 # growth
 
 
-SLACK = 12 << 20  # bytes that a process of threads may gain by chance
+SLACK = 12 << 20  # bytes that a process with threads may gain by chance
 
 
 def footprint() -> tuple[int, int, int]:
-    """Bytes of memory, threads and descriptors, once the threads come and go no more; 5 s at most.
+    """Return bytes of memory, threads and descriptors once the number of threads is stable; 5 s at most.
 
-    Memory of no file: pages of a library are this process's alone or not as other processes come and go.
+    File-backed memory is left out: whether a library's pages are private depends on which other processes run.
     """
     me, deadline, counts = psutil.Process(), time.monotonic() + 5, [0]
     while time.monotonic() < deadline and (len(counts) < 10 or len(set(counts[-10:])) > 1):
@@ -77,7 +77,7 @@ def test_refused_batches_leave_nothing_behind() -> None:
 @pytest.mark.parametrize("ending", ["dropped", "closed"])
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)
 def test_a_closed_or_dropped_loader_ends_its_threads(photos: Path, options: dict[str, Any], ending: str) -> None:
-    """Its own and DALI's, but for what torch and DALI start once in a process."""
+    """Its own threads and those of DALI, except those that torch and DALI start once per process."""
     with open_loader(photos, batch_size=4, **options) as first:
         next(iter(first))
     started = psutil.Process().num_threads()
@@ -130,10 +130,10 @@ for loader in loaders:
         ("signal.raise_signal(signal.SIGINT)", -signal.SIGINT, "KeyboardInterrupt"),
     ],
 )
-def test_a_program_that_ends_in_mid_epoch_ends_well(
+def test_a_program_may_end_in_mid_epoch(
     commands: Commands, photos: Path, tmp_path: Path, end: str, code: int, told: str
 ) -> None:
-    """With threads and without, both loaders still open; DALI has an atexit handler of its own."""
+    """With and without threads, both loaders still open; DALI registers its own atexit handler."""
     (tmp_path / "program.py").write_text(PROGRAM + end)
     returned, command = commands.run(photos, script=tmp_path / "program.py")
     errors = command.errors
@@ -175,7 +175,7 @@ def test_ctrl_c_within_dali_loses_no_batch(monkeypatch: pytest.MonkeyPatch, meth
 
 
 @pytest.mark.timeout(60)
-def test_dali_that_hangs_is_given_up(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hang_of_dali_is_reported(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, take = threading.Event(), DaliGraph.take
 
     def hang(graph: DaliGraph) -> torch.Tensor:
@@ -215,7 +215,7 @@ def fail_with(error: Exception) -> Callable[..., Any]:
     ],
     ids=["take", "feed", "build", "memory"],
 )
-def test_errors_of_dali_are_one_line_that_names_the_backend(
+def test_errors_of_dali_become_one_line_with_the_backend(
     photos: Path,
     monkeypatch: pytest.MonkeyPatch,
     method: str,
@@ -234,7 +234,7 @@ def test_errors_of_dali_are_one_line_that_names_the_backend(
     assert eventually(lambda: not threads())
 
 
-def test_an_error_of_a_second_look_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_while_a_batch_is_repeated_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source breaks while a batch that DALI refused is made again."""
     items = [photo(k) for k in range(40)]
     items[20] = undecodable(photo(20), KINDS[0])
@@ -269,7 +269,9 @@ def test_close_while_dali_repeats_a_batch_returns(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("version", [None, "1.0"])
-def test_a_loader_without_dali_is_not_made(photos: Path, monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
+def test_creating_a_loader_without_dali_fails(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, version: str | None
+) -> None:
     if version is None:
         monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     else:

@@ -1,4 +1,4 @@
-"""Tasks for DALI that the native library prepares: the same bytes, windows, flips and errors as the Python path's."""
+"""Tasks for DALI from the native library: the same bytes, windows, flips and errors as from the Python path."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _built(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("on_repaired", ["count", "replace"])
-def test_what_is_judged_is_judged_once(photos: Path, on_repaired: str) -> None:
-    """By the Python path; where it has found nothing to repair, the library goes on from the next epoch."""
+def test_samples_are_checked_for_repairs_once(photos: Path, on_repaired: str) -> None:
+    """The Python path checks them; the library takes over in the next epoch where nothing was repaired."""
     made = check_both(ImageFolder(photos), 10, at_least=60, on_repaired=on_repaired)
     assert made.native <= 10 * two_paths.BATCH - NUM_PHOTOS
 
 
-def test_strips_that_are_not_what_their_record_says_are_refused_or_decoded(tmp_path: Path) -> None:
-    """As a faulty or hostile maker of caches may store them, every CRC right."""
+def test_strips_that_contradict_their_record_are_refused_or_decoded(tmp_path: Path) -> None:
+    """As a faulty or hostile builder may store them, with every CRC correct."""
     kinds = [jpeg(textured(97, 160), subsampling=kind, restart_marker_blocks=2) for kind in (0, 1, 2)]
     kinds.append(jpeg(scene(97, 160)[..., 0], restart_marker_blocks=4))
     sound = [strip_item(data, strip_rows) for data in kinds for strip_rows in (1, 2, 5)]
@@ -81,8 +81,8 @@ def test_strips_that_are_not_what_their_record_says_are_refused_or_decoded(tmp_p
         assert "E-CACHE" in codes
 
 
-def test_narrow_windows_and_stray_markers_are_pythons(tmp_path: Path) -> None:
-    """One column of an image, colours that a decoder guesses, markers that lead to no end, damage behind the scan."""
+def test_narrow_windows_and_stray_markers_are_left_to_python(tmp_path: Path) -> None:
+    """One column of an image, colours that a decoder guesses, markers without an end, damage behind the scan."""
     plain = jpeg(scene(61, 83), subsampling=2)
     restarts = jpeg(scene(61, 83), subsampling=2, restart_marker_blocks=3)
     adobe = [jp.segment(jp.APP14, b"Adobe\0\x64\0\0\0\0" + bytes([transform])) for transform in (0, 1)]
@@ -103,7 +103,7 @@ def test_narrow_windows_and_stray_markers_are_pythons(tmp_path: Path) -> None:
     assert made.native < sum(len(batch[0]) for batch in made.batches)
 
 
-def test_a_batch_without_memory_is_pythons(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_without_memory_is_left_to_python(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = np.empty
 
     def none_left(shape: Any, *rest: Any) -> Any:
@@ -119,5 +119,5 @@ def test_a_batch_without_memory_is_pythons(photos: Path, monkeypatch: pytest.Mon
     assert made.batches == without.batches
 
 
-def test_the_second_look_is_pythons(photos: Path) -> None:
+def test_repeated_batches_are_left_to_python(photos: Path) -> None:
     assert CropTaskProducer(two_paths.settings_of(ImageFolder(photos)), checked=True)._native is None

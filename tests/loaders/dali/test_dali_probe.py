@@ -1,4 +1,4 @@
-"""DALI's ways of decoding are tried in a process of its own: a crash, a wrong pixel and a hang lead to the next way."""
+"""DALI's ways of decoding are tried in a separate process: after a crash, a wrong pixel or a hang, the next is used."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def forgetful(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A user without a cache yet, and a process that has found out nothing."""
+    """A user without a cache, and a process without verdicts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(dali_probe, "_found", {})
     monkeypatch.setattr(dali_probe, "_warned", set())
 
 
 class Child:
-    """Commands in the place of the probe: for each way what a child does, in Python; counts how often one is begun."""
+    """Replaces the probe by Python code for each way of decoding; records which ways were started."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, **ways: str) -> None:
         self._log = folder / "begun"
@@ -66,18 +66,18 @@ CRASH = f"os.kill(os.getpid(), {int(signal.SIGSEGV)})"
 WRONG = "print('an image is 83.1 levels from it'); sys.exit(3)"
 
 
-def test_it_passes_here_in_a_process_of_its_own() -> None:
+def test_the_probe_passes_here_in_a_separate_process() -> None:
     assert try_way(WHOLE, CPU) == ("", True)
 
 
-def test_regions_of_the_made_images_are_decoded_as_libjpeg_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_regions_of_the_test_images_match_libjpeg(capsys: pytest.CaptureFixture[str]) -> None:
     assert dali_probe.main([REGIONS, ""]) == EXIT_OK
     assert not capsys.readouterr().out.strip()
 
 
 @pytest.fixture
 def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try only two sizes of the made images, where each image shows the fault."""
+    """Try only two sizes of the test images, where each image shows the fault."""
     monkeypatch.setattr(dali_probe, "_SIZES", ((61, 83), (130, 40)))
 
 
@@ -91,7 +91,7 @@ SPOILS: dict[str, Any] = {
 
 @pytest.mark.usefixtures("few_images")
 @pytest.mark.parametrize("name", SPOILS)
-def test_a_wrong_decoder_is_seen(
+def test_a_wrong_decoder_is_detected(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     take = DaliGraph.take
@@ -100,8 +100,10 @@ def test_a_wrong_decoder_is_seen(
     assert "levels from libjpeg's pixels on average, " in capsys.readouterr().out
 
 
-def test_wrong_edges_of_regions_are_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are one pixel wide, and only where the chroma changes there: a mean over the image does not show them."""
+def test_wrong_edges_of_regions_are_detected(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are one pixel wide and visible only where the chroma changes, so the mean over the image misses them."""
     give_regions_wrong_edges(monkeypatch)
     assert dali_probe.main([REGIONS, ""]) == EXIT_DATA
     assert re.search(r" \d\d\.\d more on average in an outermost row or column, window \(", capsys.readouterr().out)
@@ -111,13 +113,13 @@ def test_wrong_edges_of_regions_are_seen(monkeypatch: pytest.MonkeyPatch, capsys
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (LoaderError("E-CORRUPT", "DALI: nvImageCodec failure: '#3'"), EXIT_DATA),  # as it is refused on an A100
+        (LoaderError("E-CORRUPT", "DALI: nvImageCodec failure: '#3'"), EXIT_DATA),  # the error on an A100
         (LoaderError("E-DEPENDENCY", "no driver", fix="install one"), EXIT_RESOURCE),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB"), EXIT_RESOURCE),  # no fault of DALI's
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB"), EXIT_RESOURCE),  # not a fault of DALI
     ],
 )
 @pytest.mark.usefixtures("few_images")
-def test_a_refusal_is_wrong_and_what_does_not_run_at_all_is_an_error(
+def test_refused_images_count_as_wrong_and_a_failed_start_is_an_error(
     error: RuntimeError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(graph: DaliGraph, tasks: object) -> None:
@@ -146,7 +148,7 @@ def write(text: str) -> Callable[[pytest.MonkeyPatch, Path], None]:
         *((write(text), 2) for text in ("", "{", '{"a": 1}', '{"a": ["half", ""]}', '{"a": ["whole"]}')),
     ],
 )
-def test_a_verdict_is_kept_for_these_versions_unless_its_file_is_damaged(
+def test_a_verdict_is_saved_for_these_versions_unless_its_file_is_damaged(
     change: Callable[..., None], begun: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     child = Child(monkeypatch, tmp_path)
@@ -161,8 +163,8 @@ def test_a_verdict_is_kept_for_these_versions_unless_its_file_is_damaged(
     assert len(child.begun) == begun + 1
 
 
-def test_a_file_of_verdicts_is_added_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those of other versions stay, whichever version of Penstock wrote them."""
+def test_verdicts_are_added_to_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Verdicts for other versions stay, whichever version of Penstock wrote them."""
     Child(monkeypatch, tmp_path)
     working_way(CPU)
     (file,) = tmp_path.glob("penstock/*.json")
@@ -179,7 +181,7 @@ def on_gpu_with_nvjpeg(monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...]
 
 
 @pytest.mark.parametrize("version", [(12, 4, 0), (13, 1, 0)])
-def test_with_an_old_nvjpeg_regions_are_not_even_tried(
+def test_regions_are_not_tried_with_an_old_nvjpeg(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: tuple[int, ...]
 ) -> None:
     gpu, child = on_gpu_with_nvjpeg(monkeypatch, version), Child(monkeypatch, tmp_path)
@@ -195,7 +197,7 @@ def test_with_an_old_nvjpeg_regions_are_not_even_tried(
     assert child.begun == [WHOLE, REGIONS]
 
 
-def test_regions_asked_for_in_spite_of_an_old_nvjpeg_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requesting_regions_with_an_old_nvjpeg_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu_with_nvjpeg(monkeypatch, (12, 4, 0))
     monkeypatch.setattr(dali_engine, "numbered", lambda device: CPU)
     settings = make_planner(MemorySource([photo(0)] * 4), device="cuda:0")
@@ -203,7 +205,7 @@ def test_regions_asked_for_in_spite_of_an_old_nvjpeg_are_warned_of(monkeypatch: 
         dali_engine.open_engine(settings, dali_engine.DaliOptions(workers=0, decode=REGIONS))
 
 
-def test_a_crash_leads_to_whole_images_and_is_told_once_a_process(
+def test_a_crash_leads_to_whole_images_and_warns_once_per_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     child = Child(monkeypatch, tmp_path, regions=CRASH)
@@ -211,7 +213,7 @@ def test_a_crash_leads_to_whole_images_and_is_told_once_a_process(
     for _ in range(2):
         with pytest.warns(RuntimeWarning, match=f"{versions} .*SIGSEGV.*: whole images .*; use ") as warned:
             assert chosen_way(CPU) == WHOLE
-        assert warned[0].filename == __file__  # its caller's line
+        assert warned[0].filename == __file__  # the caller's line
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert chosen_way(CPU) == WHOLE
@@ -220,7 +222,7 @@ def test_a_crash_leads_to_whole_images_and_is_told_once_a_process(
     assert child.begun == [REGIONS, WHOLE]
 
 
-def test_where_neither_works_our_decoder_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_our_decoder_is_used_if_neither_way_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Child(monkeypatch, tmp_path, regions=CRASH, whole=WRONG)
     verdict = working_way(CPU)
     assert verdict.way == OURS
@@ -228,21 +230,21 @@ def test_where_neither_works_our_decoder_does(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.parametrize("ending", ["time.sleep(9)", f"os.kill(os.getpid(), {int(signal.SIGKILL)})", "sys.exit(1)"])
-def test_a_verdict_that_may_be_the_machines_fault_is_not_kept(
+def test_a_verdict_that_may_be_the_machines_fault_is_not_saved(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str
 ) -> None:
     monkeypatch.setattr(dali_probe, "_TIMEOUT_S", 1.0)
     child = Child(monkeypatch, tmp_path, regions=ending)
     assert working_way(CPU).way == WHOLE
     assert working_way(CPU).way == WHOLE
-    assert child.begun == [REGIONS, WHOLE]  # once a process
+    assert child.begun == [REGIONS, WHOLE]  # once per process
     monkeypatch.setattr(dali_probe, "_found", {})
     working_way(CPU)
     assert len(child.begun) == 4
 
 
-def test_no_answer_from_a_gpu_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In EXCLUSIVE_PROCESS mode a second process gets no context, and DALI works in this one."""
+def test_a_failed_start_on_a_gpu_gives_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In EXCLUSIVE_PROCESS mode a second process gets no context, but DALI works in this one."""
     gpu = on_gpu_with_nvjpeg(monkeypatch, (13, 2, 0))
     line = str(LoaderError("E-DEPENDENCY", "DALI cannot run on GPU 0: all CUDA-capable devices are busy"))
     child = Child(monkeypatch, tmp_path, regions=f"print({line!r}); sys.exit(7)")
@@ -254,7 +256,7 @@ def test_no_answer_from_a_gpu_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp
     assert child.begun == [REGIONS, REGIONS]
 
 
-def test_a_reason_is_not_read_for_whether_a_way_was_tried() -> None:
+def test_was_tried_is_stored_and_not_parsed_from_the_reason() -> None:
     words = "a process of its own cannot use the GPU"
     assert "decodes regions wrongly here" in dali_probe.describe_verdict(Verdict(WHOLE, words))[0]
     assert "could not be tried here" in dali_probe.describe_verdict(Verdict(WHOLE, "busy", was_tried=False))[0]
@@ -268,7 +270,7 @@ def test_a_probe_that_crashes_leaves_no_core_file(monkeypatch: pytest.MonkeyPatc
     assert limits == [(resource.RLIMIT_CORE, 0)]
 
 
-def test_dali_that_does_not_run_at_all_is_its_own_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_dali_that_does_not_run_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     line = str(LoaderError("E-DEPENDENCY", "DALI cannot run on GPU 0: no driver", fix="install a driver"))
     Child(monkeypatch, tmp_path, regions=f"print({line!r}); sys.exit(7)")
     with pytest.raises(LoaderError, match="cannot run on GPU 0: no driver") as caught:
@@ -276,7 +278,7 @@ def test_dali_that_does_not_run_at_all_is_its_own_error(monkeypatch: pytest.Monk
     assert (caught.value.code, caught.value.fix) == ("E-DEPENDENCY", "install a driver")
 
 
-def test_a_gpus_engine_takes_the_way_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_engine_on_a_gpu_uses_the_way_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(dali_engine, "numbered", lambda device: CPU)
     settings = make_planner(MemorySource([photo(0)] * 4), device="cuda:0")
     options = dali_engine.DaliOptions(workers=0)
@@ -287,11 +289,11 @@ def test_a_gpus_engine_takes_the_way_that_works(monkeypatch: pytest.MonkeyPatch,
     assert (engine.describe()["decodes"], engine._verifier is not None) == (WHOLE, True)
     assert engine._verifier._per_batch == 1  # type: ignore[union-attr]
     for way, kind in ((REGIONS, "DaliEngine"), (OURS, "ThreadEngine")):
-        chosen = dali_engine.DaliOptions(workers=0, decode=way)  # nothing is tried then
+        chosen = dali_engine.DaliOptions(workers=0, decode=way)  # then nothing is tried
         assert type(dali_engine.open_engine(settings, chosen)).__name__ == kind
 
 
-def test_the_stream_is_the_same_whichever_way_decodes(photos: Path) -> None:
+def test_the_stream_does_not_depend_on_the_way_of_decoding(photos: Path) -> None:
     served = [stream(photos, batch_size=8, decode=way) for way in (REGIONS, WHOLE, OURS)]
     assert [one.numbers() for one in served[1:]] == [served[0].numbers()] * 2
     assert np.array_equal(served[0].pixels, served[1].pixels)

@@ -1,4 +1,4 @@
-"""The stage that drives DALI, its graph replaced: whole batches stay where they are made, mixed ones are joined."""
+"""The stage that drives DALI, with a fake graph: whole batches stay where they are made, mixed ones are joined."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pixels_of(slots: BatchSlots) -> Any:
 
 
 class FakeGraph:
-    """A graph whose images are on `device`, each full of the first byte of its task."""
+    """A graph that returns images on `device`, each filled with the first byte of its task."""
 
     device = torch.device("cpu")
 
@@ -50,7 +50,7 @@ class FakeGraph:
 
 
 class HostCopies(StrictCopies):
-    """A strict engine over host memory, to look at the values."""
+    """A strict copy engine over host memory, so that values can be read."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -63,7 +63,7 @@ def task(value: int, *, coded: bool) -> CropTask:
 
 @pytest.fixture
 def finished(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Finished, BatchSlots, StrictCopies]]:
-    """What becomes of a batch with DALI on `device`; kinds: for each row its decoder (jpeg, pixels, slot)."""
+    """Return a function that runs a batch with DALI on `device`; kinds: each row's decoder (jpeg, pixels, slot)."""
     monkeypatch.setattr(dali_stage, "DaliGraph", FakeGraph)
 
     def run(kinds: list[str], *, device: torch.device, on_gpu: bool) -> tuple[Finished, BatchSlots, StrictCopies]:
@@ -93,19 +93,19 @@ MIXED = {
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_one_odd_image_does_not_take_a_batch_off_the_device(name: str, finished: Any) -> None:
-    """The rows that Penstock decoded go to the device, not the others to the host."""
+def test_one_unsupported_image_leaves_the_batch_on_the_device(name: str, finished: Any) -> None:
+    """Rows that Penstock decoded are copied to the device; the others are not copied to the host."""
     done, _, copies = finished(MIXED[name], device=META, on_gpu=True)
     assert done.images is not None
     assert done.images.is_meta
     assert (done.images.shape, done.images.dtype) == ((BATCH, SIZE, SIZE, 3), torch.uint8)
     assert copies.uploaded == MIXED[name].count("slot") * SIZE * SIZE * 3
-    assert copies.waited == [1]  # complete before anybody else hears of it
+    assert copies.waited == [1]  # complete before it is handed over
 
 
 @pytest.mark.parametrize("on_gpu", [False, True], ids=["CPU", "GPU"])
 @pytest.mark.parametrize("name", MIXED)
-def test_each_row_is_its_decoders(name: str, on_gpu: bool, finished: Any) -> None:
+def test_each_row_comes_from_its_decoder(name: str, on_gpu: bool, finished: Any) -> None:
     done, slots, _ = finished(MIXED[name], device=torch.device("cpu"), on_gpu=on_gpu)
     assert (done.images is not None) == on_gpu
     images = done.images.numpy() if on_gpu else pixels_of(slots)
@@ -113,16 +113,16 @@ def test_each_row_is_its_decoders(name: str, on_gpu: bool, finished: Any) -> Non
     assert images.min((1, 2, 3)).tolist() == images.max((1, 2, 3)).tolist() == expected
 
 
-def test_whole_batches_are_handed_on_as_they_are(finished: Any) -> None:
+def test_whole_batches_are_handed_on_unchanged(finished: Any) -> None:
     done, _, copies = finished(["jpeg"] * BATCH, device=META, on_gpu=True)
     assert done.images.is_meta
     assert not copies.marks
     done, slots, copies = finished(["slot"] * BATCH, device=META, on_gpu=True)
-    assert done.images is None  # by the feed, as any other batch of the host
+    assert done.images is None  # copied by the feed, like any other batch on the host
     assert pixels_of(slots)[:, 0, 0, 0].tolist() == [100, 101, 102, 103, 104]
 
 
-def test_a_mixed_batch_takes_the_way_of_resident_ones(finished: Any) -> None:
+def test_a_mixed_batch_becomes_a_resident_one(finished: Any) -> None:
     done, slots, _ = finished(MIXED["all three"], device=META, on_gpu=True)
     recycler = Recycler(3)
     recycler.take(), recycler.take()

@@ -1,4 +1,4 @@
-"""The dali backend serves torch's stream within a level, bad samples included, and its own bit for bit."""
+"""The dali backend serves torch's stream within one level, including bad samples, and its own stream bit for bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN_THE_PROCESS, THREADS = WORKERS
 
 @pytest.fixture(scope="module")
 def odd_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The corpus, shuffled: 64 refused images in a row would be a refused data set."""
+    """The corpus, shuffled, because 64 refused images in a row refuse the data set."""
     root, images = tmp_path_factory.mktemp("odd") / "photos", corpus()
     random.Random(4).shuffle(images)
     for number, image in enumerate(images):
@@ -45,7 +45,7 @@ def odd_cache(odd_folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("exif", "cached", "options"),
     [("ignore", False, THREADS), ("apply", False, IN_THE_PROCESS), ("apply", True, THREADS)],
-    ids=["as stored", "turned", "turned, of a lossless cache"],
+    ids=["as stored", "turned", "turned, from a lossless cache"],
 )
 def test_odd_images_are_served_as_on_the_torch_backend(
     odd_folder: Path, odd_cache: Path, exif: str, cached: bool, options: dict[str, Any]
@@ -76,13 +76,13 @@ def test_pixels_of_a_cache_are_served_as_on_the_torch_backend(photos: Path, tmp_
 
 
 def mixed() -> list[Any]:
-    """JPEGs, pixels, and images that neither graph takes."""
+    """JPEGs, pixels, and images that neither graph supports."""
     cmyk = next(image.data for image in corpus() if image.name == "jpeg_cmyk_pillow")
     kinds = (photo, lambda k: textured(40 + k, 50), lambda k: encoded(scene(50, 40 + k), "PNG"), lambda k: cmyk)
     return [kinds[k % 4](k) for k in range(40)]
 
 
-def test_all_kinds_of_rows_may_meet_in_a_batch() -> None:
+def test_a_batch_may_mix_all_kinds_of_rows() -> None:
     ours = stream(MemorySource(mixed()), epochs=2, backend="torch", batch_size=8)
     for options in WORKERS:
         assert_taken(stream(MemorySource(mixed()), epochs=2, batch_size=8, **options), ours)
@@ -97,7 +97,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_no_option_changes_a_bit_of_what_dali_serves(options: dict[str, Any]) -> None:
+def test_no_option_changes_a_bit_of_the_served_images(options: dict[str, Any]) -> None:
     items = mixed()
     first = stream(MemorySource(items), epochs=2, batch_size=6)
     other = stream(MemorySource(items), epochs=2, batch_size=6, **options)
@@ -106,7 +106,7 @@ def test_no_option_changes_a_bit_of_what_dali_serves(options: dict[str, Any]) ->
     assert first.about["batches_refused"] == other.about["batches_refused"] == 0
 
 
-def test_it_says_what_runs(photos: Path) -> None:
+def test_describe_names_the_decoder(photos: Path) -> None:
     with open_loader(photos, batch_size=8, workers=3, prefetch=4, decoder="simplejpeg") as loader:
         about = loader.describe()
     expected = {"backend": "dali", "workers": 3, "readers": 1, "prefetch": 4, "decodes_on": "cpu", "batches_refused": 0}
@@ -116,13 +116,13 @@ def test_it_says_what_runs(photos: Path) -> None:
     assert "hw_decoder_load" not in about
 
 
-# ---- bad samples: whoever of decoder and DALI refuses them ----
+# ---- bad samples, refused by the decoder or by DALI ----
 
 CASES: dict[str, tuple[list[int], dict[str, Any], dict[str, Any]]] = {
     "a whole batch": (list(range(8, 16)), THREADS, {}),
     "in the first batch": ([0, 7], THREADS, {}),
     "in the last batch": ([38, 39], THREADS, {"batch_size": 12, "drop_last": False}),
-    "in two batches running": ([9, 17, 22], THREADS, {}),
+    "in two successive batches": ([9, 17, 22], THREADS, {}),
     "the substitute too": ([3, 4, 5, 31, 32], IN_THE_PROCESS, {"batch_size": 12, "pipeline": imagenet_eval(32)}),
     "batches of one": ([3, 4, 5, 31, 32], THREADS, {"batch_size": 1}),
     "every other one": (list(range(0, 40, 2)), IN_THE_PROCESS, {}),
@@ -131,7 +131,7 @@ CASES: dict[str, tuple[list[int], dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bad_samples_anywhere_leave_the_stream_of_the_torch_backend(case: str) -> None:
+def test_bad_samples_anywhere_give_the_stream_of_the_torch_backend(case: str) -> None:
     places, options, changed = CASES[case]
     items = [undecodable(photo(k), KINDS[k % len(KINDS)]) if k in places else photo(k) for k in range(40)]
     assert all(dali_can_decode(parse_header(items[place]), items[place]) for place in places)
@@ -143,7 +143,7 @@ def test_bad_samples_anywhere_leave_the_stream_of_the_torch_backend(case: str) -
 
 
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)
-def test_damage_that_is_repaired_is_served_as_on_the_torch_backend(options: dict[str, Any]) -> None:
+def test_repaired_damage_is_served_as_on_the_torch_backend(options: dict[str, Any]) -> None:
     items = [repairable(photo(k), k) if k % 2 else photo(k) for k in range(48)]
     items += [repairable(jpeg(textured(61, 83), progressive=True), k) for k in range(8)]
     settings = {"batch_size": 8, "on_bad_sample": "replace"}
@@ -154,10 +154,10 @@ def test_damage_that_is_repaired_is_served_as_on_the_torch_backend(options: dict
 
 
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)
-def test_a_substitute_is_shown_where_a_sample_is_refused_for_its_boxes(options: dict[str, Any]) -> None:
-    """Also where the substitute is not DALI's to decode, and the refused image was."""
+def test_a_sample_refused_for_its_boxes_is_replaced(options: dict[str, Any]) -> None:
+    """Even where DALI decoded the refused image and cannot decode the substitute."""
     boxes = np.array([[[0, 0, 1, 1]]] * 16, np.float32)
-    boxes[::2, 0, 2] = 9999  # beyond the image
+    boxes[::2, 0, 2] = 9999  # outside the image
     items = [encoded(textured(40, 50), "PNG") if n % 2 else photo(n) for n in range(16)]
     data = with_fields(MemorySource(items), boxes=Boxes(boxes, [[0]] * 16))
     settings = {"batch_size": 8, "on_bad_sample": "replace"}
@@ -170,7 +170,7 @@ def test_a_substitute_is_shown_where_a_sample_is_refused_for_its_boxes(options: 
 def test_images_that_only_dali_refuses_are_decoded_by_us(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    """As a GPU's decoder may: such a batch is made without DALI, bit for bit torch's, and nothing is called bad."""
+    """As by a GPU's decoder: the batch is made without DALI, bit for bit as by torch; no sample is reported as bad."""
     items = [photo(k) for k in range(40)]
     feed = DaliGraph.feed
 

@@ -1,4 +1,4 @@
-"""Who decodes a row: what goes to DALI, what is decoded here, what is refused before anything is decoded."""
+"""Which decoder a row gets: DALI, ours, or none because the sample is refused before decoding."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHECKED = partial(CropTaskProducer, checked=True)
 
 
 class Made:
-    """What a producer makes of one batch of all samples in their order: tasks by row, pixels (7 where none), rows."""
+    """A producer's batch of all samples in order: tasks by row, pixels (7 where there are none), rows."""
 
     def __init__(
         self, make_producer: Callable[[Any], Producer], source: Any, pipeline: ImagePipeline, **settings: Any
@@ -78,11 +78,11 @@ def test_ordinary_jpegs_and_pixels_go_to_dali() -> None:
             assert task.data.flags.c_contiguous
             assert task.window == (0, 0, width, height)
             assert np.array_equal(task.data, items[row][y : y + height, x : x + width])
-    assert made.worked_on == ours.worked_on == 2 * ours.rows["index"].tolist()  # loaded, then decoded: each can crash
+    assert made.worked_on == ours.worked_on == 2 * ours.rows["index"].tolist()  # loaded, then decoded: each may crash
 
 
 def test_a_window_of_one_column_is_decoded_here() -> None:
-    """libjpeg, asked for one column at the left edge, does not upsample its chroma as it does that of the image."""
+    """For one column at the left edge, libjpeg does not upsample the chroma as it does in the whole image."""
     pixels = [np.ascontiguousarray(textured(48, 48)[:side, :side]) for side in (1, 2, 2, 3, 3, 3, 3, 3)]
     ours, made = both([jpeg(each, subsampling=2) for each in pixels])
     narrow = [row for row in range(8) if made.rows["window"][row, 2] == 1]
@@ -96,7 +96,7 @@ HEADER_BAD = (b"", b"<html>", photo(3)[:-2], photo(4)[:200], jp.SOI + jp.EOI)
 
 
 @pytest.mark.parametrize("evaluation", [False, True])
-def test_what_can_be_refused_without_decoding_is_refused_here(evaluation: bool) -> None:
+def test_samples_that_can_be_refused_without_decoding_are_refused_here(evaluation: bool) -> None:
     stray = bytearray(photo(5))
     stray[-40:-38] = b"\xff\xd8"  # a start of image within the scan
     items = [photo(0), *HEADER_BAD, bytes(stray), photo(1)]
@@ -107,27 +107,27 @@ def test_what_can_be_refused_without_decoding_is_refused_here(evaluation: bool) 
     if evaluation:
         assert made.order == [0, 7]
         assert not made.pixels[1:7].any()
-    else:  # the substitute is DALI's to decode
+    else:  # DALI decodes the substitute
         assert made.order == list(range(8))
         assert all(made.tasks[row].data is items[7] for row in range(1, 8))
 
 
-def test_what_is_broken_behind_the_scan_is_not_dalis_to_accept() -> None:
+def test_files_broken_behind_the_scan_are_not_sent_to_dali() -> None:
     items = [photo(0), broken_behind_the_scan(photo(1)), photo(2)]
     ours, made = both(items)
     assert [entry.sample for entry in ours.bad] == [1]
     assert made.bad == ours.bad
 
 
-def test_a_row_whose_substitute_is_refused_leaves_no_task_of_it() -> None:
-    """In an evaluation such a row is padding: a task left over from the refused sample would fill it."""
+def test_a_row_with_a_refused_substitute_has_no_task() -> None:
+    """In an evaluation this row is padding: a leftover task of the refused sample would fill it."""
     items = [photo(0), undecodable(photo(1), "no quantiser"), photo(2)]
     second = Made(CHECKED, MemorySource(items), imagenet_train(SIZE), evaluation=True)
     assert second.order == [0, 2]
     assert not second.pixels[1].any()
 
 
-def test_of_a_cache_only_the_crops_part_is_handed_over(tmp_path: Path) -> None:
+def test_only_the_part_under_the_crop_is_sent_for_a_cache(tmp_path: Path) -> None:
     pixels = [np.ascontiguousarray(textured(90, 70 + k)) for k in range(6)]
     path = write_cache(tmp_path / "x.h5", [*(pixel_item(each) for each in pixels), file_item(photo(1))])
     cache = open_cache(path)

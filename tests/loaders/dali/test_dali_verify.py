@@ -1,4 +1,4 @@
-"""Samples that DALI decodes wrongly are found, named, booked, and raised or moved to our own decoder."""
+"""Samples that DALI decodes wrongly are found, named and counted, and raised or decoded by our own decoder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PHOTOS = [photo(number) for number in range(COUNT)]
 
 
 class Planted:
-    """DALI, but for the images of some files: `spoil` changes those."""
+    """DALI, but `spoil` changes the images of some files."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, wrong: set[int], spoil: Any = None) -> None:
         self.fed: list[list[CropTask]] = []
@@ -86,7 +86,7 @@ def test_a_wrong_sample_is_named_with_its_distance(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)
-def test_a_wrong_sample_is_booked_and_decoded_by_us_under_replace(
+def test_a_wrong_sample_is_counted_and_decoded_by_us_under_replace(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     planted = Planted(monkeypatch, {5, 18})
@@ -96,10 +96,10 @@ def test_a_wrong_sample_is_booked_and_decoded_by_us_under_replace(
             list(loader)
             if loader.describe()["misread"] == 2:
                 break
-        for _ in range(3):  # what was under way then
+        for _ in range(3):  # batches in progress at that time
             list(loader)
         found = {entry.sample: entry for ledger in loader.ledgers() for entry in ledger.repairs}
-        about, booked = loader.describe(), loader.stats().repaired
+        about, num_repaired = loader.describe(), loader.stats().repaired
         before = planted.decoded.count(5), planted.decoded.count(18), planted.decoded.count(6)
         images = {}
         for batch in loader.batches():
@@ -107,7 +107,7 @@ def test_a_wrong_sample_is_booked_and_decoded_by_us_under_replace(
             epoch = batch.epoch
         list(loader)  # a whole epoch may have been decoded before `before` was counted
         after = planted.decoded.count(5), planted.decoded.count(18), planted.decoded.count(6)
-        assert loader.stats().repaired == booked >= 2  # once each time that it was served
+        assert loader.stats().repaired == num_repaired >= 2  # once per time it was served
     assert set(found) == {5, 18}
     assert (found[5].code, found[5].substitute, found[5].path) == ("E-DECODER", 5, b"memory/5.jpg")
     assert (about["verified_per_batch"], about["misread"]) == (BATCH, 2)
@@ -124,8 +124,8 @@ def test_a_wrong_sample_is_booked_and_decoded_by_us_under_replace(
 
 
 @pytest.mark.parametrize("decode", ["regions", "whole"])
-def test_edges_of_regions_that_miss_their_neighbours_are_found(monkeypatch: pytest.MonkeyPatch, decode: str) -> None:
-    """By them alone: within a GPU's limits for the mean and for 99.9 % of the values, as in a photo of pale stripes."""
+def test_wrong_edges_of_regions_are_found(monkeypatch: pytest.MonkeyPatch, decode: str) -> None:
+    """By the edges alone: mean and 99.9 % of the values are within a GPU's limits, as in a photo of pale stripes."""
     seen: list[Distance] = []
     give_regions_wrong_edges(monkeypatch)
     monkeypatch.setattr(dali_verify, "ON_CPU", ON_GPU)
@@ -143,8 +143,8 @@ def test_edges_of_regions_that_miss_their_neighbours_are_found(monkeypatch: pyte
     assert bool(about["misread"]) == (decode == "regions")
 
 
-def test_a_good_decoder_passes_and_the_stream_is_the_same() -> None:
-    odd = [*PHOTOS[:8], repairable(PHOTOS[8], 0), *PHOTOS[9:12]]  # of which each decoder makes its own
+def test_a_good_decoder_passes_and_the_stream_is_unchanged() -> None:
+    odd = [*PHOTOS[:8], repairable(PHOTOS[8], 0), *PHOTOS[9:12]]  # the decoders repair these differently
     served = []
     for options in ({"verify": 0}, {"verify": 1}, {"verify": BATCH}, {"verify": 9, **WORKERS[1]}):
         with open_loader(MemorySource(odd), **settings_of(**options)) as loader:
@@ -155,7 +155,7 @@ def test_a_good_decoder_passes_and_the_stream_is_the_same() -> None:
     assert "verified_per_batch" not in served[0].about
 
 
-def test_the_rows_that_are_compared_are_others_in_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_batch_compares_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     judge = Verifier._judge
     monkeypatch.setattr(Verifier, "_judge", lambda self, sample: seen.append(sample.row) or judge(self, sample))
@@ -166,8 +166,8 @@ def test_the_rows_that_are_compared_are_others_in_each_batch(monkeypatch: pytest
     assert set(seen) == set(range(8))
 
 
-def test_a_row_that_was_never_written_is_compared_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its canary; the one row a batch that is compared anyhow is another."""
+def test_a_row_that_was_never_written_is_always_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its canary shows it; the row that is compared in any case is another one."""
 
     def half(image: torch.Tensor) -> torch.Tensor:
         image[16:] = CANARY
@@ -179,7 +179,7 @@ def test_a_row_that_was_never_written_is_compared_in_any_case(monkeypatch: pytes
         next(iter(loader))
 
 
-def test_on_a_device_rows_are_read_on_a_stream_of_the_stages_own() -> None:
+def test_on_a_device_rows_are_read_on_a_separate_stream() -> None:
     tasks = tuple((row, CropTask(PHOTOS[row], (0, 0, 9, 9), False)) for row in (0, 2))
     produced = Produced(WorkItem(0, Cursor(0, 0), 0), tasks=tasks)
     settings = make_planner(MemorySource(PHOTOS), pipeline=imagenet_train(16))
@@ -191,7 +191,7 @@ def test_on_a_device_rows_are_read_on_a_stream_of_the_stages_own() -> None:
     assert all(np.array_equal(each.image, images[each.row].numpy()) for each in verifier._waiting)
 
 
-def test_a_batch_takes_six_kernels_and_one_reading_of_its_pixels() -> None:
+def test_checking_a_batch_takes_six_kernels_and_one_read_of_its_pixels() -> None:
     images = torch.empty(256, 224, 224, 3, dtype=torch.uint8, device="meta")
     with KernelCount() as count:
         unwritten_rows(images)
@@ -200,7 +200,7 @@ def test_a_batch_takes_six_kernels_and_one_reading_of_its_pixels() -> None:
     assert count.num_bytes < 2.05 * images.nbytes  # read once, filled once
 
 
-def test_only_a_line_of_the_canary_alone_is_suspicious() -> None:
+def test_only_a_row_of_canary_pixels_is_suspicious() -> None:
     images = torch.full((5, 6, 7, 3), CANARY, dtype=torch.uint8)
     images[0] = torch.arange(126).reshape(6, 7, 3)
     images[1, :, 3, 1] += 1
@@ -210,7 +210,7 @@ def test_only_a_line_of_the_canary_alone_is_suspicious() -> None:
     assert unwritten_rows(images.to("meta")).shape == (5,)
 
 
-def test_a_decoder_that_is_wrong_throughout_raises_under_any_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_that_is_always_wrong_raises_under_any_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     Planted(monkeypatch, set(range(COUNT)))
     with (
         open_loader(MemorySource(PHOTOS), **settings_of(on_bad_sample="replace")) as loader,
@@ -219,7 +219,7 @@ def test_a_decoder_that_is_wrong_throughout_raises_under_any_policy(monkeypatch:
         list(loader)
 
 
-def test_beyond_a_limit_that_was_never_measured_it_warns_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exceeding_an_unmeasured_limit_warns_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dali_verify, "_MEASURED", ())
     Planted(monkeypatch, set(range(COUNT)))
     with open_loader(MemorySource(PHOTOS), **settings_of(workers=0)) as loader:
@@ -231,7 +231,7 @@ def test_beyond_a_limit_that_was_never_measured_it_warns_and_counts(monkeypatch:
     assert about["compared"] > COUNT
 
 
-def test_what_dali_decodes_and_libjpeg_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_dali_decodes_and_libjpeg_refuses_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [undecodable(PHOTOS[0], KINDS[0]), *PHOTOS[1:4]]
     monkeypatch.setattr(DaliGraph, "feed", lambda graph, tasks: graph._fed.append(tasks))
     monkeypatch.setattr(DaliGraph, "_feed", lambda graph, tasks: graph._fed.append(tasks))
@@ -248,7 +248,7 @@ def test_what_dali_decodes_and_libjpeg_refuses_is_told(monkeypatch: pytest.Monke
         list(loader)
 
 
-def test_what_is_found_after_the_last_batch_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finding_after_the_last_batch_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     Planted(monkeypatch, {5})
     monkeypatch.setattr(Verifier, "take_wrong", lambda _: ())
     loader = open_loader(MemorySource(PHOTOS), **settings_of())
@@ -260,7 +260,7 @@ def test_what_is_found_after_the_last_batch_is_a_warning(monkeypatch: pytest.Mon
         loader.close()
 
 
-def test_a_verifier_that_lags_passes_batches_over_and_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_verifier_skips_batches_and_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dali_verify, "_WAITING", 3)
     monkeypatch.setattr(Verifier, "compare", lambda self, stop=None: None)
     with open_loader(MemorySource(PHOTOS), **settings_of(verify=2)) as loader:

@@ -1,4 +1,4 @@
-"""Which nvJPEG, nvImageCodec and driver DALI uses: those that are loaded, not those that are installed."""
+"""Versions of nvJPEG, nvImageCodec and the driver that DALI uses: those that are loaded, not those installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from old_nvjpeg import build_nvjpeg
 from penstock.loaders.dali import dali_versions
 from penstock.loaders.dali.dali_versions import driver_version, has_right_edges, versions
 
-# Each case has a process of its own: a fork of one that has imported DALI, which has loaded no nvJPEG yet.
+# Each case runs in a fork of a process that has imported DALI, which has not loaded nvJPEG yet.
 PROGRAM = """
 import ctypes, os, shutil, sys
 from penstock.loaders.dali.dali_versions import nvjpeg_version
@@ -34,8 +34,8 @@ for action, library in zip(*[iter(sys.argv[1:])] * 2):
 """
 
 
-def test_it_is_the_nvjpeg_that_the_linker_gives_to_dali(tmp_path: Path) -> None:
-    """One of another name is not: wheels of other packages bundle it so. DALI does not use one that does not tell."""
+def test_the_reported_nvjpeg_is_the_one_that_the_linker_gives_to_dali(tmp_path: Path) -> None:
+    """One with another name is ignored (other wheels bundle such files), as is one that does not report a version."""
     path = tmp_path / "path"
     path.mkdir()
     other = build_nvjpeg(tmp_path / "other", (13, 0, 4), soname="libnvjpeg-02b6d700.so.13")
@@ -64,13 +64,13 @@ def test_it_is_the_nvjpeg_that_the_linker_gives_to_dali(tmp_path: Path) -> None:
     ("nvjpeg", "right", "words"),
     [
         ((12, 4, 0), False, "nvJPEG 12.4.0"),
-        ((13, 1, 9), False, "nvJPEG 13.1.9"),  # of CUDA 13.2
-        ((13, 2, 0), True, "nvJPEG 13.2.0"),  # of CUDA 13.3
+        ((13, 1, 9), False, "nvJPEG 13.1.9"),  # from CUDA 13.2
+        ((13, 2, 0), True, "nvJPEG 13.2.0"),  # from CUDA 13.3
         ((14, 0, 0), True, "nvJPEG 14.0.0"),
         (None, True, "no nvJPEG"),
     ],
 )
-def test_edges_are_right_from_13_2_on(
+def test_edges_are_correct_since_13_2(
     monkeypatch: pytest.MonkeyPatch, nvjpeg: tuple[int, ...] | None, right: bool, words: str
 ) -> None:
     monkeypatch.setattr(dali_versions, "nvjpeg_version", lambda: nvjpeg)
@@ -79,7 +79,9 @@ def test_edges_are_right_from_13_2_on(
     assert versions().endswith(f" and {words}")
 
 
-def test_the_drivers_version_is_the_kernels_word_or_its_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_drivers_version_comes_from_the_kernel_or_is_its_cuda_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(dali_versions, "_DRIVER_FILE", tmp_path / "version")
     monkeypatch.setattr(dali_versions, "driver_cuda", lambda: None)
     assert driver_version() == "?"

@@ -1,4 +1,4 @@
-"""What all tests of the drop-in DataLoader share."""
+"""Fixtures that all tests of the drop-in DataLoader share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.loaders.drop_in.data_loader import DataLoader
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let these tests fork on purpose although torch, which they load, has threads."""
+    """Let these tests fork although torch, which they import, has threads."""
     item.add_marker(pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"))
 
 

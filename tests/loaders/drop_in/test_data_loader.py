@@ -1,4 +1,4 @@
-"""The drop-in DataLoader serves what torch's serves where torch's arguments speak, in an order that a seed decides."""
+"""The drop-in DataLoader serves what torch's serves; torch's arguments behave alike, and a seed decides the order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LENGTH, BATCH = 11, 2
 # torch's arguments
 
 
-def test_arguments_are_torchs_then_ours() -> None:
+def test_the_arguments_are_torchs_followed_by_ours() -> None:
     theirs = list(inspect.signature(TorchDataLoader).parameters.values())
     ours = list(inspect.signature(DataLoader).parameters.values())
     assert [(p.name, p.kind) for p in ours[: len(theirs)]] == [(p.name, p.kind) for p in theirs]
@@ -49,7 +49,7 @@ def test_arguments_are_torchs_then_ours() -> None:
         lambda: {"batch_size": 3, "timeout": 0, "in_order": False, "worker_init_fn": mark},
     ],
 )
-def test_batches_are_torchs(arguments: Callable[[], dict[str, Any]]) -> None:
+def test_batches_equal_torchs(arguments: Callable[[], dict[str, Any]]) -> None:
     theirs = TorchDataLoader(Numbered(LENGTH), **arguments())
     ours = DataLoader(Numbered(LENGTH), **arguments())
     assert len(ours) == len(theirs)
@@ -77,19 +77,19 @@ def test_batches_are_torchs(arguments: Callable[[], dict[str, Any]]) -> None:
     ],
 )
 def test_impossible_arguments_raise_what_torch_raises(arguments: dict[str, Any]) -> None:
-    said = []
+    caught_warnings = []
     for kind in (TorchDataLoader, DataLoader):
         with pytest.raises((ValueError, TypeError)) as caught:
             kind(**{"dataset": Numbered(4), **arguments})
-        said.append((caught.type, str(caught.value)))
-    assert said[0] == said[1]
+        caught_warnings.append((caught.type, str(caught.value)))
+    assert caught_warnings[0] == caught_warnings[1]
 
 
 @pytest.mark.parametrize("settings", [{}, {"sampler": [1, 2]}, {"shuffle": True, "generator": seeded()}])
-def test_a_seed_without_effect_is_warned_of(settings: dict[str, Any]) -> None:
-    with pytest.warns(UserWarning, match="seed=3 has no effect") as said:
+def test_a_seed_without_effect_warns(settings: dict[str, Any]) -> None:
+    with pytest.warns(UserWarning, match="seed=3 has no effect") as caught_warnings:
         DataLoader(Numbered(4), seed=3, **settings)
-    assert [warning.filename for warning in said] == [__file__]
+    assert [warning.filename for warning in caught_warnings] == [__file__]
 
 
 def test_nothing_starts_before_the_first_iteration() -> None:
@@ -99,7 +99,7 @@ def test_nothing_starts_before_the_first_iteration() -> None:
     assert (loader.persistent_workers, loader.prefetch_factor, loader.pin_memory) == (False, 2, False)
 
 
-def test_too_many_workers_are_warned_of_as_torch_warns() -> None:
+def test_too_many_workers_give_torchs_warning() -> None:
     with pytest.warns(UserWarning, match="This DataLoader will create 4000 worker processes"):
         DataLoader(Numbered(4), num_workers=4000)
 
@@ -108,7 +108,7 @@ def test_too_many_workers_are_warned_of_as_torch_warns() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 5000])
-def test_an_epoch_is_a_permutation_that_seed_and_epoch_decide(length: int) -> None:
+def test_seed_and_epoch_decide_the_permutation(length: int) -> None:
     loader = DataLoader(Numbered(length), 3, shuffle=True, seed=9)
     epochs = [[k for batch in values(loader) for k in batch] for _ in range(2)]
     for epoch, order in enumerate(epochs):
@@ -129,7 +129,7 @@ def test_shuffling_by_a_seed_draws_nothing_from_torch() -> None:
     assert torch.equal(*states)
 
 
-def test_a_huge_dataset_is_opened_anywhere() -> None:
+def test_a_huge_dataset_can_be_read_at_any_position() -> None:
     length = 10**9
     for shuffle in (True, False):
         loader = DataLoader(Numbered(length), 10, shuffle=shuffle, seed=0 if shuffle else None)
@@ -151,7 +151,7 @@ def test_samplers_are_kept() -> None:
 # iterators
 
 
-def test_an_iterator_whose_place_was_taken_says_so(pool: DataLoader[Any]) -> None:
+def test_an_iterator_that_was_superseded_raises(pool: DataLoader[Any]) -> None:
     batches = iter(pool)
     next(batches)
     pool.set_epoch(50)
@@ -171,23 +171,25 @@ def test_an_iterator_whose_place_was_taken_says_so(pool: DataLoader[Any]) -> Non
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_error_of_the_dataset_is_torchs_and_the_rest_can_be_had(num_workers: int) -> None:
-    said, rest = [], []
+def test_an_error_of_the_dataset_is_torchs_and_the_rest_is_served(num_workers: int) -> None:
+    caught_warnings, rest = [], []
     for kind in (TorchDataLoader, DataLoader):
         loader: Any = kind(Numbered(8, {3: "raise"}), 2, num_workers=num_workers)
         batches = iter(loader)
         next(batches)
         with pytest.raises(KeyError) as caught:
             next(batches)
-        said.append([line for line in str(caught.value).splitlines() if "File" not in line and "^" not in line][-1])
+        caught_warnings.append(
+            [line for line in str(caught.value).splitlines() if "File" not in line and "^" not in line][-1]
+        )
         rest.append(values(batches))
-    assert said[0] == said[1]
-    assert "sample 3" in said[1]
+    assert caught_warnings[0] == caught_warnings[1]
+    assert "sample 3" in caught_warnings[1]
     assert rest[0] == rest[1] == [[4, 5], [6, 7]]
     loader.close()
 
 
-def test_a_batch_that_cannot_be_sent_is_an_error_and_no_hang() -> None:
+def test_a_batch_that_cannot_be_sent_is_an_error_and_not_a_hang() -> None:
     with DataLoader(Numbered(8, {3: "unsendable"}), 2, num_workers=1, collate_fn=as_list, watchdog_s=60) as loader:
         batches = iter(loader)
         next(batches)
@@ -228,7 +230,7 @@ def test_batches_go_to_the_device() -> None:
 
 
 def test_statistics_count_what_was_delivered() -> None:
-    # Worker 0 is late with the first batch: by then the others lie finished.
+    # Worker 0 is late with the first batch; the other batches are finished before it.
     with DataLoader(Numbered(9, {0: "wait"}), 2, num_workers=2, prefetch_factor=2) as loader:
         assert loader.stats().batches == loader.stats().images == 0
         batches = iter(loader)
@@ -240,7 +242,7 @@ def test_statistics_count_what_was_delivered() -> None:
     assert 0 < stats.wait_s <= stats.elapsed_s
     assert stats.images_per_s > 0
     assert 1 <= stats.queue_depth <= 4
-    with DataLoader(Numbered(9), 2) as alone:  # nothing lies finished where nobody works ahead
+    with DataLoader(Numbered(9), 2) as alone:  # without workers, no batch is finished ahead
         list(alone)
         assert alone.stats().queue_depth == 0
     scalar = DataLoader(Numbered(3), None, collate_fn=torch.tensor)

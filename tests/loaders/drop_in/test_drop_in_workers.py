@@ -1,4 +1,4 @@
-"""Worker processes of the drop-in DataLoader: what they are, and how their death, silence and leaks are handled."""
+"""Worker processes of the drop-in DataLoader: their state, and how their death, silence and leaks are handled."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_workers_seeds_threads_and_signals(method: str | None) -> None:
     assert [(s["seed"], s["draws"]) for s in found] == [(s["seed"], s["draws"]) for s in expected]
 
 
-def test_a_loader_goes_on_after_a_dead_worker() -> None:
+def test_a_loader_works_again_after_a_dead_worker() -> None:
     with DataLoader(Numbered(40, {17: "SIGKILL"}), 4, num_workers=2) as loader:
         with pytest.raises(LoaderError, match="SIGKILL"):
             list(loader)
@@ -63,7 +63,7 @@ def test_a_silent_worker_is_named_with_its_sample_and_prints_its_stack(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_iterator.BatchIterator, "grace_s", 0.5)
-    # Forked, so that the stack is written to where this test looks.
+    # Forked, so that the stack is printed where this test can read it.
     loader = DataLoader(Numbered(8, {2: "sleep"}), 2, num_workers=1, watchdog_s=1, multiprocessing_context="fork")
     with loader, pytest.raises(LoaderError) as caught:
         list(loader)
@@ -72,11 +72,11 @@ def test_a_silent_worker_is_named_with_its_sample_and_prints_its_stack(
     assert "__getitem__" in capfd.readouterr().err
 
 
-def test_a_dead_worker_is_seen_at_the_start_of_an_epoch(pool: DataLoader[Any]) -> None:
+def test_a_dead_worker_is_reported_at_the_start_of_an_epoch(pool: DataLoader[Any]) -> None:
     list(pool)
     iterator: Any = pool._iterator
     os.kill(iterator._workers[1].pid, signal.SIGKILL)
-    # The sockets of a process that ends are closed before its end can be seen: what they say is not the last word.
+    # The sockets of an ending process close before its exit can be seen, so an error on them is not conclusive.
     with pytest.raises(LoaderError, match="killed by signal: SIGKILL"):
         iterator._raise_if_dead(ConnectionResetError())
     with pytest.raises(LoaderError, match="killed by signal: SIGKILL between two batches"):
@@ -109,22 +109,22 @@ if __name__ == "__main__":
 """
 
 
-def test_a_lack_of_shared_memory_and_of_descriptors_is_named(tmp_path: Path, commands: Commands) -> None:
+def test_a_lack_of_shared_memory_or_descriptors_is_reported(tmp_path: Path, commands: Commands) -> None:
     script = tmp_path / "script.py"
     script.write_text(NARROW)
     code, command = commands.run(script=script)
     assert code == 0, command.errors
-    for segment in commands.shared_segments():  # torch leaves those that it had no room for
+    for segment in commands.shared_segments():  # torch leaves segments behind for which there was no space
         commands.seen(f"/dev/shm/{segment}").unlink()
     served, shared_memory, receiving, starting = command.output.splitlines()
-    assert served == "[[0, 1], [2, 3]]"  # a script with a main guard is not told to write one
+    assert served == "[[0, 1], [2, 3]]"  # a script with a main guard does not get the advice to add one
     assert shared_memory.startswith("E-SHM")
     assert "unable to" in shared_memory
     assert receiving.startswith("E-FD keep fewer batches")
     assert starting.startswith("E-FD open files: need=")
 
 
-def test_torchs_timeout_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchs_timeout_raises_torchs_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_iterator.BatchIterator, "grace_s", 0.5)
     with DataLoader(Numbered(4, {0: "sleep"}), num_workers=1, timeout=0.5) as loader:
         with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.5 seconds") as caught:
@@ -152,7 +152,7 @@ def test_leaving_an_epoch_leaks_nothing() -> None:
     assert census() == closed
 
 
-def test_a_loader_that_is_forgotten_ends_its_workers_at_once() -> None:
+def test_a_dropped_loader_ends_its_workers_at_once() -> None:
     loader = DataLoader(Numbered(1000), 2, num_workers=1, persistent_workers=True)
     next(iter(loader))
     worker = loader._iterator._workers[0].pid  # type: ignore[union-attr]
@@ -166,7 +166,7 @@ def test_a_loader_that_is_forgotten_ends_its_workers_at_once() -> None:
 
 
 def fake_accelerator(monkeypatch: pytest.MonkeyPatch, pin: Callable[[Any, Any], Any]) -> None:
-    """Let torch believe in an accelerator, whose pinned memory is what `pin` returns."""
+    """Make torch believe in an accelerator; `pin` returns its pinned memory."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
@@ -180,7 +180,7 @@ def test_batches_are_pinned_and_a_dead_worker_is_named(monkeypatch: pytest.Monke
     before = census()
     with DataLoader(Numbered(400, {30: "SIGKILL"}), 2, num_workers=1, pin_memory=True) as loader:
         assert next(iter(loader)) == ("pinned", [0, 1])
-        # Leaving and closing while batches are under way: the thread ends before those who send to it.
+        # Leaving and closing while batches are in flight: the thread ends before the workers that send to it.
         loader.set_epoch(1)
         next(iter(loader))
         with pytest.raises(LoaderError) as caught:
@@ -196,8 +196,8 @@ def test_a_dead_pinning_thread_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
 
     def pin(data: Any, device: Any) -> Any:
         if isinstance(data, torch.Tensor) and 4 in data.tolist():
-            taken.wait(60)  # torch gives up at once, whatever lies pinned already
-            raise SystemExit  # ends the thread without a word
+            taken.wait(60)  # torch gives up at once, even if pinned batches are waiting
+            raise SystemExit  # ends the thread silently
         return data if data is None else ("pinned", data.tolist())
 
     fake_accelerator(monkeypatch, pin)
@@ -233,13 +233,13 @@ def odd_batch(samples: list[int]) -> dict[str, Any]:
     return {"plain": numbers, "odd": numbers.as_subclass(Odd), "sparse": numbers.to_sparse(), "text": "a"}
 
 
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch, which sends the tensor
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # from torch, which sends the tensor
 @pytest.mark.parametrize("asked", [False, True], ids=["device alone", "pin_memory"])
 @pytest.mark.parametrize("dataset", [Numbered(9), Stream(9)], ids=["map", "iterable"])
 def test_for_a_device_a_thread_page_locks_the_batches(
     dataset: Any, asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The consumer's thread copies nothing then. Without pin_memory=True each type of tensor stays what it is."""
+    """The consumer's thread then copies nothing. Without pin_memory=True each type of tensor is kept."""
     by_torch: list[Any] = []
     locked: dict[int, threading.Thread] = {}  # by address
     chosen, threads_on = [0], []
@@ -273,7 +273,7 @@ def test_for_a_device_a_thread_page_locks_the_batches(
     assert [batch["plain"].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]
     assert {type(batch["odd"]) for batch in batches} == {Odd}
     assert {batch["sparse"].layout for batch in batches} == {torch.sparse_coo}
-    assert (threads_on, chosen) == ([1], [0])  # on another GPU the thread would make a context
+    assert (threads_on, chosen) == ([1], [0])  # on another GPU the thread would create a context
     if asked:
         assert [type(batch) for batch in by_torch].count(dict) == 5
     else:
@@ -283,20 +283,20 @@ def test_for_a_device_a_thread_page_locks_the_batches(
         assert not OnHost.copied.locked
 
 
-# torch's thread may be waiting for a descriptor of the worker when that is killed.
+# torch's thread may be waiting for a descriptor of the worker when the worker is killed.
 @pytest.mark.filterwarnings("ignore:Exception in thread:pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("pin_memory", [False, True])
 @pytest.mark.parametrize("state", ["stopped (SIGSTOP)", "busy or blocked"])
 def test_a_worker_that_keeps_the_memory_of_its_batches_is_named(
     state: str, pin_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their messages have come; a thread of the worker has yet to send the descriptors of the tensors in them."""
+    """Their messages have arrived; a thread of the worker must still send the descriptors of their tensors."""
     monkeypatch.setattr(batch_iterator.BatchIterator, "grace_s", 0.5)
     come = threading.Event()
     if pin_memory:
         fake_accelerator(monkeypatch, lambda data, device: (come.wait(60), data)[1])
     stops, workers, last = "SIGSTOP" in state, 1 if pin_memory else 2, 5 if pin_memory else 7
-    harm = {} if pin_memory else {0: "sleep"}  # what is waited for is not what has come
+    harm = {} if pin_memory else {0: "sleep"}  # the awaited batch is not the one that arrived
     dataset = Numbered(20, harm if stops else {**harm, last - 1: "wait", last: "hold the interpreter lock"})
     settings = {"num_workers": workers, "prefetch_factor": 4 - workers, "pin_memory": pin_memory}
     with DataLoader(dataset, 2, watchdog_s=1, **settings) as loader:
@@ -317,7 +317,7 @@ def test_a_worker_that_keeps_the_memory_of_its_batches_is_named(
 
 
 @pytest.mark.parametrize("pin_memory", [False, True])
-def test_a_worker_killed_while_it_writes_a_large_batch_hangs_nobody(
+def test_a_worker_killed_while_it_writes_a_large_batch_causes_no_hang(
     pin_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if pin_memory:
@@ -326,7 +326,7 @@ def test_a_worker_killed_while_it_writes_a_large_batch_hangs_nobody(
     with DataLoader(Large(8), 1, collate_fn=as_list, **settings) as loader:
         batches: Any = iter(loader)
         next(batches)
-        time.sleep(0.5)  # all are writing more than a pipe holds
+        time.sleep(0.5)  # all are writing more than a pipe can buffer
         for worker in batches._workers:
             os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(LoaderError) as caught:
@@ -334,7 +334,7 @@ def test_a_worker_killed_while_it_writes_a_large_batch_hangs_nobody(
         assert caught.value.code == "E-WORKER"
 
 
-def test_a_worker_that_hangs_while_it_starts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_hangs_during_its_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_iterator.BatchIterator, "grace_s", 0.5)
     settings = {"num_workers": 1, "timeout": 300, "multiprocessing_context": "forkserver"}
     with DataLoader(HangsAtStart(4), 2, watchdog_s=1, **settings) as loader, pytest.raises(LoaderError) as caught:
@@ -343,23 +343,25 @@ def test_a_worker_that_hangs_while_it_starts_is_named(monkeypatch: pytest.Monkey
     assert "while it was being started" in caught.value.cause
 
 
-def test_silence_without_a_limit_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_without_a_limit_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_iterator, "DEFAULT_WATCHDOG_S", 0.1)
     with (
         DataLoader(Numbered(4, {0: "wait long", 2: "wait long"}), 2, num_workers=1) as loader,
-        pytest.warns(RuntimeWarning, match=r"with the batch of samples \[0, 1\] in hand has made no progress") as said,
+        pytest.warns(
+            RuntimeWarning, match=r"with the batch of samples \[0, 1\] in hand has made no progress"
+        ) as caught_warnings,
     ):
         assert values(loader) == [[0, 1], [2, 3]]
-    assert len(said) == 1
+    assert len(caught_warnings) == 1
 
 
-def test_an_iterable_data_set_that_works_on_is_not_silent() -> None:
+def test_a_slow_iterable_data_set_is_not_silent() -> None:
     with DataLoader(Slow(5), 5, num_workers=1, watchdog_s=1) as loader:
         assert values(loader) == [list(range(5))]
 
 
 class HangsAtStart(Numbered):
-    """Does not reach a worker."""
+    """Hangs while it is sent to a worker."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         time.sleep(1000)
@@ -389,7 +391,7 @@ print([batch.tolist() for batch in loader])
 """
 
 
-def test_a_script_without_main_guard_is_told_what_to_write(tmp_path: Path, commands: Commands) -> None:
+def test_a_script_without_main_guard_gets_the_code_to_add(tmp_path: Path, commands: Commands) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     code, command = commands.run(script=script)

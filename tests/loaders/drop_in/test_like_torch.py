@@ -1,4 +1,4 @@
-"""What the drop-in DataLoader serves, and when, is torch's, whatever subclasses and programs do with it."""
+"""The drop-in DataLoader serves what torch's does, at the same time, however subclasses and programs use it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Kind = Callable[..., Any]
 
 
 class Everything(IterableDataset[int]):
-    """Serves all of its samples in every worker, as a data set does whose author did not think of workers."""
+    """Serves all of its samples in every worker, like a data set written without workers in mind."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -67,7 +67,7 @@ class Drawing(Numbered):
 
 
 def both(run: Callable[[Kind], Any]) -> tuple[Any, Any]:
-    """What `run` returns with torch's DataLoader and with ours, each from the same seed of torch."""
+    """Return the results of `run` with torch's DataLoader and with ours, each from the same torch seed."""
     found = []
     for kind in (TorchDataLoader, DataLoader):
         torch.manual_seed(11)
@@ -75,7 +75,7 @@ def both(run: Callable[[Kind], Any]) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-# each takes a class of loader, and returns what was seen
+# Each takes a loader class and returns what was seen.
 def three_epochs_by_workers(kind: Kind) -> Any:
     loader = kind(Drawing(LENGTH), 2, shuffle=True, num_workers=2, collate_fn=as_list)
     return [list(loader) for _ in range(2)]
@@ -122,7 +122,7 @@ def samplers_with_generators(kind: Kind) -> Any:
 
 
 class EagerBatches:
-    """A batch sampler that draws when it is asked for an iterator, not when that is."""
+    """A batch sampler that draws in __iter__, not in the iterator's first __next__."""
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(torch.randperm(LENGTH)[:8].view(4, 2).tolist())
@@ -132,14 +132,14 @@ class EagerBatches:
 
 
 def keys_of_other_kinds(kind: Kind) -> Any:
-    """Keys that are no numbers, or numbers beyond 64 bits."""
+    """Keys that are not numbers, or numbers beyond 64 bits."""
     settings = {"num_workers": 1, "collate_fn": as_list}
     far = {key: str(key) for key in (1 << 63, -(1 << 70), "name", 3)}
     return list(kind(far, 2, sampler=list(far), **settings)), list(kind(far, None, sampler=list(far), num_workers=1))
 
 
 class OneIterator:
-    """A loader whose epochs are parts of one iteration, over a batch sampler that is Repeated."""
+    """A loader with one endless iteration for all epochs, over a batch sampler that is Repeated."""
 
     batch_sampler: Any
     iterator: Any = None
@@ -155,7 +155,7 @@ class OneIterator:
 
 
 class InfiniteDataLoader:
-    """The way of YOLOv5 and Ultralytics to keep workers: the batch sampler is swapped for one without an end."""
+    """How YOLOv5 and Ultralytics keep workers: the batch sampler is swapped for an endless one."""
 
     @staticmethod
     def of(kind: Any) -> Any:
@@ -168,7 +168,7 @@ class InfiniteDataLoader:
 
 
 class Repeated:
-    """A sampler that begins again when it ends."""
+    """A sampler that starts again when it ends."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -193,7 +193,7 @@ def copies(kind: Kind) -> Any:
     return [values(other) for other in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader)), loader)]
 
 
-def an_end_that_is_not_asked_for(kind: Kind) -> Any:
+def an_end_that_is_not_requested(kind: Kind) -> Any:
     loader, found = kind(Numbered(LENGTH - 1), 2, shuffle=True, generator=seeded()), []
     for _ in range(3):
         found += [(batch.tolist(), float(torch.rand(()))) for _, batch in zip(range(len(loader)), loader, strict=False)]
@@ -206,7 +206,7 @@ def draws_beside_an_endless_loader(kind: Kind) -> Any:
 
 
 class Ending:
-    """A sampler that does something after its last index."""
+    """A sampler that calls `act` after its last index."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self.act = act
@@ -234,7 +234,7 @@ def samplers_with_an_end(kind: Kind) -> Any:
 @pytest.mark.parametrize(
     "run",
     [
-        an_end_that_is_not_asked_for,
+        an_end_that_is_not_requested,
         draws_beside_an_endless_loader,
         samplers_with_an_end,
         three_epochs_by_workers,
@@ -248,12 +248,12 @@ def samplers_with_an_end(kind: Kind) -> Any:
         copies,
     ],
 )
-def test_everything_that_is_served_is_torchs(run: Callable[[Kind], Any]) -> None:
+def test_everything_that_is_served_equals_torchs(run: Callable[[Kind], Any]) -> None:
     theirs, ours = both(run)
     assert ours == theirs
 
 
-def test_the_comparison_with_torch_goes_red() -> None:
+def test_the_comparison_with_torch_can_fail() -> None:
     theirs, ours = both(lambda kind: values(kind(Numbered(LENGTH), 2, shuffle=True, **seeds(kind))))
     assert ours != theirs
 
@@ -272,7 +272,7 @@ def test_a_loader_that_was_used_is_copied_without_its_workers() -> None:
 
 
 class Writes(Numbered):
-    """Write a file slowly, as a data set does that caches what it makes."""
+    """Writes files slowly, as a data set that caches its results does."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(4)
@@ -321,20 +321,20 @@ class SlowStart(Numbered):
         self.__dict__.update(state)
 
 
-def test_the_timeout_of_a_batch_leaves_out_the_start_of_the_workers() -> None:
+def test_the_timeout_of_a_batch_excludes_the_start_of_the_workers() -> None:
     loader = DataLoader(SlowStart(4), 2, num_workers=1, timeout=2, multiprocessing_context="forkserver")
     with loader:
         assert values(loader) == [[0, 1], [2, 3]]
 
 
 class Refuses(Numbered):
-    """A data set of somebody who knows our errors."""
+    """A data set that raises LoaderError itself."""
 
     def __getitem__(self, index: int) -> int:
         raise LoaderError("E-CORRUPT", "Huffman: table", sample=index, path=b"it's \xff.jpg", fix="none: fix=it")
 
 
-def test_an_error_of_ours_stays_one_on_its_way_from_a_worker() -> None:
+def test_a_loader_error_from_a_worker_keeps_its_type() -> None:
     with DataLoader(Refuses(4), 2, num_workers=1) as loader, pytest.raises(LoaderError) as caught:
         list(loader)
     error = caught.value
@@ -362,24 +362,24 @@ if True:
 EXPECTED = "[[0, 1], [2, 3]]\n[[7, 8], [9, 10]]\n"
 
 
-def test_a_script_needs_no_guard_and_its_globals_are_the_workers_too(tmp_path: Path) -> None:
+def test_a_script_needs_no_main_guard_and_workers_have_its_globals(tmp_path: Path) -> None:
     done = run_script(SCRIPT, tmp_path, "-m", "pdb", "-c", "c")
     assert EXPECTED in done.stdout, done.stderr
     assert done.stderr == ""
 
 
-def test_iterators_are_torchs_with_its_workers() -> None:
+def test_iterators_of_torch_keep_their_workers() -> None:
     loader = DataLoader(Numbered(4), 2, num_workers=2)
     batches: Any = iter(loader)
     assert [worker.is_alive() for worker in batches._workers] == [True, True]
     assert isinstance(batches, dataloader._MultiProcessingDataLoaderIter)
-    del loader  # the iterator goes on alone
+    del loader  # the iterator continues alone
     assert values(batches) == [[0, 1], [2, 3]]
     assert isinstance(iter(DataLoader(Numbered(4))), dataloader._SingleProcessDataLoaderIter)
 
 
 def test_a_seeded_batch_sampler_begins_a_new_epoch_each_time() -> None:
-    # Trainers take the batch sampler out of the loader, and put it into one of their own.
+    # Trainers take the batch sampler out of the loader and put it into their own loader.
     loader = DataLoader(Numbered(LENGTH), 2, shuffle=True, seed=5)
     theirs = TorchDataLoader(Numbered(LENGTH), batch_sampler=loader.batch_sampler)
     epochs = [values(theirs) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What tuned=True, or num_workers="auto", chooses for the drop-in DataLoader, says and refuses."""
+"""Settings that tuned=True, or num_workers="auto", chooses for the drop-in DataLoader, its warnings and errors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from penstock.pipelines.errors import LoaderError
 
 
 @pytest.mark.parametrize("asked", [{"tuned": True}, {"num_workers": "auto"}])
-def test_tuned_settings_are_chosen_said_once_and_serve_the_same(asked: dict[str, Any]) -> None:
-    with pytest.warns(UserWarning, match=r"DataLoader\((tuned=True|num_workers='auto')\) uses .* random trans") as said:
+def test_tuned_settings_are_reported_once_and_serve_the_same(asked: dict[str, Any]) -> None:
+    with pytest.warns(
+        UserWarning, match=r"DataLoader\((tuned=True|num_workers='auto')\) uses .* random trans"
+    ) as caught_warnings:
         loader = DataLoader(Numbered(7), 2, **asked)
-    assert len(said) == 1
-    assert said[0].filename == __file__
-    assert "\n" not in str(said[0].message)
+    assert len(caught_warnings) == 1
+    assert caught_warnings[0].filename == __file__
+    assert "\n" not in str(caught_warnings[0].message)
     assert (loader.num_workers, loader.prefetch_factor) == (default_workers(), recommended_settings.TUNED_PREFETCH)
     assert (loader.pin_memory, loader.persistent_workers) == (torch.cuda.is_available(), False)
     with loader:
@@ -38,9 +40,9 @@ def test_settings_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned = {d: DataLoader(Numbered(4), device=d, tuned=True).pin_memory for d in (None, "cuda", "cuda:1", "cpu")}
     assert pinned == {None: True, "cuda": True, "cuda:1": True, "cpu": False}
     monkeypatch.setattr(recommended_settings.multiprocessing.current_process(), "_config", {"daemon": True})
-    with pytest.warns(UserWarning, match="num_workers=0") as said:
+    with pytest.warns(UserWarning, match="num_workers=0") as caught_warnings:
         assert DataLoader(Numbered(4), num_workers="auto").num_workers == 0
-    assert "random transforms" not in str(said[0].message)  # there is no worker whose generator would draw
+    assert "random transforms" not in str(caught_warnings[0].message)  # there is no worker with its own generator
 
 
 class OnDevice:

@@ -1,4 +1,4 @@
-"""The drop-in DataLoader goes on where a state was taken."""
+"""The drop-in DataLoader resumes from a saved state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LENGTH, BATCH = 11, 2
 
 
 def stream(loader: DataLoader[Any], epochs: int) -> list[tuple[int, Any]]:
-    """The rest of `epochs` epochs, each batch with its epoch."""
+    """Return the rest of `epochs` epochs, each batch with its epoch."""
     found = []
     while loader.epoch < epochs:
         epoch = loader.epoch
@@ -41,12 +41,12 @@ def test_resume_with_other_workers(pool: DataLoader[Any]) -> None:
         assert pool.state_dict() == state
         batches = iter(pool)
         assert next(batches).tolist() == whole[boundary][1]
-        # Batches were prefetched by now; the state knows only of the one that was delivered.
+        # Batches were prefetched by now; the state counts only the delivered one.
         alone.load_state_dict(pool.state_dict())
         assert stream(alone, 2) == whole[boundary + 1 :]
 
 
-def test_an_epoch_left_early_is_over_and_one_not_begun_is_not() -> None:
+def test_an_epoch_left_early_is_over_and_one_not_started_is_not() -> None:
     loader = DataLoader(Numbered(8), 2, num_workers=0)
     iter(loader)
     assert values(loader)[0] == [0, 1]
@@ -57,7 +57,7 @@ def test_an_epoch_left_early_is_over_and_one_not_begun_is_not() -> None:
     assert loader.epoch == 3
 
 
-def test_set_epoch_keeps_a_place_that_was_loaded() -> None:
+def test_set_epoch_keeps_a_loaded_position() -> None:
     loader = DataLoader(Numbered(8), 2, num_workers=0)
     state = {**loader.state_dict(), "epoch": 3, "batches": 2}
     loader.load_state_dict(state)
@@ -68,7 +68,7 @@ def test_set_epoch_keeps_a_place_that_was_loaded() -> None:
     assert len(list(loader)) == 4
 
 
-def test_set_epoch_goes_back_to_the_first_and_no_further() -> None:
+def test_set_epoch_accepts_epochs_from_0() -> None:
     loader = DataLoader(Numbered(8), 2, num_workers=0)
     loader.set_epoch(3)
     loader.set_epoch(0)
@@ -101,20 +101,20 @@ def test_a_state_of_another_stream_is_refused() -> None:
 
 
 class Unsized:
-    """A dataset without a length, as one for custom samplers may be."""
+    """A dataset without a length, as datasets for custom samplers may be."""
 
     def __getitem__(self, key: str) -> str:
         return key.upper()
 
 
 class WithoutLength:
-    """A sampler without a length: torch allows it."""
+    """A sampler without a length, which torch allows."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(6))
 
 
-def test_a_dataset_without_length_and_keys_that_are_no_numbers() -> None:
+def test_a_dataset_without_length_and_with_keys_that_are_not_numbers() -> None:
     dataset: Any = Unsized()
     loader = DataLoader(dataset, 2, sampler=["a", "b", "c"], num_workers=0)
     assert next(iter(loader)) == ["A", "B"]
@@ -124,7 +124,7 @@ def test_a_dataset_without_length_and_keys_that_are_no_numbers() -> None:
     assert list(loader) == [["C"]]
 
 
-def test_a_distributed_sampler_is_told_the_epoch() -> None:
+def test_a_distributed_sampler_gets_the_epoch() -> None:
     sampler: DistributedSampler[int] = DistributedSampler(range(12), num_replicas=2, rank=1, seed=4)  # type: ignore[arg-type]
     loader = DataLoader(Numbered(12), 2, sampler=sampler, num_workers=0)
     loader.set_epoch(2)
@@ -139,7 +139,7 @@ def test_a_distributed_sampler_is_told_the_epoch() -> None:
     assert sampler.epoch == 9
 
 
-def test_batches_out_of_their_order_are_served_once_over_a_resume() -> None:
+def test_batches_that_arrive_out_of_order_are_served_once_over_a_resume() -> None:
     def loader() -> DataLoader[Any]:
         return DataLoader(Numbered(20, {0: "wait"}), 2, num_workers=2, in_order=False)
 
@@ -161,7 +161,7 @@ def test_batches_out_of_their_order_are_served_once_over_a_resume() -> None:
 
 
 class Draws:
-    """A sampler whose order is drawn from a global generator that is not torch's, when it is asked for its iterator."""
+    """A sampler that draws its order in __iter__, from a global generator other than torch's."""
 
     def __init__(self, draw: Callable[[int], Any]) -> None:
         self.draw = draw
@@ -203,7 +203,7 @@ FIXED_ORDERS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def made_of(arguments: dict[str, Any], **settings: Any) -> DataLoader[Any]:
+def loader_with(arguments: dict[str, Any], **settings: Any) -> DataLoader[Any]:
     batched = {} if "batch_sampler" in arguments else {"batch_size": BATCH}
     return DataLoader(Numbered(LENGTH), **{**batched, **settings, **arguments})
 
@@ -222,7 +222,7 @@ def draw_as_a_model_does() -> None:
 def test_an_order_is_the_same_after_a_resume_over_three_epochs(order: str, num_workers: int, persistent: bool) -> None:
     def loader() -> DataLoader[Any]:
         arguments = {**RANDOM_ORDERS, **FIXED_ORDERS}[order]()
-        return made_of(arguments, num_workers=num_workers, persistent_workers=persistent)
+        return loader_with(arguments, num_workers=num_workers, persistent_workers=persistent)
 
     def elsewhere(seed: int) -> None:
         torch.manual_seed(seed)
@@ -240,7 +240,7 @@ def test_an_order_is_the_same_after_a_resume_over_three_epochs(order: str, num_w
         again.load_state_dict(json.loads(state))
         assert json.dumps(again.state_dict()) == state
         batch = next(iter(again), None) if num_workers == 0 and taken < len(served) else None
-        if batch is not None:  # the resume is left and resumed, too
+        if batch is not None:  # the resumed run is stopped and resumed, too
             assert seen(batch) == served[taken]
             draw_as_a_model_does()
             taken, state = taken + 1, json.dumps(again.state_dict())
@@ -271,8 +271,8 @@ def test_an_epoch_is_over_after_its_last_batch(order: str) -> None:
     assert values(other) == expected
 
 
-class DrawsByItself:
-    """A sampler whose order is drawn from a generator of its own, which no state holds."""
+class DrawsPrivately:
+    """A sampler that draws its order from a private generator, which no state contains."""
 
     def __init__(self) -> None:
         self.drawn = np.random.default_rng(1)
@@ -309,13 +309,13 @@ OTHER_ORDERS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[st
 @pytest.mark.parametrize("change", OTHER_ORDERS)
 def test_a_state_of_another_order_is_refused(change: str, num_workers: int) -> None:
     before, after = OTHER_ORDERS[change]
-    loader = made_of(before())
+    loader = loader_with(before())
     next(iter(loader))
     state = json.loads(json.dumps(loader.state_dict()))
-    with made_of(before(), num_workers=num_workers) as same:
+    with loader_with(before(), num_workers=num_workers) as same:
         same.load_state_dict(state)
         assert values(same)
-    with made_of(after(), num_workers=num_workers) as other:
+    with loader_with(after(), num_workers=num_workers) as other:
         other.load_state_dict(state)
         with pytest.raises(LoaderError, match=r"E-STATE.*order") as caught:
             list(other)
@@ -323,48 +323,48 @@ def test_a_state_of_another_order_is_refused(change: str, num_workers: int) -> N
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_the_state_of_one_rank_opens_on_another(num_workers: int) -> None:
-    first = made_of(distributed(2))
+def test_the_state_of_one_rank_loads_on_another(num_workers: int) -> None:
+    first = loader_with(distributed(2))
     next(iter(first))
     state = json.loads(json.dumps(first.state_dict()))
-    with made_of(distributed(2, 1), num_workers=num_workers) as other:
+    with loader_with(distributed(2, 1), num_workers=num_workers) as other:
         other.load_state_dict(state)
         batches = iter(other)
         served = [next(batches)]
         own = json.loads(json.dumps(other.state_dict()))
         served += list(batches)
-    assert [batch.tolist() for batch in served] == values(made_of(distributed(2, 1)))[1:]
-    changed = made_of(distributed(2, 1, seed=5))
+    assert [batch.tolist() for batch in served] == values(loader_with(distributed(2, 1)))[1:]
+    changed = loader_with(distributed(2, 1, seed=5))
     changed.load_state_dict(own)
     with pytest.raises(LoaderError, match=r"E-STATE.*order"):
         list(changed)
 
 
-def test_the_state_of_one_process_opens_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = made_of({"sampler": [4, 8, 1]})
+def test_the_state_of_one_process_loads_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = loader_with({"sampler": [4, 8, 1]})
     next(iter(first))
     state = json.loads(json.dumps(first.state_dict()))
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    other = made_of({"sampler": [9, 7, 5]})  # a sampler that knows its rank, and does not say it
+    other = loader_with({"sampler": [9, 7, 5]})  # a sampler that knows its rank but has no attribute for it
     other.load_state_dict(state)
     assert values(other) == [[5]]
 
 
 @pytest.mark.parametrize("rank", ["-1", "first"])
-def test_a_rank_that_is_none_changes_nothing(monkeypatch: pytest.MonkeyPatch, rank: str) -> None:
+def test_an_invalid_rank_changes_nothing(monkeypatch: pytest.MonkeyPatch, rank: str) -> None:
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", "1")
-    first = made_of({"sampler": [4, 8, 1]})
+    first = loader_with({"sampler": [4, 8, 1]})
     next(iter(first))
-    again = made_of({"sampler": [4, 8, 1]})
+    again = loader_with({"sampler": [4, 8, 1]})
     again.load_state_dict(first.state_dict())
     assert values(again) == [[1]]
 
 
-def test_a_sampler_with_a_generator_that_no_state_holds_is_refused_in_its_second_epoch() -> None:
+def test_a_sampler_with_an_unsaved_generator_is_refused_in_its_second_epoch() -> None:
     def loader() -> DataLoader[Any]:
-        return made_of({"sampler": DrawsByItself()})
+        return loader_with({"sampler": DrawsPrivately()})
 
     first = loader()
     for epoch in range(2):
@@ -374,25 +374,25 @@ def test_a_sampler_with_a_generator_that_no_state_holds_is_refused_in_its_second
         rest = values(batches)
         again = loader()
         again.load_state_dict(state)
-        if epoch == 0:  # a new sampler draws that
+        if epoch == 0:  # a new sampler draws the same order
             assert values(again) == rest
             continue
         with pytest.raises(LoaderError, match=r"E-STATE.*state_dict\(\) and load_state_dict\(\)"):
             list(again)
 
 
-def test_an_order_of_which_nothing_was_served_may_change() -> None:
-    loader = made_of(distributed(), num_workers=1)
+def test_an_order_may_change_before_its_first_batch() -> None:
+    loader = loader_with(distributed(), num_workers=1)
     iter(loader)  # the first batches are drawn
     state = json.loads(json.dumps(loader.state_dict()))
     loader.close()
-    other = made_of(distributed(seed=5))
+    other = loader_with(distributed(seed=5))
     other.load_state_dict(state)
-    assert values(other) == values(made_of(distributed(seed=5)))
+    assert values(other) == values(loader_with(distributed(seed=5)))
 
 
-def test_a_state_of_an_earlier_version_opens() -> None:
-    # As it was written when the order was always a function of a seed, which was 0 by default.
+def test_a_state_of_an_earlier_version_loads() -> None:
+    # Saved when the order was always a function of a seed, which was 0 by default.
     state = {
         "order": "feistel-1",
         "seed": 0,
@@ -415,7 +415,7 @@ def test_a_state_of_an_earlier_version_opens() -> None:
     assert values(plain)[0] == [4, 5]
 
 
-def test_details_that_make_no_sense_are_refused() -> None:
+def test_impossible_details_are_refused() -> None:
     loader = DataLoader(Numbered(LENGTH), 2, shuffle=True)
     torch.manual_seed(1)
     next(iter(loader))

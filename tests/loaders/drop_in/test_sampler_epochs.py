@@ -1,4 +1,4 @@
-"""Samplers that count epochs themselves are resumed in the order in which they drew, whoever calls set_epoch."""
+"""Samplers that count epochs themselves resume in the order that they drew, whether or not set_epoch is called."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTH, BATCH, EPOCHS = 13, 3, 3
 
 
 class Counting(Sampler[int]):
-    """Draws by an epoch that it counts itself, before or after it has drawn, with or without set_epoch."""
+    """Draws by an epoch that it counts itself, before or after drawing, with or without set_epoch."""
 
     def __init__(self, *, before: bool) -> None:
         self.epoch, self.before = 0, before
@@ -43,7 +43,7 @@ class Settable(Counting):
 
 
 class Seeded(RandomSampler):
-    """Seeds its generator by the epoch, as accelerate's does."""
+    """Seeds its generator with the epoch, as accelerate's sampler does."""
 
     def __init__(self) -> None:
         super().__init__(range(LENGTH), generator=torch.Generator())
@@ -73,12 +73,12 @@ SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
     "counts after, settable": lambda: {"sampler": Settable(before=False)},
     "seeded": lambda: {"sampler": Seeded()},
 }
-# How the program sets the epoch: never, before each epoch, before the state is loaded as well, or from epoch 2 on.
+# How the program sets the epoch: never, before each epoch, also before the state is loaded, or from epoch 2 on.
 CALLS = ["never", "each", "each, and before loading", "by the loader", "late"]
 
 
 class Program:
-    """A training program; each of its runs makes loader and sampler anew."""
+    """A training program; each run creates a new loader and sampler."""
 
     def __init__(self, name: str, calls: str, num_workers: int) -> None:
         parts = SAMPLERS[name]()
@@ -93,14 +93,14 @@ class Program:
             self.sampler.set_epoch(epoch)
 
     def run(self, first: int = 0) -> Iterator[tuple[Any, str]]:
-        """Yield each batch, and the state after it."""
+        """Yield each batch and the state after it."""
         for epoch in range(first, EPOCHS):
             self.call(epoch)
             for batch in self.loader:
                 yield seen(batch), json.dumps(self.loader.state_dict())
 
     def resume(self, state: str) -> list[Any]:
-        """The rest of the run."""
+        """Return the rest of the run."""
         if self.calls.endswith("before loading"):
             self.sampler.set_epoch(json.loads(state)["epoch"])
         self.loader.load_state_dict(json.loads(state))
@@ -110,7 +110,7 @@ class Program:
 
 @pytest.mark.parametrize("calls", CALLS)
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_a_resume_at_every_batch_goes_on_in_the_same_orders(name: str, calls: str) -> None:
+def test_a_resume_at_any_batch_continues_the_same_orders(name: str, calls: str) -> None:
     if calls not in ("never", "by the loader") and not hasattr(Program(name, calls, 0).sampler, "set_epoch"):
         calls = "never"
     start = json.dumps(Program(name, calls, 0).loader.state_dict())
@@ -120,14 +120,14 @@ def test_a_resume_at_every_batch_goes_on_in_the_same_orders(name: str, calls: st
 
 
 @pytest.mark.parametrize("name", ["distributed", "counts before", "seeded"])
-def test_workers_do_not_change_that(name: str) -> None:
+def test_workers_do_not_change_the_orders(name: str) -> None:
     served, states = zip(*Program(name, "never", 1).run(), strict=True)
     for taken in (1, len(served) // 2 + 1):
         assert Program(name, "never", 1).resume(states[taken - 1]) == list(served[taken:])
 
 
 def test_an_epoch_left_early_is_followed_by_the_next() -> None:
-    """The state of an order that was drawn and left is that of the sampler as it is."""
+    """The state of an order that was drawn and left is the sampler's current state."""
     program = Program("counts before", "never", 0)
     next(iter(program.loader))
     assert program.sampler.epoch == 1
@@ -141,7 +141,7 @@ def test_an_epoch_left_early_is_followed_by_the_next() -> None:
 
 
 @pytest.mark.parametrize("epochs", [3, {"sampler0": -1}, {"sampler0": "1"}, {"sampler0": True}])
-def test_epochs_that_make_no_sense_are_refused(epochs: Any) -> None:
+def test_impossible_epochs_are_refused(epochs: Any) -> None:
     loader = Program("distributed", "never", 0).loader
     with pytest.raises(LoaderError, match="the epochs of the samplers in the state are invalid"):
         loader.load_state_dict({**loader.state_dict(), "details": {"epochs": epochs}})
@@ -159,7 +159,7 @@ def number_in(loader: DataLoader[Any], state: dict[str, Any] | None = None) -> l
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (1, 1), (2, 2), (0, 1), (1, 0), (0, 2), (2, 0), (1, 2)])
-def test_an_iterable_data_set_resumes_with_its_number_of_workers_only(before: int, after: int) -> None:
+def test_an_iterable_data_set_resumes_only_with_its_number_of_workers(before: int, after: int) -> None:
     torch.manual_seed(1)
     with DataLoader(Shuffled(), 2, num_workers=before) as loader, DataLoader(Shuffled(), 2, num_workers=after) as again:
         steps = iter(loader)

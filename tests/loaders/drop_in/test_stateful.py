@@ -1,4 +1,4 @@
-"""Data sets, samplers and iterators that keep their own place are saved with the DataLoader's, and sent back."""
+"""States of data sets, samplers and iterators are saved with the DataLoader's state and restored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def share() -> tuple[int, int]:
 
 
 class Generated(IterableDataset[int]):
-    """Keeps the place in itself; its iterator is a generator. Counts its epochs: they are served in other orders."""
+    """Stores its position itself; its iterator is a generator. Counts its epochs, which have different orders."""
 
     def __init__(self) -> None:
         self.served, self.epochs, self.reads = 0, 0, 0
@@ -54,7 +54,7 @@ class Generated(IterableDataset[int]):
 
 
 class Walking(IterableDataset[int]):
-    """Its iterator keeps the place."""
+    """Its iterator stores the position."""
 
     def __iter__(self) -> Iterator[int]:
         return Walk(*share())
@@ -78,7 +78,7 @@ class Walk(Iterator[int]):
 
 
 class Plain(IterableDataset[float]):
-    """Keeps no place: it is read again. Its order is drawn from Python's generator, which torch seeds in a worker."""
+    """Stores no position: it is read again. Its order comes from Python's generator, which torch seeds in a worker."""
 
     def __iter__(self) -> Iterator[float]:
         first, step = share()
@@ -88,7 +88,7 @@ class Plain(IterableDataset[float]):
 
 
 class Counting(Dataset[tuple[int, int]]):
-    """A map-style data set with a state: how many samples this process has made."""
+    """A map-style data set with a state: the number of samples that this process has made."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -108,7 +108,7 @@ class Counting(Dataset[tuple[int, int]]):
 
 
 class KeepsPlace(Sampler[int]):
-    """A sampler with a state, whose order no resumed one could draw again."""
+    """A sampler with a state; a resumed one could not draw its order again."""
 
     passes = 0
 
@@ -136,7 +136,7 @@ class KeepsPlace(Sampler[int]):
 
 
 class Iterated:
-    """A sampler whose iterator keeps the place."""
+    """A sampler whose iterator stores the position."""
 
     def __iter__(self) -> Iterator[int]:
         return Walk(0, 1)
@@ -162,9 +162,7 @@ SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
     [(source, workers, False) for source in SOURCES for workers in (0, 2)]
     + [(source, 2, True) for source in ("generator", "read again", "unbatched", "map-style", "sampler")],
 )
-def test_the_rest_of_two_epochs_is_that_of_a_run_that_was_not_stopped(
-    source: str, num_workers: int, persistent: bool
-) -> None:
+def test_a_resumed_run_serves_the_rest_of_an_unstopped_one(source: str, num_workers: int, persistent: bool) -> None:
     def loader() -> DataLoader[Any]:
         torch.manual_seed(5)
         random.seed(5)
@@ -182,7 +180,7 @@ def test_the_rest_of_two_epochs_is_that_of_a_run_that_was_not_stopped(
 
 
 @pytest.mark.parametrize("sampler", [KeepsPlace, Iterated])
-def test_batches_out_of_their_order_are_served_once_over_two_resumes(sampler: Callable[[], Any]) -> None:
+def test_batches_that_arrive_out_of_order_are_served_once_over_two_resumes(sampler: Callable[[], Any]) -> None:
     KeepsPlace.passes = 0
     late = list(sampler())[2]
     KeepsPlace.passes = 0
@@ -204,13 +202,13 @@ def test_batches_out_of_their_order_are_served_once_over_two_resumes(sampler: Ca
 
 
 @pytest.mark.parametrize("delivered", [1, 3])
-def test_workers_that_stayed_when_an_epoch_was_left_early_are_resumed(delivered: int) -> None:
+def test_persistent_workers_are_resumed_after_an_epoch_left_early(delivered: int) -> None:
     def loader(seed: int) -> DataLoader[Any]:
         torch.manual_seed(seed)
         return DataLoader(Plain(), 2, num_workers=2, persistent_workers=True)
 
     with loader(1) as first:
-        next(iter(first))  # the generators of the workers go on from there
+        next(iter(first))  # the generators of the workers continue from there
         batches = iter(first)
         for _ in range(delivered):
             next(batches)
@@ -232,7 +230,7 @@ def test_a_data_set_with_a_state_is_not_read_again() -> None:
     assert dataset.reads == LENGTH - 8
 
 
-def test_a_state_of_other_processes_or_without_a_taker_is_refused() -> None:
+def test_a_state_of_other_processes_or_without_a_receiver_is_refused() -> None:
     with DataLoader(Walking(), 2, num_workers=2) as loader:
         next(iter(loader))
         state = loader.state_dict()
@@ -246,10 +244,10 @@ def test_a_state_of_other_processes_or_without_a_taker_is_refused() -> None:
             list(other)
 
 
-def test_a_state_is_what_it_was_when_it_was_taken() -> None:
+def test_a_state_does_not_change_after_it_is_returned() -> None:
     class Growing(Generated):
         def state_dict(self) -> State:
-            return self.__dict__  # as it stands, to be changed later
+            return self.__dict__  # not a copy, so it changes later
 
     loader = DataLoader(Growing(), 2)
     batches = iter(loader)
@@ -267,11 +265,11 @@ class OwnState(Numbered):
         return {"step": step}
 
     def load_state_dict(self, state: State) -> None:
-        """Take it."""
+        """Accept any state."""
 
 
 class NoState(OwnState):
-    """Gives its state at certain times only."""
+    """Returns its state at certain times only."""
 
     def state_dict(self) -> State:  # type: ignore[override]
         raise KeyError("later")
@@ -299,7 +297,7 @@ def test_a_failing_state_dict_is_reported_when_asked_for(dataset: Any, why: str,
 
 
 class Answers(Dataset[int]):
-    """Draws a number for each sample; its state holds the generator. The first sample of a worker may take long."""
+    """Draws a number per sample; its state contains the generator. The first sample of a worker may take long."""
 
     def __init__(self, before_first: Callable[[], Any] = int) -> None:
         self.before_first = before_first
@@ -320,7 +318,7 @@ class Answers(Dataset[int]):
 
 
 class Drawn(Iterator[int]):
-    """Walks over random numbers, and keeps the generator."""
+    """Iterates over random numbers, and saves the generator."""
 
     def __init__(self) -> None:
         self.served, self.last = 0, int(torch.randint(6, 9, ()))
@@ -340,14 +338,14 @@ class Drawn(Iterator[int]):
 
 
 class Drawing(IterableDataset[int]):
-    """Its iterator draws its length when it is made."""
+    """Its iterator draws its length when it is created."""
 
     def __iter__(self) -> Iterator[int]:
         return Drawn()
 
 
 class Itself(IterableDataset[int]):
-    """Is its own iterator; it has a place from the first time on that it is asked for one."""
+    """Is its own iterator; it has a position once an iterator was requested."""
 
     walk: Drawn
 
@@ -380,7 +378,7 @@ EARLY: dict[str, Callable[[], dict[str, Any]]] = {
 @pytest.mark.parametrize("source", EARLY)
 def test_a_state_from_before_the_first_batches_resumes(source: str, delivered: int | None, num_workers: int) -> None:
     def later(loader: DataLoader[Any]) -> list[Any]:
-        """The next epoch, unless its workers draw from a generator that is not part of the place."""
+        """Return the next epoch, unless its workers draw from a generator that is not part of the state."""
         return values(loader) if num_workers == 0 or source.startswith("shuffled") else []
 
     torch.manual_seed(5)
@@ -410,9 +408,9 @@ def test_a_signal_handler_may_ask_for_the_state() -> None:
         saved.set()
 
     def before_first() -> None:
-        time.sleep(0.3)  # the loader waits by then
+        time.sleep(0.3)  # the loader is waiting by then
         os.kill(os.getppid(), signal.SIGUSR1)
-        assert saved.wait(20), "the handler waits for what the program holds"
+        assert saved.wait(20), "the handler waits for a lock of the program"
 
     before = signal.signal(signal.SIGUSR1, save)
     try:

@@ -1,4 +1,4 @@
-"""Where an iteration begins: one look at a batch is free, next(iter(loader)) in each step takes other batches."""
+"""Where an iteration begins: one look at a batch is free, while next(iter(loader)) per step advances."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_loader(**options: Any) -> Loader:
 
 
 def first_batches(**options: Any) -> list[list[int]]:
-    """The first batch of each epoch."""
+    """Return the first batch of each epoch."""
     found = []
     with open_loader(**options) as loader:
         for epoch in range(8):
@@ -40,28 +40,28 @@ def look(loader: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_one_look_is_free_and_more_take_the_first_batches_of_the_next_epochs(workers: int) -> None:
+def test_one_look_is_free_and_more_take_first_batches_of_later_epochs(workers: int) -> None:
     expected = first_batches()
     with open_loader(workers=workers) as loader:
         assert [look(loader), look(loader)] == [expected[0]] * 2
         with pytest.warns(UserWarning, match=AGAIN):
             assert look(loader) == expected[1]
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # one warning
+            warnings.simplefilter("error")  # only one warning
             assert [look(loader) for _ in range(4)] == expected[2:6]
-            assert len({label for _, labels in loader for label in labels.tolist()}) == COUNT  # the whole of an epoch
+            assert len({label for _, labels in loader for label in labels.tolist()}) == COUNT  # a whole epoch
         assert loader.epoch == 7
         assert [look(loader), look(loader)] == [expected[7]] * 2  # after a whole epoch a look is free again
 
 
-def test_a_look_before_each_epoch_takes_nothing_from_it() -> None:
+def test_a_look_before_each_epoch_removes_nothing_from_it() -> None:
     with open_loader() as plain, open_loader() as looked:
         for _ in range(3):
             look(looked)
             assert [labels.tolist() for _, labels in looked] == [labels.tolist() for _, labels in plain]
 
 
-def test_an_iteration_of_more_batches_and_set_epoch_end_a_row_of_looks() -> None:
+def test_longer_iterations_and_set_epoch_end_a_series_of_looks() -> None:
     expected = first_batches()
     with open_loader() as loader:
         assert look(loader) == expected[0]
@@ -73,12 +73,12 @@ def test_an_iteration_of_more_batches_and_set_epoch_end_a_row_of_looks() -> None
         assert [look(loader), look(loader)] == [expected[5]] * 2
 
 
-def test_looks_at_data_in_order_give_its_first_batch_without_a_word() -> None:
+def test_looks_without_shuffling_give_the_first_batch_without_a_warning() -> None:
     with open_loader(shuffle=False) as loader:
         assert [look(loader) for _ in range(5)] == [list(range(BATCH))] * 5
 
 
-def test_a_state_after_looks_holds_what_was_delivered() -> None:
+def test_a_state_after_looks_counts_delivered_batches() -> None:
     with open_loader() as loader:
         look(loader)
         look(loader)
@@ -95,12 +95,12 @@ def test_a_state_after_looks_holds_what_was_delivered() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"seed": 3}])
-def test_looks_of_the_swap_in_take_other_batches(options: dict[str, Any]) -> None:
+def test_looks_of_the_drop_in_loader_take_other_batches(options: dict[str, Any]) -> None:
     loader = DataLoader(TensorDataset(torch.zeros(64), torch.arange(64)), batch_size=4, shuffle=True, **options)
     assert len({tuple(look(loader)) for _ in range(6)}) > 3
 
 
-def test_sizes_by_update_say_that_they_count_whole_epochs() -> None:
+def test_sizes_by_update_warn_that_they_count_whole_epochs() -> None:
     sizes = ByUpdate({0: 2, 12: 4})
     with open_loader(sizes=sizes) as loader:
         steps = iter(loader)

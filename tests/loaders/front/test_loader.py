@@ -1,4 +1,4 @@
-"""A loader in the hands of several threads: one of them takes batches, any may close it, the others are told."""
+"""A loader used by several threads: one takes batches, any may close it, the others get an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.loaders.run.engine import thread_engine
 from penstock.loaders.run.workers.watch import WatchedIterator
 from penstock.pipelines import imagenet_train
 
-BLOCKED = 9  # the sample whose read waits until go_on is called
+BLOCKED = 9  # the sample whose read blocks until go_on is called
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def fifo(tmp_path: Path) -> Path:
 
 
 def go_on(fifo: Path, taking: threading.Thread) -> None:
-    """Let the read go on that `taking` waits in, as soon as it does; it may end before it comes to that."""
+    """Let the blocked read of `taking` continue as soon as it waits; the thread may end before it reads."""
     while taking.is_alive():
-        with contextlib.suppress(OSError):  # nobody reads yet
+        with contextlib.suppress(OSError):  # there is no reader yet
             os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
             break
         time.sleep(0.01)
@@ -42,7 +42,7 @@ def go_on(fifo: Path, taking: threading.Thread) -> None:
 
 @pytest.fixture(params=["processes", "threads", "this process"])
 def loader(request: pytest.FixtureRequest, fifo: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loader]:
-    """Closing it waits less long than usual for whoever is blocked."""
+    """A loader that waits less long than usual for blocked threads when it is closed."""
     monkeypatch.setattr(front_loader, "_CLOSE_S", 1.0)
     monkeypatch.setattr(thread_engine, "_LEAVE_S", 0.5)
     monkeypatch.setattr(WatchedIterator, "grace_s", 0.3)
@@ -58,7 +58,7 @@ def loader(request: pytest.FixtureRequest, fifo: Path, monkeypatch: pytest.Monke
 
 
 class Taking(threading.Thread):
-    """Takes batches one after the other until there are no more; `got` ends with what was raised."""
+    """Takes all batches; `got` ends with the error that was raised."""
 
     def __init__(self, take: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
@@ -73,14 +73,14 @@ class Taking(threading.Thread):
             self.got.append(error)
 
 
-def test_close_in_another_thread_is_what_a_thread_that_waits_is_told(loader: Loader, fifo: Path) -> None:
+def test_a_waiting_thread_is_told_that_another_thread_closed_the_loader(loader: Loader, fifo: Path) -> None:
     stream = loader.batches()
     taking = Taking(lambda: next(stream))
     assert eventually(lambda: len(taking.got) == 2, 60)
     closing = threading.Thread(target=loader.close, daemon=True)
     closing.start()
     closing.join(600)
-    assert not closing.is_alive()  # even if the thread that waits is the one that makes the batch
+    assert not closing.is_alive()  # even if the waiting thread makes the batch
     if not loader.describe()["workers"]:
         go_on(fifo, taking)
     taking.join(600)
@@ -91,7 +91,7 @@ def test_close_in_another_thread_is_what_a_thread_that_waits_is_told(loader: Loa
     assert [batch[0] for batch in served] == list(range(0, 4 * len(served), 4))
 
 
-def test_threads_that_ask_while_another_one_waits_are_told_and_take_nothing_from_it(loader: Loader, fifo: Path) -> None:
+def test_calls_while_another_thread_waits_are_refused_and_take_no_batch(loader: Loader, fifo: Path) -> None:
     stream = loader.batches()
     taking = Taking(lambda: next(stream))
     assert eventually(lambda: len(taking.got) == 2, 60)

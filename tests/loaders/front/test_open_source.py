@@ -1,4 +1,4 @@
-"""open_source: which data becomes which source, and what is said of the rest."""
+"""open_source: which data becomes which source, and errors for all other data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.loaders.front.open_source import FILES, Kind, open_source
 IMAGES, LABELS = np.zeros((2, 4, 4, 3), np.uint8), [0, 1]
 
 
-def test_folders_by_any_kind_of_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_may_be_given_by_any_kind_of_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, ["c/1.jpg"])
     monkeypatch.chdir(tmp_path)
     for path in (tmp_path, str(tmp_path), os.fsencode(tmp_path), ".", str(tmp_path) + "//", f"file://{tmp_path}"):
@@ -32,7 +32,7 @@ def test_folders_by_any_kind_of_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert source.path(0) == os.fsencode(tmp_path / "c" / "1.jpg")
 
 
-def test_a_source_is_returned_as_it_is(tmp_path: Path) -> None:
+def test_a_source_is_returned_unchanged(tmp_path: Path) -> None:
     for source in (ImageFolder(plant(tmp_path, ["c/1.jpg"])), ArraySource(IMAGES, LABELS)):
         assert isinstance(source, Source)
         assert open_source(source) is source
@@ -50,7 +50,9 @@ def test_an_empty_path_is_not_the_current_folder() -> None:
     assert "the path is empty" in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_a_file_of_no_known_kind_names_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_kind_of_file_is_refused_with_the_known_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "data.xyz").write_bytes(b"")
     kinds = r".*a folder of images, or an HDF5 cache \(\.h5, \.hdf5\)"
     with pytest.raises(ValueError, match=rf"data\.xyz' is not a source: pass {kinds}"):
@@ -78,7 +80,7 @@ def test_a_pattern_with_files_that_do_not_exist_counts_them(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("value", ["iVBORw0KGgo" * 20_000, "\udcff\udcd8\udcff" * 20_000, "a/" * 50_000])
-def test_a_picture_in_the_place_of_a_path_makes_a_short_message(tmp_path: Path, value: str) -> None:
+def test_image_data_instead_of_a_path_gives_a_short_message(tmp_path: Path, value: str) -> None:
     line = json.dumps({"path": value, "label": 0}, ensure_ascii=False)
     (tmp_path / "t.jsonl").write_text(f"{line}\n", errors="surrogateescape")
     frame = pd.DataFrame({"image": pd.Series([value], dtype=object), "label": [0]})
@@ -88,7 +90,7 @@ def test_a_picture_in_the_place_of_a_path_makes_a_short_message(tmp_path: Path, 
         assert len(str(raised.value)) < 1500
 
 
-def test_a_list_of_frames_and_data_sets_is_one_source(tmp_path: Path) -> None:
+def test_a_list_of_frames_and_data_sets_becomes_one_source(tmp_path: Path) -> None:
     paths = [str(path) for path in (tmp_path / "a.png", tmp_path / "b.png")]
     for number, path in enumerate(paths):
         Path(path).write_bytes(photo(number))

@@ -1,4 +1,4 @@
-"""Saved profiles: what `backend="auto"` takes from them, and which are refused or ignored."""
+"""Saved profiles: what `backend="auto"` uses from them, and which are refused or ignored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.loaders.system.machine import available_cpus
 from penstock.pipelines import LoaderError, imagenet_train
 
 
-def test_a_profile_of_another_machine_or_shape_is_not_used(tmp_path: Path) -> None:
+def test_a_profile_for_another_machine_or_shape_is_not_used(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     save_profile(Profile(workers=3, cpus=available_cpus() + 1), path)
     assert load_profile(path) is None
@@ -23,7 +23,7 @@ def test_a_profile_of_another_machine_or_shape_is_not_used(tmp_path: Path) -> No
     assert profile_path("default").name == "default.json"
 
 
-def test_a_profile_keeps_options_and_refuses_those_that_its_backend_does_not_take(photos: Path, tmp_path: Path) -> None:
+def test_a_profile_keeps_options_and_refuses_those_unknown_to_its_backend(photos: Path, tmp_path: Path) -> None:
     path, cpus = tmp_path / "p.json", available_cpus()
     chosen = Profile(
         backend="dali", workers=2, prefetch=1, cpus=cpus, options={"readers": 2, "preallocate": [640, 480]}
@@ -34,7 +34,7 @@ def test_a_profile_keeps_options_and_refuses_those_that_its_backend_does_not_tak
         about = loader.describe()
     assert [about[name] for name in ("backend", "workers", "prefetch", "readers")] == ["dali", 2, 1, 2]
     with create_loader(photos, backend="auto", profile=path, batch_size=8, readers=1) as loader:
-        assert loader.describe()["readers"] == 1  # what is said wins over what was saved
+        assert loader.describe()["readers"] == 1  # explicit options win over saved ones
     for wrong, words in (
         (Profile(backend="torch", cpus=cpus, options={"readers": 2}), "backend 'torch' has no option readers"),
         (Profile(backend="dali", cpus=cpus, options={"readers": 0}), "readers must be at least 1"),

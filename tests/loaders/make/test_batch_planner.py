@@ -1,4 +1,4 @@
-"""BatchPlanner: what a batch consists of is found once, whoever needs it."""
+"""BatchPlanner: the contents of a batch are determined once for all users."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def test_augmentations_are_drawn_once_for_masks_and_for_images(
     options = {"batch_size": 48, "workers": workers, "workers_are": "threads"}
     with create_loader(source, pipeline=imagenet_train(8, auto_augment="rand"), **options) as loader:
         served = [batch.index.tolist() for batch in loader.batches()]
-    assert drawn[:2] == served  # the threads may be in the next epoch already
+    assert drawn[:2] == served  # the threads may already be in the next epoch
     assert len(set(map(tuple, drawn))) == len(drawn)

@@ -1,4 +1,4 @@
-"""Transforms that draw from the random state of the process, for some images only, give equal runs."""
+"""Transforms that draw from the process's random state for some images only give equal runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DRAWS: dict[str, Callable[[], float]] = {
 
 
 def sometimes(draw: Callable[[], float], levels: frozenset[int], *, changes: bool = False) -> Any:
-    """A transform that draws for images of some levels, and perhaps changes the image that it gets."""
+    """Return a transform that draws for images of some levels, and may change its image."""
 
     def transform(image: Image) -> npt.NDArray[np.float32]:
         level = float(image[0, 0, 0])
@@ -67,15 +67,15 @@ def serve(transform: Any, workers: int) -> torch.Tensor:
 
 
 def serve_quietly(transform: Any, workers: int) -> torch.Tensor:
-    """Serve; threads may warn that what they draw is shared."""
+    """Serve without the warning of threads about shared random state."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "transform draws from the global random state")
         return serve(transform, workers)
 
 
 @pytest.mark.parametrize("draw", DRAWS)
-def test_runs_with_random_sets_of_drawing_images_are_equal(draw: str) -> None:
-    """56 random sets of images for which something is drawn, one in a hundred to all, and any number of workers."""
+def test_runs_are_equal_whichever_images_draw(draw: str) -> None:
+    """56 random sets of images that draw, from one in a hundred to all, and any number of workers."""
     choose = np.random.default_rng(len(draw))
     for number in range(8):
         levels = frozenset(choose.permutation(96)[: (1, 1, 2, 5, 20, 50, 95, 96)[number]].tolist())
@@ -83,7 +83,7 @@ def test_runs_with_random_sets_of_drawing_images_are_equal(draw: str) -> None:
         if number % 3 == 0:
             make = partial(with_generator, DRAWS[draw], levels)
         expected = serve_quietly(make(), 0)
-        DRAWS[draw]()  # the state of the program moves on
+        DRAWS[draw]()  # the program's random state advances
         assert torch.equal(serve_quietly(make(), 0), expected)
         assert torch.equal(serve_quietly(make(), (1, 2, 3)[number % 3]), expected)
         drawn = expected[:, 2][torch.tensor([int(level) in levels for level in expected[:, 0]])]
@@ -102,7 +102,7 @@ def test_a_worker_process_seeds_each_call() -> None:
     assert len(served[0][:, 1].unique()) == 1 + 96 // 4
 
 
-def test_threads_that_see_a_draw_warn_once_and_processes_do_not() -> None:
+def test_threads_warn_once_of_a_draw_and_processes_do_not() -> None:
     rare = sometimes(random.random, frozenset([17]))
     with pytest.warns(UserWarning, match=r"draws from the global random state.*define it in a module") as seen:
         serve(rare, 2)
@@ -113,8 +113,8 @@ def test_threads_that_see_a_draw_warn_once_and_processes_do_not() -> None:
     serve(rare, 0)
 
 
-def test_threads_leave_the_state_to_a_program_that_draws_meanwhile() -> None:
-    """A transform that draws nothing is not taken for one that does, and nothing is seeded under the program's feet."""
+def test_threads_do_not_touch_the_state_of_a_program_that_draws_meanwhile() -> None:
+    """A transform that draws nothing is not mistaken for one that does, and the program's state is not seeded."""
     stop = threading.Event()
     drawn: list[float] = []
 
@@ -138,7 +138,7 @@ def test_threads_leave_the_state_to_a_program_that_draws_meanwhile() -> None:
     assert drawn == [float(torch.rand(())) for _ in drawn]
 
 
-def test_the_state_of_the_program_stays_as_it_was_without_threads() -> None:
+def test_without_threads_the_state_of_the_program_is_unchanged() -> None:
     before = read_random_state()
     serve(sometimes(DRAWS["all"], frozenset([3, 50])), 0)
     assert read_random_state() == before

@@ -1,4 +1,4 @@
-"""Where the native library says that samples lie: the same rows as numpy fills."""
+"""Locations of samples: the native library fills the same rows as numpy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (path.parent / ("deep" * (number % 3))).mkdir(exist_ok=True)
         path.rename(path.parent / ("deep" * (number % 3)) / f"{number}-{'x' * 40 * number}.jpg")
     for path in sorted(folder.rglob("*.jpg"))[::9]:
-        path.write_bytes(path.read_bytes()[:300])  # which a cache stores as it is
+        path.write_bytes(path.read_bytes()[:300])  # a cache stores this file unchanged
     return folder
 
 
@@ -34,23 +34,23 @@ def rows_of(source: Any, indices: Any, monkeypatch: pytest.MonkeyPatch, *, nativ
     monkeypatch.setattr(locate, "native_library", lambda: library)
     rows = np.zeros(len(indices), ROW)
     names = source.locate(indices, rows)
-    assert names is source.locate(indices, rows.copy())  # the library looks at it once
+    assert names is source.locate(indices, rows.copy())  # the library reads the names once
     return rows
 
 
 def check(source: Any, kinds: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare both ways, and that an index beyond the last image is an error of both."""
+    """Compare both ways; both must refuse an index beyond the last image."""
     indices = np.random.default_rng(0).permutation(len(source))
     found, expected = (rows_of(source, indices, monkeypatch, natively=natively) for natively in (True, False))
     assert np.array_equal(found, expected)
     assert set(found["kind"].tolist()) == kinds
-    assert len(np.unique(found["name" if FILE in kinds else "offset"])) >= len(source) // 2  # shards begin alike
+    assert len(np.unique(found["name" if FILE in kinds else "offset"])) >= len(source) // 2  # shards share offsets
     for natively in (True, False):
         with pytest.raises(IndexError):
             rows_of(source, np.array([0, len(source)]), monkeypatch, natively=natively)
 
 
-def test_files_are_located_alike(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_located_as_in_python(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(ImageFolder(photos), {FILE}, monkeypatch)
     sizes = sorted(path.stat().st_size for path in photos.rglob("*.jpg"))
     check(ImageFolder(photos, max_file_bytes=sizes[20]), {FILE, ELSEWHERE}, monkeypatch)
@@ -60,7 +60,7 @@ def test_files_are_located_alike(photos: Path, monkeypatch: pytest.MonkeyPatch) 
     ("kind", "shards", "kinds"),
     [("jpeg", 1, {STORED, STRIPS}), ("raw", 1, {PIXELS, STORED}), ("jpeg", 3, {STORED, STRIPS})],
 )
-def test_images_of_a_cache_are_located_alike(
+def test_images_of_a_cache_are_located_as_in_python(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, shards: int, kinds: set[int]
 ) -> None:
     build_cache(ImageFolder(photos), tmp_path / "cache", Encoding(kind=kind), workers=0, shards=shards)

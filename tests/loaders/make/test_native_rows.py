@@ -40,7 +40,7 @@ from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.native.rows import ROW
 from penstock.pipelines.spec import ImagePipeline
 
-# What fills rows, or leaves them as tasks for DALI, which does not report what it repairs.
+# Whether rows are filled or left as tasks for DALI, which does not report repairs.
 ROWS: dict[str, Any] = {"make": Producer, "on_repaired": "count"}
 TASKS: dict[str, Any] = {"make": CropTaskProducer, "on_repaired": "ignore"}
 KINDS = pytest.mark.parametrize("kind", [ROWS, TASKS], ids=["rows", "tasks"])
@@ -54,7 +54,7 @@ def _built(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def odd_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The corpus of odd images among sound photos, shuffled: 64 refused images in a row are a refused data set."""
+    """The corpus of odd images among sound photos, shuffled: 64 refused images in a row refuse the data set."""
     root = write_folder(tmp_path_factory.mktemp("native") / "odd", 100)
     images = [image for image in corpus() if len(image.data) < 60_000]
     random.Random(4).shuffle(images)
@@ -78,20 +78,20 @@ PIPELINES = {
     "upright crops": imagenet_train(32, exif="apply"),
     "whole, upright": ImagePipeline(crop="full", size=(40, 24), flip=0.0, exif="apply"),
     "large": imagenet_train(160),
-    "of few pixels": imagenet_train(32, max_pixels=6000),
+    "few pixels": imagenet_train(32, max_pixels=6000),
 }
 
 
 @pytest.mark.parametrize("pipeline", [name for name in PIPELINES if name != "large"])
 @KINDS
-def test_odd_images_among_others_are_served_alike(odd_folder: Path, pipeline: str, kind: dict[str, Any]) -> None:
+def test_odd_images_are_served_as_by_python(odd_folder: Path, pipeline: str, kind: dict[str, Any]) -> None:
     source = ImageFolder(odd_folder)
     made = check_both(source, -(-len(source) // BATCH), at_least=60, pipeline=PIPELINES[pipeline], **kind)
     assert len(made.codes) >= 5
 
 
 @pytest.mark.parametrize(("pipeline", "on_repaired"), [("large", "count"), ("crops", "replace")])
-def test_large_and_replaced_images_are_served_alike(odd_folder: Path, pipeline: str, on_repaired: str) -> None:
+def test_large_and_replaced_images_are_served_as_by_python(odd_folder: Path, pipeline: str, on_repaired: str) -> None:
     source = ImageFolder(odd_folder)
     batches = -(-len(source) // BATCH)
     made = check_both(source, batches, at_least=60, pipeline=PIPELINES[pipeline], on_repaired=on_repaired)
@@ -99,7 +99,7 @@ def test_large_and_replaced_images_are_served_alike(odd_folder: Path, pipeline: 
 
 
 @pytest.mark.parametrize("on_repaired", ["count", "replace"])
-def test_progressive_images_are_served_alike_and_natively(tmp_path: Path, on_repaired: str) -> None:
+def test_progressive_images_are_served_natively_as_by_python(tmp_path: Path, on_repaired: str) -> None:
     write_folder(tmp_path, 24, classes=1)
     for number, path in enumerate(sorted(tmp_path.glob("*/*.jpg"))):
         data = jp.inserted(
@@ -119,13 +119,13 @@ def test_evaluation_pads_the_same_rows(odd_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "exif"), [(ROWS, "ignore"), (ROWS, "apply"), (TASKS, "apply")])
-def test_caches_are_served_alike(odd_cache: Hdf5Cache, kind: dict[str, Any], exif: str) -> None:
+def test_caches_are_served_as_by_python(odd_cache: Hdf5Cache, kind: dict[str, Any], exif: str) -> None:
     made = check_both(odd_cache, 9, at_least=60, pipeline=imagenet_train(32, exif=exif), **kind)
     assert made.coded == ({odd_cache.about[0].coded.kind == "jpeg"} if kind is TASKS else set())
     check_both(odd_cache, 3, at_least=10, pipeline=ImagePipeline(crop="full", size=(40, 24), exif=exif), **kind)
 
 
-def test_a_cache_of_shards_is_served_alike(tmp_path: Path, photos: Path) -> None:
+def test_a_cache_of_shards_is_served_as_by_python(tmp_path: Path, photos: Path) -> None:
     build_cache(open_source(photos), tmp_path / "set", shards=3, workers=0)
     cache = open_cache(tmp_path / "set")
     assert len(cache.files) == 3
@@ -133,8 +133,8 @@ def test_a_cache_of_shards_is_served_alike(tmp_path: Path, photos: Path) -> None
 
 
 @KINDS
-def test_damage_in_a_cache_is_told_alike(tmp_path: Path, photos: Path, kind: dict[str, Any]) -> None:
-    """Python reads whole images: it finds all that the library finds, and damage outside the crops as well."""
+def test_damage_in_a_cache_is_reported_as_by_python(tmp_path: Path, photos: Path, kind: dict[str, Any]) -> None:
+    """Python reads whole images: it also finds damage outside the crops."""
     cache = open_damaged_cache(photos, tmp_path / "damaged.h5")
     make, more = kind["make"], {"substitute": False, "on_repaired": kind["on_repaired"]}
     made = Made(make, settings_of(cache, **more), 10)
@@ -144,7 +144,7 @@ def test_damage_in_a_cache_is_told_alike(tmp_path: Path, photos: Path, kind: dic
     assert {entry.sample for entry in made.bad} <= {entry.sample for entry in python.bad}
 
 
-def test_a_record_that_lies_about_its_size_asks_for_no_memory(tmp_path: Path, photos: Path) -> None:
+def test_a_record_with_a_wrong_size_allocates_no_memory(tmp_path: Path, photos: Path) -> None:
     cache = open_cache(build_odd_cache(photos, tmp_path / "cache.h5", Encoding()))
     made = native_rows.native_rows(cache, imagenet_train(32), "auto")
     assert made is not None
@@ -160,14 +160,14 @@ def test_a_record_that_lies_about_its_size_asks_for_no_memory(tmp_path: Path, ph
 
 @pytest.mark.parametrize("channels", [1, 3])
 @KINDS
-def test_pixels_in_memory_are_served_alike(channels: int, kind: dict[str, Any]) -> None:
+def test_pixels_in_memory_are_served_as_by_python(channels: int, kind: dict[str, Any]) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 50, 37, channels), np.uint8)
     made = check_both(ArraySource(images, np.arange(40)), at_least=88 if channels == 3 else 0, **kind)
     assert made.coded == ({False} if kind is TASKS else set())
 
 
 @KINDS
-def test_a_file_that_is_not_as_it_was_scanned_is_told_alike(tmp_path: Path, kind: dict[str, Any]) -> None:
+def test_a_file_changed_since_the_scan_is_reported_as_by_python(tmp_path: Path, kind: dict[str, Any]) -> None:
     folder = write_folder(tmp_path / "photos", 30)
     source = ImageFolder(folder)
     files = sorted(folder.rglob("*.jpg"))
@@ -177,8 +177,8 @@ def test_a_file_that_is_not_as_it_was_scanned_is_told_alike(tmp_path: Path, kind
     assert check_both(source, 2, at_least=16, **kind).codes == {"E-CHANGED", "E-MISSING"}
 
 
-def test_an_index_that_lies_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The digest of a saved index says that it is whole, not that its maker meant well."""
+def test_a_forged_index_reads_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digest of a saved index protects against damage, not against forgery."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     source = ImageFolder(write_folder(tmp_path / "photos", 30))
     index = source.samples
@@ -197,15 +197,15 @@ def test_an_index_that_lies_leads_nowhere(tmp_path: Path, monkeypatch: pytest.Mo
         check_both(source, 2, at_least=0)
 
 
-def test_the_limit_of_a_files_size_holds(photos: Path) -> None:
+def test_the_limit_on_file_sizes_is_applied(photos: Path) -> None:
     sizes = sorted(path.stat().st_size for path in photos.rglob("*.jpg"))
     assert check_both(ImageFolder(photos, max_file_bytes=sizes[35]), 4, at_least=16).codes == {"E-BOMB"}
 
 
 @KINDS
 @pytest.mark.parametrize("exif", ["ignore", "apply"])
-def test_rows_say_the_exif_orientation_where_boxes_need_it(tmp_path: Path, kind: dict[str, Any], exif: str) -> None:
-    """The library reads it, but for odd blocks, whose photos Python makes; without boxes nobody asks for it."""
+def test_rows_contain_the_exif_orientation_where_boxes_need_it(tmp_path: Path, kind: dict[str, Any], exif: str) -> None:
+    """The library reads it, except in odd blocks, where Python makes the photos; without boxes it is not read."""
     write_folder(tmp_path, 40)
     paths = sorted(tmp_path.rglob("*.jpg"))
     blocks = [exif_segment(turn) for turn in range(1, 9)] + [jp.segment(jp.APP1, b"http:" + exif_segment(6)[4:])]
@@ -231,7 +231,7 @@ def test_rows_say_the_exif_orientation_where_boxes_need_it(tmp_path: Path, kind:
 
 
 @KINDS
-def test_a_stale_batch_is_given_up_and_progress_is_noted(photos: Path, kind: dict[str, Any]) -> None:
+def test_a_stale_batch_is_abandoned_and_progress_is_recorded(photos: Path, kind: dict[str, Any]) -> None:
     settings = make_planner(ImageFolder(photos), {"batch_size": BATCH}, on_repaired=kind["on_repaired"])
     producer, progress = kind["make"](settings), WorkerProgress(1, shared=False)
     pixels, rows = np.zeros((BATCH, 16, 16, 3), np.uint8), np.zeros(BATCH, BATCH_ROW)
@@ -245,8 +245,8 @@ def test_a_stale_batch_is_given_up_and_progress_is_noted(photos: Path, kind: dic
         producer.produce(Cursor(0, 0), pixels.reshape(-1), rows, lambda sample: None, wanted)
 
 
-def test_parts_are_a_batch_in_any_order(tmp_path: Path) -> None:
-    """A thread may begin with a part of padding alone, of a short batch; bad rows are those of the batch."""
+def test_parts_may_be_made_in_any_order(tmp_path: Path) -> None:
+    """A thread may start with a part that is only padding of a short batch; bad rows are numbered in the batch."""
     for path in sorted(write_folder(tmp_path, 70).rglob("*.jpg"))[::3]:
         path.write_bytes(path.read_bytes()[:300])
     order = {"batch_size": 4 * 50, "drop_last": False}
@@ -263,7 +263,7 @@ def test_parts_are_a_batch_in_any_order(tmp_path: Path) -> None:
     assert made[0] == made[1] == made[2]
 
 
-def test_a_source_that_reads_in_a_way_of_its_own_is_not_read_natively(photos: Path) -> None:
+def test_a_source_with_its_own_read_method_is_not_read_natively(photos: Path) -> None:
     class Grey(ImageFolder):
         def read(self, index: int) -> bytes:
             return photo(index % 3)

@@ -1,4 +1,4 @@
-"""Two real ranks that begin iterations at the same places, and at others."""
+"""Two real ranks that start iterations at equal and at different positions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.loaders import LoaderError, create_loader
 from penstock.pipelines import imagenet_train
 
 torch.set_num_threads(1)
-warnings.simplefilter("ignore")  # a rank that goes first looks as if it were alone
+warnings.simplefilter("ignore")  # the first rank seems to be alone
 rank, world, store, out, photos = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
 
@@ -30,8 +30,8 @@ def make(seed, photos=photos, **settings):
 def take(loader, steps=99):
     return [batch.index.tolist() for _, batch in zip(range(steps), loader.batches())]
 
-def in_turn(*parts):
-    # Each rank does its part when those before it are done.
+def one_after_another(*parts):
+    # Each rank runs its part after the ranks before it.
     results = []
     for number, part in enumerate(parts):
         if number == rank:
@@ -140,18 +140,18 @@ def results(tmp_path_factory: pytest.TempPathFactory, commands: Commands) -> lis
         ("a look at another loader", [PHOTOS, PHOTOS]),
     ],
 )
-def test_ranks_at_the_same_places_share_each_epoch(results: list[Any], what: str, served: list[int]) -> None:
+def test_ranks_at_the_same_position_share_each_epoch(results: list[Any], what: str, served: list[int]) -> None:
     first, second = (result[what] for result in results)
     assert [len({*a, *b}) for a, b in zip(first, second, strict=True)] == served
     assert [len(a) for a in first] == [len(b) for b in second] == [count // 2 for count in served]
 
 
-def test_a_rank_that_is_sent_to_where_the_others_go_by_themselves_may_go_on(results: list[Any]) -> None:
+def test_a_rank_that_is_set_to_the_position_of_the_others_may_continue(results: list[Any]) -> None:
     first, second = (result["set_epoch to the same place"] for result in results)
     assert len({*first[0], *second[0]}) == PHOTOS
 
 
-def test_loaders_are_matched_in_whatever_order_they_are_made(results: list[Any]) -> None:
+def test_loaders_are_matched_in_any_order_of_creation(results: list[Any]) -> None:
     first, second = (result["made in another order"] for result in results)
     for a, b in zip(first, second, strict=True):
         assert len({*a[0], *b[0]}) == PHOTOS
@@ -170,8 +170,8 @@ def test_loaders_are_matched_in_whatever_order_they_are_made(results: list[Any])
         ("late break of one rank", "differ in the place left before ([1, 0] and [0, 36])"),
     ],
 )
-def test_a_rank_at_another_place_is_refused(results: list[Any], what: str, words: str) -> None:
-    assert not isinstance(results[0][what], str), "it came first, and nobody waits"
+def test_a_rank_at_another_position_is_refused(results: list[Any], what: str, words: str) -> None:
+    assert not isinstance(results[0][what], str), "the first rank does not wait"
     assert results[1][what].startswith("LoaderError[E-STATE] rank=1 cause=rank 1 and rank 0 ")
     assert words in results[1][what]
 

@@ -1,4 +1,4 @@
-"""What becomes of images that libjpeg repairs: the same on every backend and with every decoder."""
+"""Images that libjpeg repairs: the same behaviour on every backend and with every decoder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "hdf5, pixels": {"backend": "hdf5", "cache": "raw.h5", "encoding": Encoding(kind="raw")},
     "dali": {"backend": "dali"},
     "dali, 2 readers": {"backend": "dali", "workers": 2, "readers": 2},
-    "dali of a cache": {"backend": "dali", "cache": "strips.h5"},
+    "dali from a cache": {"backend": "dali", "cache": "strips.h5"},
 }
 RESTART = jpeg(textured(61, 83), quality=80, restart_marker_blocks=3, subsampling=2)
 DAMAGED = {
@@ -81,7 +81,7 @@ def ledgers_of(loader: Loader, epochs: int) -> list[dict[str, Any]]:
     return ledgers
 
 
-def test_what_is_repaired_is_counted_and_named(folder: Path) -> None:
+def test_repaired_images_are_counted_and_named(folder: Path) -> None:
     with open_loader(folder) as loader:
         for _ in loader:
             pass
@@ -95,9 +95,9 @@ def test_what_is_repaired_is_counted_and_named(folder: Path) -> None:
     assert first["path"].endswith("only/03.jpg")
 
 
-def test_what_is_refused_for_its_fields_is_not_counted_as_repaired(folder: Path) -> None:
+def test_a_sample_refused_for_its_fields_is_not_counted_as_repaired(folder: Path) -> None:
     boxes = np.array([[[0, 0, 1, 1]]] * 24, np.float32)
-    boxes[3, 0, 2] = 9999  # beyond the image, which libjpeg repairs
+    boxes[3, 0, 2] = 9999  # outside the image, which libjpeg repairs
     data = with_fields(folder, boxes=Boxes(boxes, [[0]] * 24))
     with open_loader(data, decoder="simplejpeg", on_bad_sample="replace") as loader:
         assert sum(len(batch["images"]) for batch in loader) == 23
@@ -116,7 +116,7 @@ def expected_ledgers(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("policy", ["count", "replace"])
-def test_ledgers_are_equal_whoever_decodes(
+def test_ledgers_are_equal_with_every_decoder(
     folder: Path, engine: str, policy: str, expected_ledgers: dict[str, list[dict[str, Any]]]
 ) -> None:
     settings, expected = {"pipeline": imagenet_train(24), "on_repaired": policy}, expected_ledgers[policy]
@@ -136,8 +136,8 @@ def test_raise_names_the_first_in_order(folder: Path, engine: str) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The size of each file that libjpeg is asked about once more."""
+def decoded_again(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of each file that libjpeg decodes a second time for its report."""
     sizes: list[int] = []
     ask = decode._find_first_message
     monkeypatch.setattr(decode, "_find_first_message", lambda *given: sizes.append(len(given[0])) or ask(*given))
@@ -145,31 +145,33 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("engine", ["simplejpeg", "pillow", "dali"])
-def test_ignore_neither_counts_nor_asks(folder: Path, engine: str, asked: list[int]) -> None:
+def test_ignore_neither_counts_nor_decodes_again(folder: Path, engine: str, decoded_again: list[int]) -> None:
     with open_loader(folder, on_repaired="ignore", **ENGINES[engine]) as loader:
         assert sum(len(images) for images, _ in loader) == 24
         assert loader.ledger().repaired == 0
-    assert asked == []
+    assert decoded_again == []
 
 
 @pytest.mark.parametrize("engine", ["pillow", "dali"])
-def test_a_sound_file_is_asked_about_once_and_only_on_demand(folder: Path, engine: str, asked: list[int]) -> None:
+def test_a_sound_file_is_decoded_again_once_and_only_on_demand(
+    folder: Path, engine: str, decoded_again: list[int]
+) -> None:
     with open_loader(folder, pipeline=imagenet_train(24), **ENGINES[engine]) as loader:
-        assert loader.describe()["on_repaired"] == "ignore"  # a decoder that does not report is not made slower
+        assert loader.describe()["on_repaired"] == "ignore"  # a decoder that does not report repairs is not made slower
         list(loader)
-    assert asked == []
+    assert decoded_again == []
     with open_loader(folder, pipeline=imagenet_train(24), on_repaired="count", **ENGINES[engine]) as loader:
         list(loader)
-        first = len(asked)
+        first = len(decoded_again)
         list(loader)
     assert first >= 24
-    assert len(asked) - first <= 2 * len(DAMAGED)
+    assert len(decoded_again) - first <= 2 * len(DAMAGED)
     with open_loader(folder, pipeline=imagenet_train(24)) as loader:
         assert loader.describe()["on_repaired"] == "count"
 
 
-def test_a_file_whose_header_is_warned_of_is_asked_about_once(tmp_path: Path, asked: list[int]) -> None:
-    """Its first warning hides what else there may be: not for every crop of every epoch."""
+def test_a_file_with_a_warning_in_its_header_is_decoded_again_once(tmp_path: Path, decoded_again: list[int]) -> None:
+    """Its first warning hides later ones, but it is not decoded again for every crop of every epoch."""
     (tmp_path / "only").mkdir()
     data = bytearray(jpeg(textured(61, 83)))
     at = data.index(b"JFIF\0") + 5
@@ -179,7 +181,7 @@ def test_a_file_whose_header_is_warned_of_is_asked_about_once(tmp_path: Path, as
         for _ in range(4):
             list(loader)
         assert loader.stats().repaired == 0
-    assert 1 <= len(asked) <= 2
+    assert 1 <= len(decoded_again) <= 2
 
 
 def test_replaced_in_evaluation_is_padding(folder: Path) -> None:
@@ -191,7 +193,7 @@ def test_replaced_in_evaluation_is_padding(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"workers": 2}, {"decoder": "pillow"}, {"backend": "dali"}])
-def test_the_cure_that_a_source_names_is_in_the_error(folder: Path, options: dict[str, Any]) -> None:
+def test_the_error_contains_the_fix_that_a_source_names(folder: Path, options: dict[str, Any]) -> None:
     source = open_source(folder, max_file_bytes=100)
     with open_loader(source, **options) as loader, pytest.raises(LoaderError, match="E-BOMB") as caught:
         next(iter(loader))
@@ -205,7 +207,7 @@ def entry(code: str) -> BadSample:
 
 @pytest.mark.parametrize("on_bad_sample", ["raise", "replace"])
 @pytest.mark.parametrize("on_repaired", ["raise", "replace"])
-def test_each_policy_is_about_its_own(on_bad_sample: str, on_repaired: str) -> None:
+def test_each_policy_covers_only_its_own_samples(on_bad_sample: str, on_repaired: str) -> None:
     policy = BadSamplePolicy(on_bad_sample=on_bad_sample, on_repaired=on_repaired)
     assert policy.substitutes == ("replace" in (on_bad_sample, on_repaired))
     for code, says in (("E-TRUNC", on_bad_sample), ("E-REPAIRED", on_repaired)):
@@ -217,7 +219,7 @@ def test_each_policy_is_about_its_own(on_bad_sample: str, on_repaired: str) -> N
             policy.judge((entry(code),), EpochLedger(0), backend="torch", rank=0)
 
 
-def test_the_list_of_repairs_has_an_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_of_repairs_is_limited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "MAX_REPAIRS", 4)
     with open_loader(folder) as loader:
         for _ in loader:

@@ -1,4 +1,4 @@
-"""Steps of one image size each: coverage, equality on all ranks, places, and sizes that change by epoch."""
+"""Steps with one image size each: coverage, equality on all ranks, positions, and sizes that change by epoch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SIZES = ((224, 224), (192, 256), (256, 192), (160, 320))
 
 
 def bucketed(counts: list[int], *, shuffled: bool = True, seed: int = 5) -> tuple[Bucketed, list[int]]:
-    """An order with so many samples per bucket, in a mixed source, and the bucket of each sample."""
+    """Return an order with `counts` samples per bucket in a mixed source, and the bucket of each sample."""
     buckets = np.random.default_rng(sum(counts)).permutation(np.repeat(np.arange(len(counts), dtype=np.uint8), counts))
     return make_bucketed(buckets, SIZES[: len(counts)], seed, shuffled=shuffled), buckets.tolist()
 
 
 def walk(schedule: Schedule, epoch: int = 0) -> list[Cursor]:
-    """The places of all steps of an epoch, from one to the next."""
+    """Return the positions of all steps of an epoch."""
     cursors = [Cursor(epoch, 0)]
     while (following := schedule.after(cursors[-1])).epoch == epoch:
         cursors.append(following)
@@ -55,7 +55,7 @@ def test_every_sample_is_served_once_in_steps_of_one_bucket_alike_on_all_ranks(
                 assert size is not None
                 assert {SIZES[bucket_of[sample]] for sample in held} == {size}
                 assert step == held + [-1] * (12 - len(held))
-                assert cursor.position == served  # the place counts the samples that were served
+                assert cursor.position == served  # the position counts the served samples
                 assert ranks[0].number(cursor) == number
                 assert ranks[-1].steps(cursor.position, epoch) == len(cursors) - number
                 served += len(held)
@@ -65,7 +65,7 @@ def test_every_sample_is_served_once_in_steps_of_one_bucket_alike_on_all_ranks(
             assert len(every) == len(set(every))
             assert np.bincount([bucket_of[sample] for sample in every], minlength=len(counts)).tolist() == expected
             epochs[world].append(steps)
-    assert epochs[1] == epochs[2] == epochs[3]  # also of another world size: the same steps
+    assert epochs[1] == epochs[2] == epochs[3]  # also for another world size: the same steps
     assert (epochs[1][0] != epochs[1][1]) == shuffled
 
 
@@ -78,7 +78,7 @@ def test_without_a_shuffle_the_buckets_follow_each_other_in_the_order_of_the_sou
     assert flat == sorted(range(12), key=lambda sample: (bucket_of[sample], sample))
 
 
-def test_batches_of_all_buckets_are_mixed_and_short_ones_are_not_always_last() -> None:
+def test_buckets_are_mixed_and_short_batches_are_not_always_last() -> None:
     order, _ = bucketed([605, 605])
     schedule = Schedule(n=1210, batch_size=10, order=order, drop_last=False, pad=True)
     changes, short = [], []
@@ -92,7 +92,7 @@ def test_batches_of_all_buckets_are_mixed_and_short_ones_are_not_always_last() -
     assert 40 < np.mean(short) < 82  # of 122 steps
 
 
-def test_an_order_is_named_by_its_members_which_keep_the_order_of_the_source() -> None:
+def test_members_are_in_the_name_of_an_order_and_in_source_order() -> None:
     buckets = np.random.default_rng(0).integers(0, 2, 5000, np.uint8)
     order, other = (make_bucketed(each, SIZES[:2], 1, shuffled=True) for each in (buckets, buckets[::-1]))
     assert order.name != other.name
@@ -102,27 +102,27 @@ def test_an_order_is_named_by_its_members_which_keep_the_order_of_the_source() -
 
 
 @pytest.mark.parametrize("place", [84, 17])
-def test_a_place_at_which_no_step_begins_is_refused(place: int) -> None:
+def test_a_position_within_a_step_is_refused(place: int) -> None:
     order, _ = bucketed([23, 23, 23, 23])
     with pytest.raises(LoaderError, match=f"no batch of 12 samples begins at position {place}"):
         Schedule(n=92, batch_size=12, order=order).resume_at(Cursor(0, place))
 
 
-def test_each_bucket_is_shuffled_by_itself() -> None:
+def test_each_bucket_is_shuffled_separately() -> None:
     order = make_bucketed(np.repeat(np.arange(2, dtype=np.uint8), 50), SIZES[:2], 1, shuffled=True)
     first, second = (order(0, np.arange(begin, begin + 50)) - begin for begin in (0, 50))
     assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(50))
     assert np.count_nonzero(first == second) < 10
 
 
-def test_ranks_without_a_sample_of_a_short_batch_have_padding() -> None:
+def test_ranks_without_a_sample_of_a_short_batch_get_padding() -> None:
     order, _ = bucketed([40, 1])
     ranks = [Schedule(n=41, batch_size=4, rank=r, world_size=4, order=order, drop_last=False) for r in range(4)]
     (lonely,) = [cursor for cursor in walk(ranks[0]) if ranks[0].shape_at(cursor) == SIZES[1]]
     assert [int((schedule.batch(*lonely) >= 0).sum()) for schedule in ranks] == [1, 0, 0, 0]
 
 
-def test_a_place_far_inside_a_large_epoch_is_found_without_memory() -> None:
+def test_a_position_far_inside_a_large_epoch_is_found_without_memory() -> None:
     n = 1_000_000
     buckets = np.random.default_rng(0).integers(0, 4, n, np.uint8)
     order = make_bucketed(buckets, SIZES, 1, shuffled=True)
@@ -143,7 +143,7 @@ PHASES = (Phase(0, 12, (32, 32)), Phase(2, 8, (48, 40)), Phase(3, 20, (64, 64)))
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_epochs_of_another_batch_size_still_serve_every_sample_once(world: int) -> None:
+def test_epochs_with_another_batch_size_still_serve_every_sample_once(world: int) -> None:
     ranks = [
         Schedule(n=100, batch_size=20, rank=rank, world_size=world, phases=PHASES, drop_last=False)
         for rank in range(world)
@@ -155,7 +155,7 @@ def test_epochs_of_another_batch_size_still_serve_every_sample_once(world: int) 
         served = np.concatenate([schedule.batch(*cursor) for cursor in cursors for schedule in ranks])
         assert len(served) == len(cursors) * world * batch_size
         assert sorted(served[served >= 0].tolist()) == list(range(100))
-    assert walk(ranks[0], 9) == [cursor._replace(epoch=9) for cursor in walk(ranks[0], 3)]  # the last phase goes on
+    assert walk(ranks[0], 9) == [cursor._replace(epoch=9) for cursor in walk(ranks[0], 3)]  # the last phase continues
     assert ranks[0].shapes() == ((12, (32, 32)), (8, (48, 40)), (20, (64, 64)))
 
 

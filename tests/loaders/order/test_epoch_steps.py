@@ -1,4 +1,4 @@
-"""Batch sizes that change within an epoch: coverage, places, equality on all ranks, and the run that they follow."""
+"""Batch sizes that change within an epoch: coverage, positions, equality on all ranks, and schedules by update."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTHS = (64, 128, 128, 384)
 
 
 def in_patches(world: int = 1, **settings: Any) -> list[Schedule]:
-    """The schedule of each rank; global batches of 36, 18, 18 and 6."""
+    """Return the schedule of each rank; global batches of 36, 18, 18 and 6."""
     sizes = tuple(size // world for size in (36, 18, 18, 6))
     rounds = Rounds(patch=16, lengths=LENGTHS, batch_sizes=sizes, max_ratio=None, shuffled=True)
     about = {"n": 1000, "batch_size": max(sizes), "seed": 3, "drop_last": False, "rounds": rounds, **settings}
@@ -35,7 +35,7 @@ def walk(schedule: Schedule, epoch: int) -> list[Cursor]:
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("n", [36, 83, 1000])
-def test_every_sample_is_served_once_in_steps_alike_on_all_ranks(n: int, drop_last: bool) -> None:
+def test_every_sample_is_served_once_in_steps_equal_on_all_ranks(n: int, drop_last: bool) -> None:
     epochs: dict[int, list[Any]] = {}
     for world in (1, 2, 3):
         ranks, epochs[world] = in_patches(world, n=n, drop_last=drop_last), []
@@ -58,7 +58,7 @@ def test_every_sample_is_served_once_in_steps_alike_on_all_ranks(n: int, drop_la
     assert len({len(steps) for steps, _ in epochs[1]}) == 1
 
 
-def test_lengths_come_equally_often_in_an_order_that_is_drawn() -> None:
+def test_all_lengths_are_equally_frequent_in_a_random_order() -> None:
     (schedule,) = in_patches(n=7800)
     lengths = [[schedule.shape_at(cursor) for cursor in walk(schedule, epoch)] for epoch in range(2)]
     for epoch in lengths:
@@ -72,7 +72,7 @@ def test_lengths_come_equally_often_in_an_order_that_is_drawn() -> None:
     assert [in_order.shape_at(cursor) for cursor in walk(in_order, 1)] == [*LENGTHS] * 100
 
 
-def test_an_epoch_in_patches_goes_on_only_with_its_batches() -> None:
+def test_an_epoch_in_patches_continues_only_with_its_batches() -> None:
     (schedule,) = in_patches()
     middle = walk(schedule, 0)[5]
     state = {**schedule.saved(middle), "position": middle.position}
@@ -88,7 +88,7 @@ def test_an_epoch_in_patches_goes_on_only_with_its_batches() -> None:
         in_patches(2, pad=False)
 
 
-def test_a_place_in_a_billion_samples_is_found_at_once() -> None:
+def test_a_position_in_a_billion_samples_is_found_at_once() -> None:
     (schedule,) = in_patches(n=10**9)
     cursor = schedule.after(Cursor(7, 78 * 10**7))
     assert cursor.position - 78 * 10**7 in (36, 18, 6)
@@ -98,7 +98,7 @@ def test_a_place_in_a_billion_samples_is_found_at_once() -> None:
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_sizes_by_update_change_at_the_batches_of_a_run(world: int, drop_last: bool) -> None:
-    """Phases that begin anywhere: in the middle of an epoch, at its ends, several in an epoch and none in several."""
+    """Phases that begin anywhere: inside an epoch, at its ends, several in one epoch and none in several."""
     draw = np.random.default_rng(world)
     for _ in range(30):
         changes = np.unique(draw.integers(0, 60, draw.integers(1, 6)) * (draw.random() < 0.9))

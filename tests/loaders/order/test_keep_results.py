@@ -1,4 +1,4 @@
-"""Results are kept while their owner lives: an order that is gone leaves neither memory nor descriptors."""
+"""Results are kept while their owner exists: a dropped order leaves neither memory nor descriptors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from penstock.loaders.order.schedule import Schedule, keep_results
 
 
 class Owner:
-    """Something that can be referred to weakly."""
+    """An object that allows weak references."""
 
 
-def test_results_are_computed_once_for_each_owner_and_go_with_it() -> None:
+def test_results_are_computed_once_per_owner_and_released_with_it() -> None:
     calls: list[int] = []
 
     @keep_results(2)
@@ -38,7 +38,7 @@ def test_results_are_computed_once_for_each_owner_and_go_with_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["weights", "buckets"])
-def test_an_order_that_is_gone_keeps_no_memory(kind: str) -> None:
+def test_a_dropped_order_keeps_no_memory(kind: str) -> None:
     order = (
         make_weighted(np.ones(40), 40, seed=1)
         if kind == "weights"

@@ -24,20 +24,20 @@ def permuted(n: int, seed: int = 0, epoch: int = 0) -> list[int]:
 # ---- the permutation ----
 
 
-def test_it_is_a_bijection_for_every_small_n() -> None:
+def test_the_permutation_is_a_bijection_for_every_small_n() -> None:
     for n in range(1, 400):
         assert sorted(permuted(n, seed=n)) == list(range(n)), n
 
 
 @pytest.mark.parametrize("n", [1024, 65_537, 1_281_167])
-def test_it_is_a_bijection_for_large_n(n: int) -> None:
+def test_the_permutation_is_a_bijection_for_large_n(n: int) -> None:
     indices = Permutation.of_epoch(n, 3, 4)(np.arange(n))
     assert indices.dtype == np.int64
     assert (np.bincount(indices, minlength=n) == 1).all()
 
 
 @pytest.mark.parametrize("n", [10**9, 2**40 + 1, 2**62 - 1, 2**62])
-def test_it_stays_inside_and_apart_for_huge_n(n: int) -> None:
+def test_indices_of_a_huge_permutation_are_in_range_and_distinct(n: int) -> None:
     ends = np.array([0, 1, 2, n - 2, n - 1], np.int64)
     positions = np.unique(np.concatenate([ends, np.random.default_rng(0).integers(0, n, 20_000)]))
     indices = Permutation.of_epoch(n, 1, 0)(positions)
@@ -48,7 +48,7 @@ def test_it_stays_inside_and_apart_for_huge_n(n: int) -> None:
     assert (abs(quarters / len(positions) - 0.25) < 0.02).all()
 
 
-def test_a_position_does_not_depend_on_what_is_asked_with_it() -> None:
+def test_a_position_does_not_depend_on_the_others_in_a_call() -> None:
     permutation = Permutation.of_epoch(1000, 5, 6)
     whole = permutation(np.arange(1000)).tolist()
     assert [int(permutation(np.array([p]))[0]) for p in range(0, 1000, 37)] == whole[::37]
@@ -65,7 +65,7 @@ KNOWN = [
 
 
 def test_the_order_is_the_one_that_saved_states_rely_on() -> None:
-    """Known values: a change of them breaks every resumed run and needs a new SAMPLER name."""
+    """Known values: changing them breaks every resumed run and needs a new SAMPLER name."""
     assert permuted(10, seed=0, epoch=0) == KNOWN[0]
     assert permuted(10, seed=0, epoch=1) == KNOWN[1]
     assert permuted(10, seed=2**64 - 1, epoch=0) == KNOWN[2]
@@ -96,7 +96,7 @@ def test_every_permutation_is_equally_likely(n: int, expected: int) -> None:
 
 @pytest.mark.parametrize("n", [7, 16])
 def test_even_and_odd_permutations_are_equally_likely(n: int) -> None:
-    """A Feistel network over so few values makes even ones only, unless it walks in a larger domain."""
+    """A Feistel network over so few values makes only even ones, unless it walks in a larger domain."""
     trials = 500
     later = np.triu_indices(n, 1)
     orders = [np.array(permuted(n, seed=trial)) for trial in range(trials)]
@@ -116,7 +116,7 @@ def test_every_sample_is_equally_likely_at_every_position(n: int) -> None:
 
 
 def test_neighbours_do_not_stay_together() -> None:
-    """Pairs of samples that follow each other in the data set follow each other as rarely as chance has it."""
+    """Successive samples of the data set follow each other only as often as by chance."""
     n = 10_000
     together = sum(int((np.diff(permuted(n, seed=seed)) == 1).sum()) for seed in range(20))
     assert together < 20 + 6 * math.sqrt(20)
@@ -160,7 +160,7 @@ def schedules() -> list[tuple[int, int, int, bool, bool]]:
     return cases
 
 
-def test_a_schedule_is_the_written_rule() -> None:
+def test_a_schedule_follows_the_written_rule() -> None:
     draw = np.random.default_rng(1)
     for n, batch_size, world_size, drop_last, shuffle in schedules():
         about: dict[str, Any] = {"n": n, "seed": n, "shuffle": shuffle, "drop_last": drop_last}
@@ -176,7 +176,7 @@ def test_a_schedule_is_the_written_rule() -> None:
                 assert [schedule.batch(*cursors[0]).tolist() for schedule in ranks] == step
                 cursors = [schedule.after(cursor) for schedule, cursor in zip(ranks, cursors, strict=True)]
             assert set(cursors) == {Cursor(3, 0)}
-            for rank, schedule in enumerate(ranks):  # without padding a rank ends with its last sample
+            for rank, schedule in enumerate(ranks):  # without padding, a rank ends with its last sample
                 with_samples = [step for step in expected if any(index >= 0 for index in step[rank])]
                 assert replace(schedule, pad=False).served_steps(start) == len(with_samples)
 
@@ -194,7 +194,7 @@ def test_the_step_is_the_same_for_every_world_size_of_one_global_batch() -> None
 
 
 @pytest.mark.parametrize("n", [1, 2, 33, 1000, 65_537, 10**12])
-def test_its_inverse_leads_back(n: int) -> None:
+def test_the_inverse_permutation_returns_the_position(n: int) -> None:
     permutation = Permutation.of_epoch(n, 9, 3)
     positions = np.unique(np.random.default_rng(1).integers(0, n, 500))
     assert np.array_equal(permutation.inverse(permutation(positions)), positions)

@@ -38,7 +38,7 @@ def all_orders() -> list[Order]:
 
 
 @pytest.mark.parametrize("order", all_orders(), ids=lambda order: order.name.split()[0])
-def test_a_position_does_not_depend_on_what_is_asked_with_it(order: Order) -> None:
+def test_a_position_does_not_depend_on_the_others_in_a_call(order: Order) -> None:
     for epoch in (0, 1, 9):
         whole = epoch_of(order, epoch)
         assert whole.dtype == np.int64
@@ -50,7 +50,7 @@ def test_a_position_does_not_depend_on_what_is_asked_with_it(order: Order) -> No
 
 
 def test_the_orders_are_those_that_saved_states_rely_on() -> None:
-    """Known values: a change of them breaks every resumed run and needs another name of the order."""
+    """Known values: changing them breaks every resumed run and needs another name of the order."""
     known = ["34db29770cf95526", "64bd28cc1e0d7efd", "3650226b6e2470d2", "fbee0a92cc6848ce"]
     for order, digest in zip(all_orders(), known, strict=True):
         served = np.concatenate([epoch_of(order, epoch) for epoch in (0, 3)])
@@ -69,7 +69,7 @@ def test_blocks_cover_every_sample_once(block: int, group: int) -> None:
                 assert sorted(served.tolist()) == list(range(n)), (n, epoch)
 
 
-def test_what_is_mixed_at_a_time_holds_whole_blocks() -> None:
+def test_each_mixed_window_contains_whole_blocks() -> None:
     order = BlockShuffled(n=1003, seed=3, block=8, group=16)
     for epoch in range(4):
         served, first = epoch_of(order, epoch), 0
@@ -83,7 +83,7 @@ def test_what_is_mixed_at_a_time_holds_whole_blocks() -> None:
             assert np.count_nonzero(counts == 8) == (len(served[slice(*span)]) - counts[(counts < 8)].sum()) / 8 <= 16
             torn |= set(np.flatnonzero((counts > 0) & (counts < 8)).tolist())
             first = span[1]
-        assert len(torn) <= 6  # 5 of 125 full blocks are left over by 8 lanes, and the short one
+        assert len(torn) <= 6  # 8 lanes leave 5 of 125 full blocks over, and the short one
 
 
 def test_a_rank_serves_its_own_blocks_and_a_step_is_the_same_for_all_ranks() -> None:
@@ -102,7 +102,7 @@ def test_a_rank_serves_its_own_blocks_and_a_step_is_the_same_for_all_ranks() -> 
             readers = [{sample // 16 for batch in own for sample in batch if sample >= 0} for own in batches]
             if 8 % world == 0:  # whole lanes
                 shared = sum(map(len, readers)) - len(set().union(*readers))
-                assert shared <= 6 * (world - 1), (world, shared)  # those of the tail
+                assert shared <= 6 * (world - 1), (world, shared)  # in the tail
             unpadded = [replace(schedule, pad=False) for schedule in ranks]
             for schedule, own in zip(unpadded, batches, strict=True):
                 assert schedule.served_steps(start) == sum(max(batch) >= 0 for batch in own)
@@ -119,7 +119,7 @@ def test_a_block_is_used_up_within_its_group() -> None:
         assert np.mean(spans) > 30  # mixed with the others of the group, not one after another
 
 
-def test_what_does_not_fill_the_lanes_is_spread_over_the_epoch() -> None:
+def test_blocks_that_do_not_fill_the_lanes_are_spread_over_the_epoch() -> None:
     order = BlockShuffled(n=64 * 10 * 9 + 10 * 30 + 7, seed=2, block=10, group=256)
     served = epoch_of(order)
     blocks = served // 10
@@ -130,7 +130,7 @@ def test_what_does_not_fill_the_lanes_is_spread_over_the_epoch() -> None:
     assert np.ptp(places) > order.n / 3
 
 
-def test_one_group_of_all_blocks_mixes_as_the_full_shuffle_does() -> None:
+def test_one_group_of_all_blocks_mixes_like_the_full_shuffle() -> None:
     order = BlockShuffled(n=960, seed=4, block=16, group=60)
     distances = [np.abs(np.diff(epoch_of(order, epoch))).mean() for epoch in range(20)]
     assert abs(np.mean(distances) / (960 / 3) - 1) < 0.03  # a third of n, as for independent draws
@@ -159,11 +159,11 @@ def test_balanced_weights_give_each_class_its_share() -> None:
         assert abs((draws >= 90).mean() - share) < 0.015, weights
 
 
-def test_blocks_of_data_sorted_by_class_are_warned_of() -> None:
+def test_blocks_of_data_sorted_by_class_warn() -> None:
     images = np.zeros((3000, 1, 1, 3), np.uint8)
     with pytest.warns(UserWarning, match="few classes"):
         choose_order(ArraySource(images, np.arange(3000) // 100), Blocks(), 0)
-    for mixed in (np.arange(3000) % 2, np.zeros(3000, np.int64)):  # of two classes, and of one alone
+    for mixed in (np.arange(3000) % 2, np.zeros(3000, np.int64)):  # with two classes, and with only one
         choose_order(ArraySource(images, mixed), Blocks(), 0)  # warnings are errors here
 
 

@@ -1,4 +1,4 @@
-"""The place of a process among the ranks, and what ranks must have in common."""
+"""The rank of a process, and the settings that all ranks must share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Place = tuple[int, int]
 
 @pytest.fixture
 def place_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Place]:
-    """Return what distributed_place finds where a text such as "RANK=1 WORLD_SIZE=2" is all that is set."""
+    """Return what distributed_place finds if only a text such as "RANK=1 WORLD_SIZE=2" is set."""
 
     def find(setting: str, *, certain: bool = True) -> Place:
         for name in VARIABLES:
@@ -50,11 +50,11 @@ def place_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Place]:
         ("RANK=0", (0, 1)),
         ("RANK=1 WORLD_SIZE=2 SLURM_PROCID=1 SLURM_NTASKS=2", (1, 2)),
         ("SLURM_PROCID=0 SLURM_NTASKS=1", (0, 1)),
-        ("SLURM_NTASKS=2", (0, 1)),  # of a job, in a shell of its own
+        ("SLURM_NTASKS=2", (0, 1)),  # from the job, in an interactive shell
         ("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", (1, 2)),
         ("MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2", (1, 2)),
         ("PMI_RANK=3 PMI_SIZE=4", (3, 4)),
-        # mpirun of Hydra within a job of SLURM: srun starts one proxy per node.
+        # Hydra's mpirun within a SLURM job: srun starts one proxy per node.
         ("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=1 PMI_RANK=1 PMI_SIZE=2", (1, 2)),
         ("SLURM_PROCID=0 PMI_RANK=1 PMI_SIZE=2", (1, 2)),
         ("HOROVOD_RANK=1 HOROVOD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 WORLD_SIZE=1", (1, 2)),
@@ -62,7 +62,7 @@ def place_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Place]:
         ("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", (0, 1)),
     ],
 )
-def test_the_place_is_that_of_the_variables(place_in: Callable[..., Place], setting: str, place: Place) -> None:
+def test_the_place_comes_from_the_variables(place_in: Callable[..., Place], setting: str, place: Place) -> None:
     assert place_in(setting) == place_in(setting, certain=False) == place
     assert distributed_place(3, 4) == (3, 4)
 
@@ -97,7 +97,7 @@ def test_a_place_that_is_not_certain_is_refused(
         ("", 2, "had 2 ranks, has ended.*all of the data.*rank=0, world_size=1"),
     ],
 )
-def test_a_process_that_may_be_one_of_several_warns_that_it_takes_everything(
+def test_a_process_that_may_be_one_of_several_warns_that_it_reads_all_data(
     place_in: Callable[..., Place], monkeypatch: pytest.MonkeyPatch, setting: str, group: int, words: str
 ) -> None:
     monkeypatch.setattr(ranks, "_group_size", group)
@@ -105,12 +105,12 @@ def test_a_process_that_may_be_one_of_several_warns_that_it_takes_everything(
         assert place_in(setting) == (0, 1)
 
 
-def test_a_variable_that_is_no_number_is_named(place_in: Callable[..., Place]) -> None:
+def test_a_variable_that_is_not_a_number_is_named(place_in: Callable[..., Place]) -> None:
     with pytest.raises(ValueError, match="RANK is 'one'"):
         place_in("RANK=one WORLD_SIZE=2", certain=False)
 
 
-def test_ranks_that_differ_are_named_with_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_differ_are_named_with_their_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "get_rank", lambda: 2)
     same = {"seed": 1, "fingerprint": "a" * 64}
     refuse_disagreement({0: same, 1: dict(same)})
@@ -122,7 +122,7 @@ def test_ranks_that_differ_are_named_with_what_differs(monkeypatch: pytest.Monke
     assert "aaa" not in caught.value.cause
 
 
-def test_a_state_of_one_process_goes_on_at_the_place_of_a_rank(
+def test_a_state_of_one_process_resumes_on_a_rank(
     place_in: Callable[..., Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """4 samples of the epoch are left, and a step of the two ranks takes 8: they begin the next epoch."""

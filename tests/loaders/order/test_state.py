@@ -1,4 +1,4 @@
-"""What a state holds beside the place: the pipeline, which must be the same, and the ledger, which goes on."""
+"""Contents of a state besides the position: the pipeline, which must be the same, and the ledger, which continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photos of which 2, 3, 9 and 20 are cut."""
+    """Photos with 2, 3, 9 and 20 truncated."""
     root = write_folder(tmp_path_factory.mktemp("damaged"), NUM_PHOTOS, classes=1)
     for number in (2, 3, 9, 20):
         (root / "class0" / f"{number:04d}.jpg").write_bytes(photo(number)[:200])
@@ -67,7 +67,7 @@ def state_after(data: Path, batches: int, **settings: Any) -> dict[str, Any]:
         ({"on_repaired": "replace"}, "on_repaired='count', this loader 'replace'"),
     ],
 )
-def test_another_pipeline_is_refused_unless_asked_for(photos: Path, settings: dict[str, Any], words: str) -> None:
+def test_another_pipeline_is_refused_unless_allowed(photos: Path, settings: dict[str, Any], words: str) -> None:
     state = state_after(photos, 2)
     with open_loader(photos, **settings) as loader:
         with pytest.raises(LoaderError, match=r"E-STATE.*strict=False") as caught:
@@ -77,8 +77,8 @@ def test_another_pipeline_is_refused_unless_asked_for(photos: Path, settings: di
         assert (loader.epoch, loader.state_dict()["position"]) == (0, 8)
 
 
-def test_the_cure_of_a_bad_file_resumes_what_it_stopped(photos: Path) -> None:
-    """Trainers that load a state by themselves cannot pass strict=False."""
+def test_the_fix_for_a_bad_file_resumes_the_stopped_run(photos: Path) -> None:
+    """Trainers that load states themselves cannot pass strict=False."""
     state = state_after(photos, 2, on_repaired="raise")
     with open_loader(photos, on_bad_sample="replace", on_repaired="replace") as loader:
         loader.load_state_dict(state)
@@ -91,7 +91,7 @@ def test_the_cure_of_a_bad_file_resumes_what_it_stopped(photos: Path) -> None:
         loader.load_state_dict(replaced)
 
 
-def test_what_decides_no_pixel_may_change(photos: Path) -> None:
+def test_settings_that_do_not_affect_pixels_may_change(photos: Path) -> None:
     state = state_after(photos, 2, on_bad_sample="replace", max_bad=1)
     changed = {
         "pipeline": imagenet_train(SIZE, max_pixels=10**9),
@@ -105,14 +105,14 @@ def test_what_decides_no_pixel_may_change(photos: Path) -> None:
         assert loader.state_dict()["position"] == 8
 
 
-def test_strict_or_not_other_data_are_refused(photos: Path, damaged: Path) -> None:
+def test_other_data_are_refused_even_without_strict(photos: Path, damaged: Path) -> None:
     state = state_after(photos, 2)
     for data, settings in ((damaged, {}), (photos, {"seed": 8})):
         with open_loader(data, **settings) as loader, pytest.raises(LoaderError, match="E-STATE"):
             loader.load_state_dict(state, strict=False)
 
 
-def test_a_state_of_an_earlier_version_opens(photos: Path) -> None:
+def test_a_state_of_an_earlier_version_loads(photos: Path) -> None:
     state = state_after(photos, 2)
     del state["pipeline"], state["ledgers"]
     assert set(state) == {"fingerprint", "samples", "seed", "shuffle", "sampler", "version", "epoch", "position"}
@@ -122,10 +122,10 @@ def test_a_state_of_an_earlier_version_opens(photos: Path) -> None:
             assert loader.state_dict()["position"] == 8
 
 
-# ---- numbers of numpy's ----
+# ---- NumPy numbers ----
 
 
-def test_numbers_of_numpy_make_a_state_that_is_json(photos: Path) -> None:
+def test_numpy_numbers_give_a_state_that_is_json(photos: Path) -> None:
     numbers: dict[str, Any] = {"seed": np.int64(7), "batch_size": np.int32(4), "rank": np.int64(0), "world_size": 1}
     with open_loader(photos, **numbers) as loader:
         loader.set_epoch(np.int64(2))  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ IN_ORDER: dict[str, Any] = {"on_bad_sample": "replace", "shuffle": False}
 
 
 @pytest.mark.parametrize("stop", [1, 3, 5, 6])
-def test_the_ledger_goes_on_after_a_resume(damaged: Path, stop: int) -> None:
+def test_the_ledger_continues_after_a_resume(damaged: Path, stop: int) -> None:
     with open_loader(damaged, **IN_ORDER) as loader:
         assert len(list(loader)) == 6
         whole = loader.ledger(0).as_dict()
@@ -156,8 +156,8 @@ def test_the_ledger_goes_on_after_a_resume(damaged: Path, stop: int) -> None:
         assert loader.ledger(0).as_dict() == whole
 
 
-def test_max_bad_counts_what_was_replaced_before_the_resume(damaged: Path) -> None:
-    state = state_after(damaged, 3, **IN_ORDER)  # three of the four bad ones
+def test_max_bad_counts_samples_replaced_before_the_resume(damaged: Path) -> None:
+    state = state_after(damaged, 3, **IN_ORDER)  # three of the four bad samples
     with open_loader(damaged, **IN_ORDER, max_bad=3) as loader:
         loader.load_state_dict(state)
         with pytest.raises(LoaderError, match=r"E-MAXBAD.*4 bad samples"):
@@ -167,7 +167,7 @@ def test_max_bad_counts_what_was_replaced_before_the_resume(damaged: Path) -> No
         assert len(list(loader)) == 3
 
 
-def test_an_epoch_that_is_served_again_counts_anew(damaged: Path) -> None:
+def test_an_epoch_that_is_served_again_is_counted_from_0(damaged: Path) -> None:
     with open_loader(damaged, **IN_ORDER, max_bad=4) as loader:
         for _ in range(2):
             loader.set_epoch(0)
@@ -175,7 +175,7 @@ def test_an_epoch_that_is_served_again_counts_anew(damaged: Path) -> None:
             assert (loader.ledger(0).planned, loader.ledger(0).replaced) == (NUM_PHOTOS, 4)
 
 
-def test_a_rank_carries_on_its_own_ledger_and_those_of_ranks_that_are_gone(damaged: Path) -> None:
+def test_a_rank_continues_its_ledger_and_those_of_removed_ranks(damaged: Path) -> None:
     ledgers = []
     for rank in range(2):
         state = state_after(damaged, 2, **IN_ORDER, rank=rank, world_size=2)
@@ -204,7 +204,7 @@ def test_a_rank_carries_on_its_own_ledger_and_those_of_ranks_that_are_gone(damag
         {"rank": "0"},
     ],
 )
-def test_a_ledger_that_is_none_is_refused(damaged: Path, change: dict[str, Any]) -> None:
+def test_an_invalid_ledger_is_refused(damaged: Path, change: dict[str, Any]) -> None:
     state = state_after(damaged, 1, **IN_ORDER)
     state["ledgers"][0].update(change)
     with open_loader(damaged, **IN_ORDER) as loader, pytest.raises(LoaderError, match=r"E-STATE.*ledger"):

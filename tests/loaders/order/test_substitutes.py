@@ -1,4 +1,4 @@
-"""A substitute for a bad sample comes from the order of the epoch, whatever makes batches, on any number of ranks."""
+"""A substitute for a bad sample comes from the order of the epoch, with every engine and any number of ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.pipelines import ImagePipeline
 
 COUNT, EPOCHS = 24, 2
 TINY = ImagePipeline(size=(4, 4))
-# Each leaves a part of the data out, or orders it in another way. Sources of `mixed` are the even and the odd samples.
+# Each leaves out some data or orders it differently. The sources of `mixed` are the even and the odd samples.
 ORDERS: dict[str, dict[str, Any]] = {
     "shuffled": {},
     "in order": {"shuffle": False},
@@ -42,7 +42,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 class Photos:
-    """Photos in memory, of three classes by turns; some samples are broken."""
+    """Photos in memory in three alternating classes; some samples are broken."""
 
     classes = (b"0", b"1", b"2")
     fingerprint = "0" * 32
@@ -81,7 +81,7 @@ def open_loader(order: str, bad: frozenset[int], **settings: Any) -> Loader:
 
 
 def serve(loader: Loader) -> list[list[list[int]]]:
-    """The indices of each batch of each epoch."""
+    """Return the indices of each batch of each epoch."""
     with loader:
         epochs = [[batch.index.tolist() for batch in loader.batches()] for _ in range(EPOCHS)]
         for epoch, batches in enumerate(epochs):
@@ -94,7 +94,7 @@ def serve(loader: Loader) -> list[list[list[int]]]:
 
 @cache
 def clean_stream(order: str) -> tuple[list[list[int]], dict[int, int]]:
-    """The order of each epoch without bad samples, and the number of the photo of each index."""
+    """Return the order of each epoch without bad samples, and the photo number of each index."""
     with open_loader(order, frozenset(), batch_size=1) as loader:
         paths = loader.paths(np.arange(len(loader.dataset)))
     epochs = serve(open_loader(order, frozenset(), batch_size=1))
@@ -106,7 +106,7 @@ def flat(batches: list[list[int]]) -> list[int]:
 
 
 def expect(order: str, bad: frozenset[int]) -> list[list[int]]:
-    """The stream without bad samples, with the next good sample of the epoch in the place of each bad one."""
+    """Return the stream without bad samples, where the next good sample of the epoch replaces each bad one."""
     expected, (epochs, names) = [], clean_stream(order)
     for epoch in epochs:
         following = [epoch[place:] + epoch[:place] for place in range(len(epoch))]
@@ -124,7 +124,7 @@ def cases() -> list[tuple[str, frozenset[int]]]:
 
 
 @pytest.mark.parametrize(("order", "bad"), cases())
-def test_the_next_good_sample_of_the_order_stands_in_the_place_of_a_bad_one(order: str, bad: frozenset[int]) -> None:
+def test_the_next_good_sample_of_the_order_replaces_a_bad_one(order: str, bad: frozenset[int]) -> None:
     expected = expect(order, bad)
     for batch_size in (1, 7):
         served = list(map(flat, serve(open_loader(order, bad, batch_size=batch_size))))
@@ -159,7 +159,7 @@ def test_ranks_and_a_resume_find_the_same_substitutes(order: str) -> None:
         assert head + [batch.index.tolist() for batch in loader.batches()] == alone[0]
 
 
-def test_crops_of_patches_buckets_and_transforms_have_substitutes_of_the_order() -> None:
+def test_patches_buckets_and_transforms_get_substitutes_from_the_order() -> None:
     settings: dict[str, Any]
     for settings in ({"buckets": [(4, 4), (4, 6)]}, {"transform": lambda image: image}, {"sizes": {0: 4, 1: 6}}):
         with open_loader("shuffled", BAD, weights=None, **settings) as loader:

@@ -1,4 +1,4 @@
-"""Private files and folders, files that are replaced whole, and where a path leads to them."""
+"""Private files and folders, atomic replacement of files, and where a path leads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b")] == [0o700, 0o700]
 
 
-def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_an_existing_folder_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a").chmod(0o755)
     make_private_folder(os.fsencode(tmp_path / "a"))
@@ -60,7 +60,7 @@ def test_a_failing_sync_of_a_folder_is_reported(
 
 
 @pytest.mark.parametrize("private", [True, False])
-def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path, private: bool) -> None:
+def test_a_place_is_tested_and_left_unchanged(tmp_path: Path, private: bool) -> None:
     ensure_writable(tmp_path / "a" / "b" / "file", private=private)
     assert list((tmp_path / "a" / "b").iterdir()) == []
     (tmp_path / "file").write_bytes(b"mine")
@@ -70,7 +70,7 @@ def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path, private: bool) -> N
     assert sorted(os.listdir(tmp_path)) == ["a", "file", "link"]
 
 
-def test_a_full_disk_is_told_when_a_place_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_when_a_place_is_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, data: object, offset: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -96,7 +96,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_bytes() == b"mine"
 
 
-def test_all_is_written_whatever_the_system_takes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_bytes_are_written_even_by_short_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pwrite = os.pwrite
     monkeypatch.setattr(durable_file.os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:7], offset))
     fd = open_private(os.fsencode(tmp_path / "file"), os.O_RDWR)
@@ -106,7 +106,7 @@ def test_all_is_written_whatever_the_system_takes_at_once(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fsync", "replace"])
-def test_a_replacement_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_failed_replacement_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     path = tmp_path / "file"
     replace_file(os.fsencode(path), b"old")
 
@@ -124,7 +124,7 @@ def test_a_replacement_that_fails_changes_nothing(tmp_path: Path, monkeypatch: p
 
 
 def test_two_writers_of_one_file_never_share_a_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may have one process number, each in a container of its own."""
+    """They may have the same process number, in different containers."""
     path = os.fsencode(tmp_path / "file")
     monkeypatch.setattr(os, "getpid", lambda: 1)
 
@@ -138,7 +138,7 @@ def test_two_writers_of_one_file_never_share_a_temporary_one(tmp_path: Path, mon
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_writer_removes_what_killed_ones_left_an_hour_ago(tmp_path: Path) -> None:
+def test_a_writer_removes_files_that_killed_ones_left_an_hour_ago(tmp_path: Path) -> None:
     left = [tmp_path / f"file.{end}" for end in ("tmp.4242", "tmp.0123456789abcdef", "a_b1c2d3.tmp")]
     for path in [*left, tmp_path / "file.tmp.notes", tmp_path / "other.tmp.4242", tmp_path / "file.tmp.4343"]:
         path.touch()
@@ -164,17 +164,17 @@ def test_a_link_that_another_user_planted_is_not_followed(tmp_path: Path, name: 
     (shared / "folder").symlink_to(mine)
     (shared / "indirect.h5").symlink_to("direct.h5")
     for find in (real_path, real_place):
-        assert find(shared / name).startswith(os.fsencode(mine))  # my own links are followed
+        assert find(shared / name).startswith(os.fsencode(mine))  # the user's own links are followed
     for link in ("direct.h5", "folder"):
         os.lchown(shared / link, STRANGER, STRANGER)
     for find in (real_path, real_place, ensure_writable):
         with pytest.raises(LoaderError, match=r"E-ACCESS.*shared/(direct|folder).*another user"):
             find(shared / name)
-    os.chown(shared, STRANGER, -1)  # whose folder it is may put links into it
+    os.chown(shared, STRANGER, -1)  # the owner of a folder may put links into it
     assert real_place(shared / name).startswith(os.fsencode(mine))
 
 
-def test_circles_and_relative_paths_come_to_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_circular_links_and_relative_paths_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "circle").symlink_to("circle")
     assert real_path("circle") == os.fsencode(tmp_path / "circle")

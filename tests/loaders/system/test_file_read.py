@@ -1,4 +1,4 @@
-"""Reading one file: what is retried, what is not, what a file that was replaced says."""
+"""Reading one file: what is retried, what is not, and the error for a replaced file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_whole_file_is_read(tmp_path: Path, size: int) -> None:
     assert read(tmp_path / "a.jpg") == content
 
 
-def test_a_file_that_differs_is_changed(tmp_path: Path) -> None:
+def test_a_file_that_differs_is_reported_as_changed(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     path.write_bytes(b"12345")
     with pytest.raises(LoaderError, match="5 bytes now, 6 when") as caught:
@@ -53,14 +53,14 @@ def test_a_file_that_differs_is_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_is_not_a_regular_file_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder.jpg").mkdir()
     (tmp_path / "device.jpg").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "fifo.jpg")
     before = len(os.listdir("/proc/self/fd"))
     for name in ("folder.jpg", "device.jpg", "fifo.jpg"):
         with pytest.raises(LoaderError, match="no longer a regular file") as changed:
-            read(tmp_path / name)  # even with the size and time that it has
+            read(tmp_path / name)  # even with its size and time
         assert changed.value.code == "E-CHANGED"
         with pytest.raises(OSError, match="not a regular file"):
             open_regular(os.fsencode(tmp_path / name))
@@ -73,7 +73,9 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, monkeypatch:
     assert read_error(caught.value, b"socket.jpg").code == "E-CHANGED"
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_shrinks_while_it_is_read_is_reported_as_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.jpg"
     path.write_bytes(b"123456")
     pieces = iter([b"12", b"34", b""])
@@ -83,8 +85,8 @@ def test_a_file_that_shrinks_while_it_is_read_is_changed(tmp_path: Path, monkeyp
     assert caught.value.code == "E-CHANGED"
 
 
-def test_a_part_is_put_together_from_short_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads of three bytes at most, as a signal or a limit of 2 GiB cut them: no byte is missing or doubled."""
+def test_a_part_is_assembled_from_short_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads of at most three bytes, as after a signal or the limit of 2 GiB: no byte is missing or repeated."""
     path, asked = tmp_path / "a.jpg", []
     path.write_bytes(bytes(range(20)))
     status, whole = path.stat(), os.pread
@@ -102,7 +104,7 @@ def test_a_part_is_put_together_from_short_reads(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("more", [b"", b"7"])
-def test_a_file_that_is_written_to_while_it_is_read_is_changed(
+def test_a_file_that_is_written_to_while_it_is_read_is_reported_as_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: bytes
 ) -> None:
     path = tmp_path / "a.jpg"
@@ -155,14 +157,14 @@ def test_transient_errors_are_retried_three_times_and_others_never(
         (errno.EREMOTEIO, "E-READ"),
     ],
 )
-def test_errors_have_their_codes(number: int, code: str) -> None:
+def test_errors_get_their_codes(number: int, code: str) -> None:
     error = read_error(OSError(number, os.strerror(number)), b"a\xff.jpg")
     assert error.code == code
     assert os.strerror(number) in str(error)
     assert str(error).isascii()
 
 
-def test_a_path_beyond_the_kernels_limit_is_named(tmp_path: Path) -> None:
+def test_a_path_beyond_the_kernels_limit_is_reported(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/long" * 1000
     with pytest.raises(OSError, match="too long") as caught:
         read_unchanged(path, 1, 1)

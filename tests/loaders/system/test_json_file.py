@@ -1,4 +1,4 @@
-"""Tests of reading JSON into typed values and of writing it whole."""
+"""Reading JSON into typed values, and writing it atomically."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Point:
         (b'{"x": 1, "y": ' + b"[" * 100_000, "nested too deeply"),
     ],
 )
-def test_what_is_not_of_the_kind_is_refused_in_one_line(text: bytes, words: str) -> None:
+def test_a_value_of_another_type_is_refused_in_one_line(text: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("$", r"\$").replace("[", r"\[")) as caught:
         decode_json(text, Point)
     assert "\n" not in str(caught.value)
@@ -41,14 +41,14 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
     assert decode_json(b'{"x": 1, "y": [[]]}', Point) == Point(1)
 
 
-def test_text_that_stands_for_bytes_is_read() -> None:
+def test_text_that_encodes_bytes_is_read() -> None:
     name = b"caf\xe9".decode("utf-8", "surrogateescape")
     assert decode_json(json.dumps({"name": name}), dict[str, ByteText]) == {"name": name}
     with pytest.raises(ValueError, match="Expected `str` matching"):
         decode_json(b'{"name": "\\ud800"}', dict[str, ByteText])
 
 
-def test_a_file_is_replaced_whole_with_the_users_mode(tmp_path: Path) -> None:
+def test_a_file_is_replaced_atomically_with_the_users_mode(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a.json"
     write_json(path, {"x": 1})
     assert json.loads(path.read_text()) == {"x": 1}

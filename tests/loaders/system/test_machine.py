@@ -1,4 +1,4 @@
-"""What control groups leave of a machine's processors, memory and processes."""
+"""Processors, memory and processes that control groups leave of a machine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The control groups' file system, in which this process is in no group but the root's."""
+    """The control group file system, with this process only in the root group."""
     monkeypatch.setattr(machine, "CGROUP_ROOT", tmp_path / "fs")
     monkeypatch.setattr(machine, "CGROUP_OF_SELF", tmp_path / "self")
     (tmp_path / "fs").mkdir()
     return tmp_path / "fs"
 
 
-def test_all_groups_above_are_found_in_both_versions(root: Path) -> None:
+def test_all_parent_groups_are_found_in_both_versions(root: Path) -> None:
     machine.CGROUP_OF_SELF.write_text("4:cpu,cpuacct:/job/step\n3:memory:/elsewhere\n0::/slice/job\n")
     assert list(control_groups("cpu")) == [
         *((root / "cpu" / part, False) for part in ("job/step", "job", ".")),
@@ -51,7 +51,7 @@ def test_all_groups_above_are_found_in_both_versions(root: Path) -> None:
     ],
     ids=str,
 )
-def test_a_quota_of_processors(root: Path, files: dict[str, str], cpus: float | None) -> None:
+def test_a_quota_of_processors_is_read(root: Path, files: dict[str, str], cpus: float | None) -> None:
     write(root, files)
     assert machine.cgroup_cpu_quota() == cpus
 
@@ -62,7 +62,7 @@ def test_a_quota_below_one_processor_still_means_one(monkeypatch: pytest.MonkeyP
         assert machine.available_cpus() == expected
 
 
-def test_processes_that_a_group_allows(root: Path) -> None:
+def test_the_limit_on_processes_of_a_group_is_read(root: Path) -> None:
     machine.CGROUP_OF_SELF.write_text("0::/above/own/absent\n")
     assert machine.process_headroom() is None
     write(root / "above", {"own/pids.max": "90", "own/pids.current": "7", "pids.max": "100", "pids.current": "60"})
@@ -77,7 +77,7 @@ def test_kills_for_memory_are_counted(root: Path, name: str) -> None:
     assert machine.oom_kills() == 3
 
 
-def test_the_tightest_group_decides_what_memory_is_left(root: Path) -> None:
+def test_the_tightest_group_limits_the_free_memory(root: Path) -> None:
     machine.CGROUP_OF_SELF.write_text("0::/job/step\n")
     for folder, limit, used in (("", "max", 0), ("job", "1000", 600), ("job/step", "5000", 600)):
         files = {"memory.max": limit, "memory.current": str(used), "memory.stat": "anon 500\ninactive_file 50"}
@@ -86,20 +86,20 @@ def test_the_tightest_group_decides_what_memory_is_left(root: Path) -> None:
     assert machine.memory_limit() == 1000
 
 
-def test_page_cache_counts_as_free_but_for_running_programs(root: Path) -> None:
+def test_page_cache_counts_as_free_except_that_of_running_programs(root: Path) -> None:
     pages = "inactive_file 50000\nactive_file 130000\nfile_mapped 30000"
     write(root, {"memory.max": "1000000", "memory.current": "600000", "memory.stat": pages})
     assert machine.memory_headroom() == 550_000
 
 
-def test_memory_of_version_1_and_paths_of_the_host(root: Path) -> None:
+def test_memory_is_read_in_version_1_and_with_paths_of_the_host(root: Path) -> None:
     machine.CGROUP_OF_SELF.write_text("5:cpu,cpuacct:/\n4:memory:/docker/not-visible-in-here\n")
     limits = {"memory.limit_in_bytes": "2000", "memory.usage_in_bytes": "700", "memory.stat": "total_inactive_file 100"}
     write(root / "memory", limits)
     assert machine.memory_headroom() == 1400
 
 
-def test_without_control_groups_the_machines_memory_counts(root: Path) -> None:
+def test_without_control_groups_the_machines_memory_is_used(root: Path) -> None:
     assert machine.memory_limit() is None
     assert 1000 < machine.memory_headroom() < 1 << 50
 
@@ -113,13 +113,13 @@ LAUNCHERS = [
     ({"SLURM_STEP_TASKS_PER_NODE": "8,4"}, 96, 12),
     ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, 96, 24),
     ({"MPI_LOCALNRANKS": "4"}, 96, 24),
-    ({"LOCAL_RANK": "1"}, 96, 12),  # Lightning's launcher: a rank for each of 8 GPUs
+    ({"LOCAL_RANK": "1"}, 96, 12),  # Lightning's launcher: one rank per GPU on 8 GPUs
     ({"LOCAL_RANK": "11"}, 96, 8),
 ]
 
 
 @pytest.mark.parametrize(("names", "own", "workers"), LAUNCHERS, ids=str)
-def test_ranks_share_the_processors_of_a_machine_and_take_no_more_than_their_own(
+def test_ranks_share_the_processors_of_a_machine_within_their_own_limit(
     root: Path, monkeypatch: pytest.MonkeyPatch, names: dict[str, str], own: int, workers: int
 ) -> None:
     for name in (*machine._RANKS_HERE, "LOCAL_RANK"):
@@ -141,7 +141,7 @@ def test_ranks_share_the_processors_of_a_machine_and_take_no_more_than_their_own
     ],
     ids=str,
 )
-def test_ranks_share_what_their_control_group_has(
+def test_ranks_share_the_resources_of_their_control_group(
     root: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]
 ) -> None:
     write(root, files)

@@ -1,4 +1,4 @@
-"""The progress bar: on a terminal only, gone at the end, with words as they are."""
+"""The progress bar: only on a terminal, erased at the end, with text printed unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def use(bar: ProgressBar) -> None:
         bar.print("a [bold] line")
 
 
-def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_is_shown_on_a_terminal_and_erased(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
@@ -34,13 +34,13 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "75%" in text
     assert "7 MB" in text
     assert "a [bold] line" in text
-    assert text.rstrip("\n").endswith("\x1b[2K") or "\x1b[2K" in text.rpartition("copying")[2]  # nothing of it stays
+    assert text.rstrip("\n").endswith("\x1b[2K") or "\x1b[2K" in text.rpartition("copying")[2]  # nothing of it remains
 
 
 @pytest.mark.parametrize(
     ("stderr", "after_s"), [(io.StringIO(), 0.0), (Terminal(), 60.0), (None, 0.0)], ids=["a file", "too soon", "none"]
 )
-def test_elsewhere_only_lines_are_printed(
+def test_without_a_terminal_only_lines_are_printed(
     monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO | None, after_s: float
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stderr)

@@ -1,4 +1,4 @@
-"""Memory that is handed out again: only when nobody can see it any more."""
+"""Memory is recycled only when nothing refers to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.loaders.system.recycled_memory import OutputBuffers, Recycler
 
 @pytest.mark.parametrize("mode", [contextlib.nullcontext, torch.no_grad, torch.inference_mode])
 def test_a_number_is_free_when_the_last_view_is_gone(mode: type) -> None:
-    """Under inference_mode a view does not keep the tensor that it was taken from, only their storage."""
+    """Under inference_mode a view keeps only the storage of its tensor, not the tensor."""
     memory, recycler = np.zeros((3, 4), np.uint8), Recycler(1)
     with mode():
         whole = recycler.tensor(memory, recycler.take())
@@ -32,7 +32,7 @@ def test_a_number_is_free_when_the_last_view_is_gone(mode: type) -> None:
         assert len(recycler) == 1
 
 
-def test_buffers_of_normalised_batches_are_kept_by_their_views_alone() -> None:
+def test_a_view_alone_keeps_the_buffer_of_a_normalised_batch() -> None:
     buffers = OutputBuffers(torch.float32)
     with torch.inference_mode():
         rows = []
@@ -43,8 +43,8 @@ def test_buffers_of_normalised_batches_are_kept_by_their_views_alone() -> None:
         assert [row.tolist() for row in rows] == [[float(number)] * 3 for number in range(6)]
 
 
-def test_no_python_code_runs_when_memory_comes_back() -> None:
-    """Python would drop what a signal's handler raises in it: a program would go on after Ctrl-C."""
+def test_no_python_code_runs_when_memory_is_released() -> None:
+    """Python would drop an exception that a signal handler raises there, and a program would continue after Ctrl-C."""
     recycler = Recycler(1)
     tensor = recycler.tensor(np.zeros(4, np.uint8), recycler.take())
     calls: list[str] = []

@@ -40,10 +40,10 @@ def test_a_failing_reservation_is_an_error_and_leaves_no_descriptor(monkeypatch:
 
 
 @pytest.mark.parametrize("num_free", [0, 1, 2])
-def test_no_descriptor_left_is_said_as_such(num_free: int) -> None:
+def test_lack_of_descriptors_is_reported(num_free: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = num_open_files()
-    # One is counted for the counting itself. With one free, there is none for the mapping.
+    # Counting takes one descriptor. With one free, there is none for the mapping.
     resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + num_free, hard))
     try:
         arrays: list[SharedArray] = []
@@ -57,7 +57,7 @@ def test_no_descriptor_left_is_said_as_such(num_free: int) -> None:
     assert num_open_files() == before
 
 
-def test_the_pages_cannot_be_taken_away_by_a_holder_of_the_descriptor() -> None:
+def test_a_holder_of_the_descriptor_cannot_remove_the_pages() -> None:
     with closing(SharedArray.create((8192,), np.uint8)) as shared, pytest.raises(PermissionError):
         os.ftruncate(shared._fd, 0)
 

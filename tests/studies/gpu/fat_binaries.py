@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# Layout of the headers, as cuobjdump shows it: magic, version, size of the header, bytes that follow.
+# Layout of the headers as in cuobjdump: magic, version, size of the header, bytes that follow.
 _MAGIC, _HEADER = b"\x50\xed\x55\xba", struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQ")  # kind, version, size of the header, bytes that follow; the architecture is at 28
 _KINDS = (1, 2, 4, 8, 16)
@@ -14,7 +14,7 @@ PTX = 1
 
 
 class Code(NamedTuple):
-    """Say where the device code for one architecture lies.
+    """Locate the device code for one architecture.
 
     Attributes:
         kind: PTX, or another number for machine code.

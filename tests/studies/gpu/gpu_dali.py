@@ -1,4 +1,4 @@
-"""Tries DALI on this GPU: ways of decoding, distances, rates: `gpu_dali.py OUT.json DATA DEVICE`."""
+"""Tries DALI on this GPU (ways of decoding, distances, rates): `gpu_dali.py OUT.json DATA DEVICE`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_IMAGES = 200
 
 
 def try_ways(notes: Notes) -> None:
-    """Let the product choose its way, and try the other one, each in a process of its own."""
+    """Let the product choose its way, and try the other one, each in a separate process."""
     gpu = torch.device("cuda", 0)
     asks = {"chosen way": lambda: dali_probe.working_way(gpu, again=True)}
     asks["whole images"] = lambda: dali_probe.try_way(dali_probe.WHOLE, gpu)
@@ -36,7 +36,7 @@ def try_ways(notes: Notes) -> None:
 
 
 def noted(notes: Notes, name: str, work: Callable[[], dict[str, Any]]) -> None:
-    """Note what `work` returns and how long it took, or its error: the next one may work."""
+    """Note the result of `work` and its duration, or its error, because the next one may work."""
     start = time.perf_counter()
     try:
         found = work()
@@ -76,7 +76,7 @@ def distances(tasks: list[CropTask], expected: list[Any], settings: GraphSetting
 
 
 def loader_about(source: Any, way: str, load: float, device: str) -> dict[str, Any]:
-    """Measure the loader for one way, with what it says of samples that it compared."""
+    """Measure the loader for one way, with its report on the compared samples."""
     batch, seconds = (256, 3.0) if device.startswith("cuda") else (8, 0.5)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -1,8 +1,8 @@
-"""Runs what a GPU machine is to show in the order of its worth, for a few minutes: `make bench-gpu` calls it.
+"""Runs the steps for a GPU machine in order of importance, for a few minutes: `make bench-gpu` calls it.
 
-Each step is a process of its own with a time limit of its own, so that one that hangs or crashes loses itself alone. It
-writes what it finds at once, into one folder. After each step the folder has a summary and, in records.tar.gz, all
-records as one file. docs/guides/gpu.md says what the steps show.
+Each step is a separate process with its own time limit, so that a hang or crash affects only this step. It writes its
+results at once, into one folder. After each step the folder has a summary and, in records.tar.gz, all records as one
+file. docs/guides/gpu.md describes the steps.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ TESTS = ("tests/pipelines/batch", "tests/loaders/run/feed", "tests/bench/train/s
 SELFTEST_TESTS = "tests/bench/checks/test_selftest_device.py"
 DALI_TESTS = ("tests/pipelines/sample/test_dali_graph.py", "tests/loaders/dali")
 DALI, JPEG = "nvidia.dali", "simplejpeg"
-LEAVE_S = 5.0  # for a process that is told to end
-UNPACK_S = 60.0  # at most, for what is still being unpacked when its first step's turn comes
-LEAST_S = 15.0  # worth it for a step that takes longer and notes what it finds
+LEAVE_S = 5.0  # time for a process to end after its signal
+UNPACK_S = 60.0  # maximum wait for a folder that is still being unpacked at its first step
+LEAST_S = 15.0  # minimum for a step that takes longer but notes partial results
 
 
 class Step(NamedTuple):
@@ -38,11 +38,11 @@ class Step(NamedTuple):
 
     Attributes:
         name: for --only and the summary.
-        command: what runs.
-        most_s: seconds after which it is ended.
-        expected_s: seconds that it takes.
-        needs: modules and programs without which it is left out.
-        is_whole: whether it has nothing to show before its end, so that it is left out unless expected_s are left.
+        command: the command of the step.
+        most_s: time limit in seconds.
+        expected_s: expected duration in seconds.
+        needs: required modules and programs; without them the step is skipped.
+        is_whole: whether results exist only at the end, so that the step is skipped unless expected_s are left.
     """
 
     name: str
@@ -54,18 +54,18 @@ class Step(NamedTuple):
 
     @property
     def least_s(self) -> float:
-        """Seconds without which it is not begun."""
+        """Minimum of seconds left to start the step."""
         return self.expected_s if self.is_whole else min(LEAST_S, self.expected_s)
 
 
 class Place(NamedTuple):
-    """Say where the steps find data and leave records.
+    """Locate the data and the records of the steps.
 
     Attributes:
         results: folder of the records.
         data: folder of photos.
-        demo: folder that `penstock synth` has made.
-        cache: HDF5 cache of `data`, built when it is first used.
+        demo: folder made by `penstock synth`.
+        cache: HDF5 cache of `data`, built on first use.
         device: of torch.
     """
 
@@ -77,7 +77,7 @@ class Place(NamedTuple):
 
 
 def steps(place: Place) -> list[Step]:
-    """Return all steps, the most telling first."""
+    """Return all steps, the most important first."""
     python, device = sys.executable, place.device
     penstock = (python, "-m", "penstock.bench.cli")
 
@@ -88,7 +88,7 @@ def steps(place: Place) -> list[Step]:
         return python, str(HERE / f"gpu_{name}.py"), *arguments
 
     def tests(name: str, *folders: str) -> tuple[str, ...]:
-        limits = ("--timeout", "60", "-W", "default", "-W", "error::RuntimeWarning")  # of torch and its plugins
+        limits = ("--timeout", "60", "-W", "default", "-W", "error::RuntimeWarning")  # from torch and its plugins
         command = (python, "-m", "pytest", "-p", "pytest_timeout", "-q", "-m", "gpu", "-rfE", "--tb=short", *limits)
         return *command, f"--junitxml={record(name)}", *folders
 
@@ -129,7 +129,7 @@ Run = Callable[[Step, float], "int | None"]
 
 
 def run_process(step: Step, seconds: float, environment: Mapping[str, str] | None = None) -> int | None:
-    """Run a step in a process group of its own; return its exit code, None where it was ended for want of time."""
+    """Run a step in its own process group; return its exit code, or None if it reached its time limit."""
     process = subprocess.Popen(step.command, start_new_session=True, env=environment)
     try:
         return process.wait(seconds)
@@ -154,9 +154,9 @@ def run_steps(
     clock: Callable[[], float] = time.monotonic,
     has: Callable[[str], bool] = lambda name: True,
 ) -> dict[str, str]:
-    """Run steps for `budget_s` seconds; return what became of each, which the summary holds after each of them.
+    """Run steps for `budget_s` seconds; return the outcome of each, which the summary contains after every step.
 
-    has: says whether a module or program that a step needs is here; asked when its turn comes.
+    has: returns whether a module or program is installed; called before each step that needs it.
     """
     begin, outcome = clock(), dict[str, str]()
     for step in wanted:
@@ -188,7 +188,7 @@ def _ending(code: int | None) -> str:
 
 
 def save(results: Path, outcome: Mapping[str, str]) -> None:
-    """Write the summary, and all records as one file for a machine that gives back only a few."""
+    """Write the summary, and all records as one file for a machine that returns only a few."""
     write_json(results / "summary.json", outcome)
     part = results / "records.tar.gz.part"
     with tarfile.open(part, "w:gz") as archive:
@@ -198,8 +198,8 @@ def save(results: Path, outcome: Mapping[str, str]) -> None:
 
 
 def find(name: str, paths: Sequence[str]) -> bool:
-    """Say whether a module is on one of the paths, without importing it, or a program on PATH."""
-    importlib.invalidate_caches()  # a folder that was not there may have been unpacked since
+    """Return whether a module is on one of the paths, without importing it, or a program on PATH."""
+    importlib.invalidate_caches()  # a missing folder may have been unpacked since
     for part in name.split("."):
         spec = importlib.machinery.PathFinder.find_spec(part, paths)
         if spec is None:
@@ -209,19 +209,19 @@ def find(name: str, paths: Sequence[str]) -> bool:
 
 
 def await_folder(folder: Path, most_s: float = UNPACK_S) -> None:
-    """Wait while a folder is being unpacked, next to it and under the name with .part."""
+    """Wait while a folder is being unpacked, under its name with .part."""
     end = time.monotonic() + most_s
     while not folder.is_dir() and Path(f"{folder}.part").is_dir() and time.monotonic() < end:
         time.sleep(0.2)
 
 
 def main(arguments: Sequence[str] | None = None, **control: Any) -> int:
-    """Run the steps; return 1 if one failed. What is left out is no failure."""
+    """Run the steps; return 1 if one failed. Skipped steps are not failures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, required=True, help="folder of the records")
     parser.add_argument("--work", type=Path, required=True, help="folder for the demo set and the cache")
     parser.add_argument("--budget", type=float, default=540.0, help="seconds")
-    parser.add_argument("--data", help="folder of photos; the demo set if it is not given")
+    parser.add_argument("--data", help="folder of photos; default: the demo set")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", help="names of steps, separated by commas")
     parser.add_argument("--dali", default="", help="folder with DALI, which the steps without DALI do not get")
@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None, **control: Any) -> int:
     only = [step.name for step in all_steps] if given.only is None else given.only.split(",")
     if unknown := sorted(set(only) - {step.name for step in all_steps}):
         parser.error(f"--only: no step {', '.join(unknown)}; there are {', '.join(step.name for step in all_steps)}")
-    # Plugins of a machine's pytest may need what is not there; of ours the one that the command names is enough.
+    # Plugins of a machine's pytest may need missing packages; our tests need only the plugin that the command names.
     plain = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     path = os.pathsep.join(filter(None, (given.dali, plain.get("PYTHONPATH"))))
 

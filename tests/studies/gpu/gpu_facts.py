@@ -1,4 +1,4 @@
-"""Says what this machine is and what is installed: `gpu_facts.py OUT.json`. It imports nothing that may be missing."""
+"""Describes this machine and its packages: `gpu_facts.py OUT.json`. It imports nothing that may be missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOOLS = ("make", "gcc", "g++", "cc", "nvcc", "ncu", "compute-sanitizer", "xz", 
 
 
 def output_of(*command: str) -> str:
-    """Return what a command prints, or why it cannot be run."""
+    """Return the output of a command, or why it cannot be run."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:

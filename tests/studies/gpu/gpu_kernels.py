@@ -1,7 +1,7 @@
 """Checks and times page locking, copies and the fused kernels: `gpu_kernels.py OUT.json DEVICE [--check]`.
 
 On a CPU it tries the same code with small batches. --check ends after the comparison with the CPU, with code 1 if a
-kernel is wrong: for compute-sanitizer.
+kernel is wrong (for compute-sanitizer).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 def check_kernels(notes: Notes, device: torch.device) -> bool:
-    """Compile the kernels for each dtype, and compare with the CPU to the bit; return whether all are right."""
+    """Compile the kernels for each dtype and compare them with the CPU to the bit; return whether all are right."""
     right = True
     for dtype in DTYPES:
         start = time.perf_counter()
@@ -43,7 +43,7 @@ def check_kernels(notes: Notes, device: torch.device) -> bool:
 
 
 def time_copies(notes: Notes, device: torch.device, batch: int) -> None:
-    """Page-lock slots, and time copies out of them, out of torch's pinned memory and out of pageable memory."""
+    """Page-lock slots, and time copies from them, from torch's pinned memory and from pageable memory."""
     num_bytes = batch * SIZE * SIZE * 3
     shared = SharedArray.create((SLOTS, num_bytes), np.uint8)
     shared.array[:] = 7
@@ -68,7 +68,7 @@ def time_copies(notes: Notes, device: torch.device, batch: int) -> None:
 
 
 def time_recipe(notes: Notes, device: torch.device, name: str, dtype: torch.dtype, images: torch.Tensor) -> None:
-    """Time the batch stage, and count values that differ from torch's kernels and, in bfloat16, from the CPU's."""
+    """Time the batch stage; count values that differ from torch's kernels and, in bfloat16, from the CPU's."""
     pipeline, batch = imagenet_train(SIZE, augment=RECIPES[name]), len(images)
     fused = BatchStage(pipeline, dtype, device, num_classes=1000)
     chosen = stages.choose_fused_stage
@@ -86,7 +86,7 @@ def time_recipe(notes: Notes, device: torch.device, name: str, dtype: torch.dtyp
         # The same operations; up to torch 2.10 CUDA's addcmul differs by one float32 ulp.
         "differ from torch's kernels": int((fused(there, plan=plan) != plain(there, plan=plan)).sum()),
     }
-    if dtype == torch.bfloat16:  # of a part, which takes a CPU seconds
+    if dtype == torch.bfloat16:  # for a part, which takes a CPU seconds
         some = min(batch, 64)
         plan = cpu.plan(BatchKey(3, 1, np.arange(some)))
         expected = cpu(images[:some], plan=plan)

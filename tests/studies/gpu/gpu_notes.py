@@ -1,4 +1,4 @@
-"""Writes what a step finds as soon as it is found: a step that is ended loses nothing of it."""
+"""Writes the findings of a step immediately, so that an aborted step loses none."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from penstock.loaders.system.json_file import write_json
 class Notes:
     """Hold findings by name; each is printed, and written with all others, when it is noted.
 
-    path: of the JSON file; None writes none.
+    path: path of the JSON file; None writes none.
     """
 
     def __init__(self, path: str | None) -> None:
         self.path, self.found = None if path is None else Path(path), dict[str, Any]()
 
     def note(self, name: str, value: Any) -> None:
-        """Note a finding that JSON can hold."""
+        """Note a finding that is valid in JSON."""
         self.found[name] = value
         print(f"{name}: {value}", flush=True)
         if self.path is not None:

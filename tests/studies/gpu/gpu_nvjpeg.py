@@ -20,7 +20,7 @@ MOST_IMAGES, ROUNDS = 256, 4
 
 
 def decode(coded: list[torch.Tensor], device: torch.device) -> list[torch.Tensor | None]:
-    """Decode photos; None for one that is refused, which fails the whole batch."""
+    """Decode photos; None for a refused one, which fails the whole batch."""
     try:
         return list(decode_jpeg(coded, mode=ImageReadMode.RGB, device=device))
     except RuntimeError:
@@ -36,7 +36,7 @@ def _decode_one(coded: torch.Tensor, device: torch.device) -> torch.Tensor | Non
 
 
 def distances(files: list[bytes], made: list[torch.Tensor | None]) -> dict[str, dict[str, Any]]:
-    """Return for each chroma sampling how far pixels are from libjpeg's, in levels of 255."""
+    """Return for each chroma sampling the distance of pixels from libjpeg's, in levels of 255."""
     found: dict[str, list[tuple[float, float, int]]] = {}
     for coded, image in zip(files, made, strict=True):
         if image is None:
@@ -61,7 +61,7 @@ def distances(files: list[bytes], made: list[torch.Tensor | None]) -> dict[str, 
 
 
 def rate(coded: list[torch.Tensor], at_a_time: int, device: torch.device) -> float:
-    """Return images per second, the median of ROUNDS rounds over all photos but the first."""
+    """Return images per second, the median of ROUNDS rounds over all photos except the first."""
     rates = []
     for _ in range(ROUNDS):
         start = time.perf_counter()

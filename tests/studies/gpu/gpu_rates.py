@@ -1,6 +1,6 @@
 """Measures the model alone on a loader's batch, loaders alone, and both: `gpu_rates.py OUT.json DATA CACHE DEVICE`.
 
-Images per second; DATA is a folder of images, served many times over, CACHE its cache, which is built if it is missing.
+Images per second; DATA is a folder of images, served repeatedly, CACHE its cache, which is built if missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS = ("torch", "hdf5", "dali", "dali-cache")
 
 
 class Scale(NamedTuple):
-    """Hold the size of the work: what a GPU is given, or a CPU that tries the code."""
+    """Hold the size of the work, for a GPU or for a CPU that tries the code."""
 
     batch: int
     seconds: float
@@ -43,7 +43,7 @@ ON_CPU = Scale(8, 0.3, 200, 32, ("resnet18",))
 
 
 class Rates:
-    """Opens loaders over one folder, and notes what is measured."""
+    """Opens loaders over one folder, and notes measurements."""
 
     def __init__(self, notes: Notes, data: str, cache: str, device: str) -> None:
         self._notes, self._cache, self._device, self._begin = notes, cache, device, time.perf_counter()
@@ -105,7 +105,7 @@ class Rates:
 
 
 def measure(rates: Rates, kinds: list[str]) -> None:
-    """Measure every kind, the most telling first, and the models once more at the end, which shows drift."""
+    """Measure every kind, the most important first, and the models once more at the end to show drift."""
     seconds, models = rates.scale.seconds, rates.scale.models
     with ExitStack() as stack:
         first = rates.open(kinds[0], stack)

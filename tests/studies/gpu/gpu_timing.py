@@ -1,4 +1,4 @@
-"""Times work that a device does later than the host asks for it."""
+"""Times asynchronous work of a device."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was asked for; nothing on a CPU."""
+    """Wait until the device has finished its work; nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def median_ms(work: Callable[[], object], device: torch.device, repeat: int = 15) -> float:
-    """Return the median time of `work` on the device, by its events, after two calls; on a CPU once, by the clock."""
+    """Return the median time of `work` on the device, by its events, after two calls; on a CPU, of one call."""
     if device.type != "cuda":
         return host_ms(work, device)
     for _ in range(2):
@@ -34,7 +34,7 @@ def median_ms(work: Callable[[], object], device: torch.device, repeat: int = 15
 
 
 def host_ms(work: Callable[[], object], device: torch.device) -> float:
-    """Return for how long the host is busy with one call of `work`, which the device may not have done then."""
+    """Return how long the host is busy with one call of `work`, which the device may finish later."""
     synchronize(device)
     start = time.perf_counter()
     work()

@@ -1,8 +1,8 @@
-"""Packs what a GPU machine without a network lacks into build/gpu: `make pack-gpu`.
+"""Packs everything that a GPU machine without a network lacks into build/gpu: `make pack-gpu`.
 
 Wheels of packages, DALI for one GPU architecture and one Python, the native library, the commit, and some photos.
-Device code of DALI for other architectures is overwritten with zeros, which pack to nothing; code for the CPU stays.
-What decodes other formats (JPEG 2000, TIFF, nvCOMP) is left out.
+Device code of DALI for other architectures is overwritten with zeros, which compress to nothing; code for the CPU
+stays. Decoders of other formats (JPEG 2000, TIFF, nvCOMP) are left out.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from fat_binaries import PTX, find_codes
 from penstock.bench.record.commit import ROOT, export_commit
 from penstock.pipelines.native.library import LIBRARY
 
-# What a machine for training has not, next to torch, numpy, h5py, psutil, rich, typer, jinja2 and pytest.
+# Packages missing on a training machine that has torch, numpy, h5py, psutil, rich, typer, jinja2 and pytest.
 WHEELS = ("simplejpeg", "msgspec", "isal", "filelock")
-DALI_WHEELS = ("optree", "gast", "astunparse", "six")  # what DALI imports, and torch does not bring
+DALI_WHEELS = ("optree", "gast", "astunparse", "six")  # dependencies of DALI that torch does not install
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 _KEEP = ("nvidia/dali", "nvidia/nvimgcodec", "nvidia/cu13/lib", "nvidia/__init__.py")
 _DROP = re.compile(
@@ -40,13 +40,13 @@ IMAGES = (".jpg", ".jpeg")
 
 
 def pinned_versions() -> dict[str, str]:
-    """Return the versions of constraints.txt by name; of a package with several lines, those of newer Pythons."""
+    """Return the versions of constraints.txt by name; for a package with several lines, those for newer Pythons."""
     found = re.findall(r"^([\w.-]+)==([^ ;\n]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     return {name.lower(): version for name, version in found}
 
 
 def download(names: tuple[str, ...], python: str, to: Path) -> None:
-    """Download a wheel of each package for another Python, without what it requires."""
+    """Download a wheel of each package for another Python, without its dependencies."""
     to.mkdir(parents=True, exist_ok=True)
     versions = pinned_versions()
     platforms = [part for name in _PLATFORMS for part in ("--platform", name)]
@@ -57,7 +57,7 @@ def download(names: tuple[str, ...], python: str, to: Path) -> None:
 
 
 def dali_files(packages: Path, tag: str) -> Iterator[tuple[str, Path]]:
-    """Yield the files of DALI that a GPU needs, and of its distributions what names their versions."""
+    """Yield the files of DALI that a GPU needs, and the metadata with the versions of its distributions."""
     for top in _KEEP:
         base = packages / top
         for path in sorted(base.rglob("*")) if base.is_dir() else [base]:
@@ -82,7 +82,7 @@ def without_others(path: Path, arch: int) -> bytes:
 
 
 def pack_dali(packages: Path, wheels: Path, out: Path, arch: int, tag: str) -> None:
-    """Write DALI, and what it requires, as one archive that unpacks into a folder of the module path."""
+    """Write DALI and its dependencies as one archive that unpacks into a folder of the module path."""
     filters = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20}]
     part = out.with_suffix(".part")
     with lzma.open(part, "wb", filters=filters) as packed, tarfile.open(fileobj=packed, mode="w|") as archive:
@@ -103,7 +103,7 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def copy_photos(photos: Path, most: int, to: Path) -> None:
-    """Copy photos into four class folders, since a model needs labels; those of the folder are not kept."""
+    """Copy photos into four class folders, since a model needs labels; the folder's own classes are dropped."""
     shutil.rmtree(to, ignore_errors=True)
     found = [path for path in sorted(photos.rglob("*")) if path.suffix.lower() in IMAGES][:most]
     for number, path in enumerate(found):
@@ -113,7 +113,7 @@ def copy_photos(photos: Path, most: int, to: Path) -> None:
 
 
 def size_mib(out: Path) -> float:
-    """Return the size of the tracked files and of what was packed."""
+    """Return the size of the tracked files and the packed ones."""
     names = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=True).stdout
     tracked = [ROOT / name.decode() for name in names.split(b"\0") if name]
     files = [path for path in (*tracked, *out.rglob("*")) if path.is_file()]
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "build/gpu")
     parser.add_argument("--python", default="3.12", help="version of the GPU machine's Python")
     parser.add_argument("--arch", type=int, default=90, help="architecture of its GPU, such as 80, 90 or 120")
-    parser.add_argument("--photos", type=Path, help="folder of photos to measure on; the machine makes a demo set else")
+    parser.add_argument("--photos", type=Path, help="folder of photos to measure on; default: a demo set")
     parser.add_argument("--most-photos", type=int, default=40)
     parser.add_argument("--no-dali", action="store_true")
     given = parser.parse_args()

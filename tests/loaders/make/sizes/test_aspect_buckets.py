@@ -1,4 +1,4 @@
-"""The bucket of an image: the nearest aspect, the same on every machine."""
+"""The bucket of an image: the nearest aspect, equal on all machines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ BUCKETS = ((224, 224), (192, 256), (256, 192), (128, 384), (320, 160))
 
 
 def nearest(width: int, height: int) -> list[int]:
-    """The buckets nearest to an image, by logarithms: more than one where these cannot tell."""
+    """Return the buckets nearest to an image by logarithms: several if these cannot tell."""
     far = [abs(math.log(width / height) - math.log(w / h)) for h, w in BUCKETS]
     return [number for number, distance in enumerate(far) if distance < min(far) + 1e-12]
 
 
-def test_an_image_goes_to_the_bucket_of_the_nearest_aspect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_gets_the_bucket_of_the_nearest_aspect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aspect_buckets, "_AT_ONCE", 700)
     draw = np.random.default_rng(0)
     widths, heights = draw.integers(1, 65_536, (2, 3000))
@@ -33,16 +33,16 @@ def test_an_image_goes_to_the_bucket_of_the_nearest_aspect(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("sizes", [((256, 192), (192, 256)), ((192, 256), (256, 192))], ids=str)
-def test_of_two_buckets_as_near_the_first_is_taken(sizes: tuple[tuple[int, int], ...]) -> None:
+def test_the_first_of_two_equally_near_buckets_is_used(sizes: tuple[tuple[int, int], ...]) -> None:
     assert assign_buckets(np.array([100, 7]), np.array([100, 7]), sizes).tolist() == [0, 0]
     tall, wide = sizes.index((256, 192)), sizes.index((192, 256))
     assert assign_buckets(np.array([999, 1000]), np.array([1000, 999]), sizes).tolist() == [tall, wide]
 
 
-def test_sides_beyond_16_bits_and_images_without_a_size_are_assigned() -> None:
+def test_sides_beyond_16_bits_and_images_without_a_size_get_a_bucket() -> None:
     widths, heights = np.array([90_000_000, 1, 70_000, 0]), np.array([1, 90_000_000, 70_001, 0])
     assert assign_buckets(widths, heights, BUCKETS).tolist() == [3, 4, 0, 0]
-    prime = ((16381, 16369), (16369, 16381), (127, 16381))  # whose borders are no small numbers
+    prime = ((16381, 16369), (16369, 16381), (127, 16381))  # the borders between these are not ratios of small numbers
     assert assign_buckets(widths, heights, prime).tolist() == [2, 0, 0, 0]
 
 

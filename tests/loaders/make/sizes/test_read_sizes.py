@@ -1,4 +1,4 @@
-"""The sizes of all images: those that decoding finds, read once for each content of the data."""
+"""The sizes of all images: equal to the decoded sizes, and read once per content of the data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def known(source: Any, pipeline: ImagePipeline = PLAIN) -> list[tuple[int, int]]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Photos, one with a long header and one that is turned by EXIF, a PNG, and a file that is no image."""
+    """Photos, one with a long header and one rotated by EXIF, a PNG, and a file that is not an image."""
     root = write_folder(tmp_path / "photos", 9, classes=1) / "class0"
     turned = Image.Exif()
     turned[0x0112] = 6
@@ -54,7 +54,7 @@ def true_sizes(folder: Path, *, upright: bool = False) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_sizes_are_those_of_the_upright_images(folder: Path, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_of_the_upright_images(folder: Path, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_sizes, "_CHUNK", 5)
     if not native:
         monkeypatch.setattr(native_rows, "native_library", lambda: None)
@@ -62,15 +62,15 @@ def test_sizes_are_those_of_the_upright_images(folder: Path, native: bool, monke
     assert known(open_source(folder), UPRIGHT) == true_sizes(folder, upright=True) != true_sizes(folder)
 
 
-def test_headers_are_read_and_not_whole_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A photo whose data is damaged behind its header has a size; no photo is left to Python."""
+def test_only_headers_of_photos_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A photo with damage behind its header has a size; no photo is left to Python."""
     write_folder(tmp_path, 5)
     (tmp_path / "class0" / "0000.jpg").write_bytes(photo(0)[:-100])
     monkeypatch.setattr(read_sizes.SampleReader, "load", lambda *_: pytest.fail("Python read a photo"))
     assert 0 not in np.array(known(open_source(tmp_path)))
 
 
-def test_arrays_caches_and_views_know_the_same_sizes(folder: Path) -> None:
+def test_arrays_caches_and_views_have_the_same_sizes(folder: Path) -> None:
     (folder / "class0" / "0103.jpg").unlink()
     source = open_source(folder)
     cache = prepare_source(source, folder.with_suffix(".h5"))
@@ -83,7 +83,7 @@ def test_arrays_caches_and_views_know_the_same_sizes(folder: Path) -> None:
 
 
 def test_sizes_are_read_once_and_again_when_the_data_has_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file that is no image is tried again by itself."""
+    """Only the file that is not an image is tried again."""
     reads, whole = [], read_sizes.read_sizes
 
     def read(source: Any, pipeline: ImagePipeline, samples: Any = None) -> Any:
@@ -95,8 +95,8 @@ def test_sizes_are_read_once_and_again_when_the_data_has_changed(folder: Path, m
     first = known(open_source(folder))
     assert known(open_source(folder)) == first
     assert reads == [13]
-    known(open_source(folder), UPRIGHT)  # other sizes, of other files
-    known(open_source(folder), imagenet_train(32, auto_augment="rand"))  # the same
+    known(open_source(folder), UPRIGHT)  # other sizes, saved in another file
+    known(open_source(folder), imagenet_train(32, auto_augment="rand"))  # the same sizes
     assert reads == [13, 13]
     shutil.copy(folder / "class0" / "0001.jpg", folder / "class0" / "0000.jpg")
     again = known(open_source(folder, rescan=True))
@@ -104,8 +104,8 @@ def test_sizes_are_read_once_and_again_when_the_data_has_changed(folder: Path, m
     assert reads == [13, 13, 13]
 
 
-def test_an_image_that_is_refused_for_its_pixels_has_a_size_where_it_is_not(folder: Path) -> None:
-    """Either way, whichever pipeline came first."""
+def test_an_image_beyond_max_pixels_has_a_size_for_other_pipelines(folder: Path) -> None:
+    """Whichever pipeline came first."""
     pixels = [width * height for width, height in known(open_source(folder))]
     few = ImagePipeline(max_pixels=5000)
     assert 0 < sum(count > 5000 for count in pixels) < len(pixels)
@@ -115,7 +115,7 @@ def test_an_image_that_is_refused_for_its_pixels_has_a_size_where_it_is_not(fold
 
 
 @pytest.mark.parametrize("fault", [MemoryError(), LoaderError("E-FD", "no descriptors left")], ids=repr)
-def test_a_fault_that_is_not_an_images_is_raised(
+def test_a_fault_that_is_not_of_an_image_is_raised(
     folder: Path, fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(self: Any, index: int) -> bytes:
@@ -127,7 +127,7 @@ def test_a_fault_that_is_not_an_images_is_raised(
         known(source)
 
 
-def test_a_damaged_file_of_sizes_is_made_again(folder: Path) -> None:
+def test_a_damaged_file_of_sizes_is_replaced(folder: Path) -> None:
     first = known(open_source(folder))
     source = open_source(folder)
     for path in saved_files():
@@ -157,8 +157,8 @@ def test_photos_in_tables_have_sizes_too(tmp_path: Path) -> None:
     assert known(open_source(tmp_path / "a.parquet")) == [(10, 20), (11, 20), (12, 20)]
 
 
-def test_what_could_not_be_read_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of permissions heals without a trace in sizes and times of the files."""
+def test_unreadable_images_are_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fixed permission leaves no trace in sizes and times of the files."""
     source, load = open_source(folder), read_sizes.SampleReader.load
 
     def refuse(reader: Any, sample: int) -> Any:

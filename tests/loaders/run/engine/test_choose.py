@@ -1,4 +1,4 @@
-"""Threads or processes: what "auto" takes for which source."""
+"""Threads or processes: what "auto" chooses for each source."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ComputingInScript.__module__ = "__main__"
     ids=lambda value: type(value).__name__ if isinstance(value, FaultySource) else str(value),
 )
 @pytest.mark.parametrize("decoder", ["auto", "simplejpeg", "pillow"])
-def test_auto_takes_threads_unless_the_source_holds_the_interpreter_lock(
+def test_auto_chooses_threads_unless_the_source_holds_the_interpreter_lock(
     source: Any, options: dict[str, Any], expected: str, decoder: str
 ) -> None:
     engine = open_engine("torch", make_planner(source, decoder=decoder), ProcessOptions(**{"workers": 2, **options}))
@@ -63,7 +63,7 @@ def test_auto_takes_threads_unless_the_source_holds_the_interpreter_lock(
     engine.close()
 
 
-def test_only_the_first_sample_is_looked_at_and_only_once() -> None:
+def test_only_the_first_sample_is_read_and_only_once() -> None:
     read: list[int] = []
     source = MemorySource([photo(number) for number in range(8)])
     plain = source.read

@@ -1,4 +1,4 @@
-"""Faults of the machine end the epoch whatever the policy: no other sample would fare better."""
+"""Faults of the machine end the epoch under any policy, because another sample would fail as well."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ENGINES = pytest.mark.parametrize(
 
 
 class Faults:
-    """Raises one code where the sample is read."""
+    """Raises an error with one code when the sample is read."""
 
     def __init__(self, code: str) -> None:
         self.code = code
 
     def __call__(self) -> None:
-        raise LoaderError(self.code, "as the test wants it")
+        raise LoaderError(self.code, "planted by the test")
 
 
 def open_loader(source: Any, **settings: Any) -> Loader:
@@ -45,13 +45,13 @@ def open_loader(source: Any, **settings: Any) -> Loader:
 
 
 @POLICIES
-@pytest.mark.parametrize("code", sorted(set(ERROR_CODES) - {"E-REPAIRED"}))  # which has a policy of its own
+@pytest.mark.parametrize("code", sorted(set(ERROR_CODES) - {"E-REPAIRED"}))  # E-REPAIRED has its own policy
 def test_only_faults_of_data_are_replaced(policy: str, code: str) -> None:
     source = MemorySource([photo(number) for number in range(8)], {5: Faults(code)})
     replaced = policy == "replace" and ERROR_CODES[code].exit_code in (3, 4)
     with open_loader(source, on_bad_sample=policy) as loader:
         stream = loader.batches()
-        assert next(stream).index.tolist() == [0, 1, 2, 3]  # what comes before it is served
+        assert next(stream).index.tolist() == [0, 1, 2, 3]  # the batches before it are served
         if replaced:
             assert next(stream).index.tolist() == [4, 6, 6, 7]
             assert loader.ledger().replaced == 1
@@ -73,7 +73,7 @@ def test_a_fault_at_a_substitute_ends_the_epoch_too(engine: dict[str, Any], at: 
 
 
 @ENGINES
-def test_a_missing_pillow_is_no_bad_sample(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any]) -> None:
+def test_a_missing_pillow_is_not_a_bad_sample(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any]) -> None:
     png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x20\0\0\0\x20\x08\x02\0\0\0\xfc\x18\xed\xa3"
     png += b"\0\0\0\0IEND\xaeB`\x82"
     monkeypatch.setitem(sys.modules, "PIL", None)
@@ -89,7 +89,7 @@ def test_a_missing_pillow_is_no_bad_sample(monkeypatch: pytest.MonkeyPatch, engi
 
 
 @pytest.mark.parametrize(("number", "code"), [(errno.EMFILE, "E-FD"), (errno.ENFILE, "E-FD"), (errno.ENOMEM, "E-MEM")])
-def test_a_file_that_the_machine_cannot_open_is_no_bad_sample(
+def test_a_file_that_the_machine_cannot_open_is_not_a_bad_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
 ) -> None:
     photos = write_folder(tmp_path / "photos", 8)

@@ -1,4 +1,4 @@
-"""Slots that a GPU copies out of: page-locked once, let go in time, unlocked at the end; no pixel passes the host."""
+"""Slots that a GPU copies from: page-locked once, released in time, unlocked at the end; the host copies no pixels."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def engine_of(source: MemorySource, kind: str, device: str = "cuda:3") -> Engine
 
 
 class LockedCopies(StrictCopies):
-    """The strict engine, to which memory that CUDA has locked is pinned; `pixels` counts what it had to pin itself."""
+    """The strict engine, for which memory locked by CUDA is pinned; `pixels` counts what it had to pin itself."""
 
     def __init__(self, cudart: StubCudart) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class LockedCopies(StrictCopies):
 
 
 class NoPixelsOnTheHost(TorchDispatchMode):
-    """Objects to every operation that writes images to host memory, beside the strict engine's own mode."""
+    """Refuses operations that write images to host memory, in addition to the strict engine's own mode."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -85,7 +85,7 @@ class NoPixelsOnTheHost(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_the_consumer_touches_no_pixel_and_runs_out_of_no_slot(
+def test_the_consumer_writes_no_pixels_and_never_lacks_a_slot(
     source: MemorySource, cudart: StubCudart, kind: str
 ) -> None:
     engine, copies = engine_of(source, kind), LockedCopies(cudart)
@@ -95,13 +95,13 @@ def test_the_consumer_touches_no_pixel_and_runs_out_of_no_slot(
     feed.next()
     tracemalloc.start()
     try:
-        with nullcontext() if kind == "in the process" else NoPixelsOnTheHost():  # where the consumer makes them itself
+        with nullcontext() if kind == "in the process" else NoPixelsOnTheHost():  # here the consumer makes them itself
             for _ in range(12):
                 tracemalloc.reset_peak()
                 before = tracemalloc.get_traced_memory()[0]
                 feed.next()
                 made = tracemalloc.get_traced_memory()[1] - before
-                assert kind != "processes" or made < BATCH * SIZE * SIZE * 3  # numpy's arrays are traced, threads' too
+                assert kind != "processes" or made < BATCH * SIZE * SIZE * 3  # NumPy arrays are traced, also in threads
     finally:
         tracemalloc.stop()
     assert copies.pixels == 0
@@ -112,16 +112,16 @@ def test_the_consumer_touches_no_pixel_and_runs_out_of_no_slot(
     assert not cudart.locked
 
 
-def test_the_budget_sees_a_copy_of_a_slot(
+def test_the_budget_detects_a_copy_of_a_slot(
     source: MemorySource, cudart: StubCudart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BatchSlots, "pin", lambda *_: None)
     with pytest.raises(AssertionError):
-        test_the_consumer_touches_no_pixel_and_runs_out_of_no_slot(source, StubCudart(monkeypatch), "threads")
+        test_the_consumer_writes_no_pixels_and_never_lacks_a_slot(source, StubCudart(monkeypatch), "threads")
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
-def test_an_engine_that_is_dropped_unlocks_its_memory(source: MemorySource, cudart: StubCudart, kind: str) -> None:
+def test_a_dropped_engine_unlocks_its_memory(source: MemorySource, cudart: StubCudart, kind: str) -> None:
     engine = engine_of(source, kind)
     engine.seek(Cursor(0, 0))
     batch = engine.next()
@@ -145,7 +145,7 @@ def test_ten_engines_leave_nothing_locked(source: MemorySource, cudart: StubCuda
     assert not cudart.locked
 
 
-def test_memory_of_a_cpu_loader_is_not_locked(source: MemorySource, cudart: StubCudart) -> None:
+def test_a_cpu_loader_locks_no_memory(source: MemorySource, cudart: StubCudart) -> None:
     engine = engine_of(source, "threads", device="cpu")
     engine.seek(Cursor(0, 0))
     assert not engine.next().pinned
@@ -158,12 +158,12 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> StubCudart:
     return StubCudart(monkeypatch, status=2)
 
 
-def test_where_locking_fails_the_feed_copies_as_before_and_says_so(source: MemorySource, refused: StubCudart) -> None:
+def test_if_locking_fails_the_feed_copies_and_warns(source: MemorySource, refused: StubCudart) -> None:
     engine, copies = engine_of(source, "threads"), LockedCopies(refused)
     feed = DeviceFeed(engine.next, engine.ready, BatchStage(imagenet_train(SIZE), torch.float16, META), copies=copies)
     with pytest.warns(RuntimeWarning, match=r"cannot be page-locked \(CUDA error 2\)"):
         engine.seek(Cursor(0, 0))
-    assert refused.kernels == 1  # which has taken CUDA's note of the refusal
+    assert refused.kernels == 1  # it has cleared CUDA's error state
     for _ in range(8):
         feed.next()
     assert 1 <= copies.pixels <= 3
@@ -171,7 +171,7 @@ def test_where_locking_fails_the_feed_copies_as_before_and_says_so(source: Memor
     feed.close()
 
 
-def test_without_cuda_locking_fails_in_the_same_words() -> None:
+def test_without_cuda_locking_fails_with_the_same_message() -> None:
     if torch.cuda.is_available():
         pytest.skip("this torch has CUDA")
     with pytest.warns(RuntimeWarning, match="cannot be page-locked"):
@@ -186,8 +186,8 @@ def test_a_forked_child_unlocks_nothing(cudart: StubCudart) -> None:
     assert not cudart.locked
 
 
-def test_slots_under_way_at_a_fork_are_used_again(source: MemorySource, cudart: StubCudart) -> None:
-    """Those of a consumer on a CPU are not: a child may hold them. Here the feed alone has them."""
+def test_slots_in_flight_at_a_fork_are_used_again(source: MemorySource, cudart: StubCudart) -> None:
+    """On a CPU they are not, because a child may hold the consumer's batches. Here only the feed has them."""
     engine = engine_of(source, "processes")
     engine.seek(Cursor(0, 0))
     for _ in itertools.repeat(None, 20):

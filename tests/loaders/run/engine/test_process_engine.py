@@ -21,7 +21,7 @@ ORDER = make_planner(FaultySource(COUNT, {})).schedule
 
 @pytest.fixture
 def fifo(tmp_path: Path) -> Iterator[Path]:
-    """A file whose reader waits until it is opened for writing, as it is at the end."""
+    """A file that blocks its reader until it is opened for writing, which the fixture does at the end."""
     path = tmp_path / "fifo"
     os.mkfifo(path)
     yield path
@@ -38,8 +38,8 @@ def made(engine: ProcessEngine) -> list[int]:
     return found
 
 
-def test_a_batch_that_is_made_out_of_turn_is_not_ready(fifo: Path) -> None:
-    """Whoever sends ready batches ahead would wait for the one before it."""
+def test_a_batch_made_before_the_preceding_one_is_not_ready(fifo: Path) -> None:
+    """A consumer that sends ready batches ahead would wait for the one before it."""
     engine = engine_of({int(ORDER.batch(0, 0)[0]): OpenFifo(str(fifo))})
     try:
         engine.seek(Cursor(0, 0))
@@ -53,7 +53,7 @@ def test_a_batch_that_is_made_out_of_turn_is_not_ready(fifo: Path) -> None:
         engine.close()
 
 
-def test_what_was_made_for_another_place_is_not_ready() -> None:
+def test_batches_made_for_another_position_are_not_ready() -> None:
     engine = engine_of({})
     try:
         engine.seek(Cursor(0, 0))
@@ -69,7 +69,7 @@ def test_what_was_made_for_another_place_is_not_ready() -> None:
 
 
 def test_a_batch_whose_message_is_an_error_is_ready() -> None:
-    """It can be taken without waiting, and its error is not raised later than need be."""
+    """It can be taken without waiting, and its error is raised without delay."""
     engine = engine_of({int(ORDER.batch(0, BATCH)[1]): run_out_of_memory})
     try:
         engine.seek(Cursor(0, 0))

@@ -1,4 +1,4 @@
-"""Threads that share a batch: the same rows as one thread, slots that no thread still writes to, few batches ahead."""
+"""Threads that share a batch: the rows of one thread, no slot reused while a thread writes to it, few batches ahead."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_errors_and_repairs_are_those_of_one_thread(tmp_path: Path, kind: str) -> None:
+def test_rows_errors_and_repairs_equal_those_of_one_thread(tmp_path: Path, kind: str) -> None:
     """With bad samples in several parts of a batch, and a short last batch."""
     folder = write_folder(tmp_path, 43)
     for path in sorted(folder.rglob("*.jpg"))[::5]:
@@ -69,8 +69,8 @@ def test_rows_errors_and_repairs_are_those_of_one_thread(tmp_path: Path, kind: s
     assert all(stream == streams[0] for stream in streams)
 
 
-def test_all_threads_begin_with_the_first_batch() -> None:
-    """The first batch is there after a share of its work: here no thread goes on before each has begun with a row."""
+def test_all_threads_start_with_the_first_batch() -> None:
+    """They share its work: here a thread continues only after each thread has started a row."""
     together, schedule = threading.Barrier(4, timeout=60), make_planner(FaultySource(48, {}), BATCH).schedule
     firsts = schedule.batch(0, 0)[::2].tolist()
     source = FaultySource(48, dict.fromkeys(firsts, lambda: together.wait() and None))
@@ -90,7 +90,7 @@ def report(item: WorkItem) -> Produced:
 
 @pytest.mark.parametrize("handed_out", [1, 2, 3, 4])
 @pytest.mark.parametrize("made_before", [0, 1, 2, 3, 4])
-def test_a_slot_is_free_after_a_seek_when_no_thread_writes_to_it_any_more(handed_out: int, made_before: int) -> None:
+def test_after_a_seek_a_slot_is_free_once_no_thread_writes_to_it(handed_out: int, made_before: int) -> None:
     queue = BatchQueue(make_planner(FaultySource(48, {}), BATCH), 4, 3, Cursor(0, 0), parts=4)
     free = len(queue.recycler)
     work = [queue.next_work() for _ in range(handed_out)]
@@ -107,12 +107,12 @@ def test_a_slot_is_free_after_a_seek_when_no_thread_writes_to_it_any_more(handed
     assert (number, item.cursor, item.part, item.generation) == (0, Cursor(2, 8), 0, work[0][1].generation + 1)
 
 
-def test_a_batch_is_made_with_its_last_part() -> None:
+def test_a_batch_is_finished_with_its_last_part() -> None:
     queue = BatchQueue(make_planner(FaultySource(48, {}), BATCH), 4, 3, Cursor(0, 0), parts=4)
     work = [queue.next_work() for _ in range(8)]
     assert [(number, item.part) for number, item in work] == [(n, part) for n in (0, 1) for part in range(4)]
     for number, item in [*work[4:], *work[:4][::-1]]:
-        assert queue.take() is None  # also when the second batch is made: none passes another
+        assert queue.take() is None  # even when the second batch is finished: the order is kept
         queue.put(number, report(item))
     assert queue.ready() == 2
     made = queue.take()
@@ -120,7 +120,7 @@ def test_a_batch_is_made_with_its_last_part() -> None:
     assert (made.item.cursor, made.produce_s) == (Cursor(0, 0), 4.0)
 
 
-def test_many_threads_lock_few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_threads_keep_few_batches_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # the parts of real batches
     assert share_batches(0, 3, 256) == (1, 1)
     assert share_batches(2, 3, 64) == (2, 3)

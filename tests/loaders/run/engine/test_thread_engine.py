@@ -1,4 +1,4 @@
-"""Threads that fill slots: the order of the stream, silence, errors, and what they leave behind."""
+"""Threads that fill slots: the order of the stream, silence, errors, and what remains afterwards."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def indices(batches: list[HostBatch]) -> list[list[int]]:
     return [batch.index.tolist() for batch in batches]
 
 
-def test_batches_come_in_order_across_epochs_whatever_the_number_of_threads() -> None:
+def test_batches_are_in_order_across_epochs_for_any_number_of_threads() -> None:
     streams = []
     for workers in (0, 1, 2, 5):
         engine = engine_of({}, workers=workers)
@@ -63,7 +63,7 @@ def test_batches_come_in_order_across_epochs_whatever_the_number_of_threads() ->
     assert all(stream == streams[0] for stream in streams)
 
 
-def test_a_seek_drops_what_was_made_ahead(engine: ThreadEngine) -> None:
+def test_a_seek_drops_batches_made_ahead(engine: ThreadEngine) -> None:
     engine.seek(Cursor(0, 0))
     first = indices(take(engine, 3))
     for _ in range(20):
@@ -86,12 +86,12 @@ def test_a_read_that_never_returns_is_named_and_every_thread_prints_its_stack(
         take(engine, 12)
     assert in_time(started, 20)
     assert "faulty_source.py" in capfd.readouterr().err
-    with open(fifo, "wb"):  # let the thread go
+    with open(fifo, "wb"):  # let the thread continue
         pass
     assert eventually(lambda: not threads())
 
 
-def test_a_busy_consumer_is_no_silence() -> None:
+def test_a_busy_consumer_is_not_reported_as_silence() -> None:
     engine = engine_of({}, watchdog_s=1.0)
     engine.seek(Cursor(0, 0))
     engine.next()
@@ -128,7 +128,7 @@ def test_ctrl_c_loses_no_batch(workers: int) -> None:
     engine.close()
 
 
-def test_a_source_that_ends_its_thread_is_named() -> None:
+def test_a_source_that_ends_its_thread_is_reported() -> None:
     engine = engine_of({5: faulty_source.leave_by_system_exit})
     engine.seek(Cursor(0, 0))
     with pytest.raises(LoaderError, match=r"E-WORKER.*sample=5.*SystemExit"):
@@ -140,8 +140,8 @@ def cache(tmp_path: Path) -> str:
     return str(write_cache(tmp_path / "x.h5", [pixel_item(np.full((90, 90, 3), k, np.uint8)) for k in range(24)]))
 
 
-def test_threads_use_one_thread_of_torchs_and_the_consumer_keeps_its_own(cache: str) -> None:
-    """And a loader that is dropped takes its threads along."""
+def test_threads_use_one_torch_thread_and_the_consumer_keeps_its_setting(cache: str) -> None:
+    """Also, dropping a loader ends its threads."""
     before, counts = torch.get_num_threads(), []
     torch.set_num_threads(3)
     try:
@@ -160,7 +160,7 @@ def test_threads_use_one_thread_of_torchs_and_the_consumer_keeps_its_own(cache: 
     assert eventually(lambda: not threads())
 
 
-def test_a_program_that_ends_in_mid_epoch_ends_well(cache: str, tmp_path: Path, commands: Commands) -> None:
+def test_a_program_may_end_in_mid_epoch(cache: str, tmp_path: Path, commands: Commands) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import sys, warnings\n"
@@ -174,7 +174,7 @@ def test_a_program_that_ends_in_mid_epoch_ends_well(cache: str, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_ctrl_c_after_a_batch_was_taken_is_made_good_by_a_seek(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seek_recovers_a_batch_lost_to_ctrl_c(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of({}, workers=workers)
     engine.seek(Cursor(0, 0))
     expected = indices(take(engine, 6))
@@ -194,7 +194,7 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_no_memory_for_a_batch_costs_no_slot(engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lack_of_memory_for_a_batch_loses_no_slot(engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise MemoryError
 
@@ -207,7 +207,7 @@ def test_no_memory_for_a_batch_costs_no_slot(engine: ThreadEngine, monkeypatch: 
     assert engine.next().cursor == Cursor(1, 32)
 
 
-def test_threads_that_cannot_be_started_are_reported_and_those_that_were_leave(
+def test_a_failed_start_of_a_thread_is_reported_and_ends_the_others(
     engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, count, before = threading.Thread.start, [], torch.get_num_threads()
@@ -237,7 +237,7 @@ def test_close_from_another_thread_ends_the_wait() -> None:
         take(engine, 3)
 
 
-def test_nothing_is_ready_before_an_engine_begins_and_after_it_is_closed() -> None:
+def test_nothing_is_ready_before_an_engine_starts_and_after_close() -> None:
     settings = make_planner(FaultySource(COUNT, {}))
     for engine in (
         ThreadEngine("torch", settings, WorkerOptions()),
@@ -248,12 +248,12 @@ def test_nothing_is_ready_before_an_engine_begins_and_after_it_is_closed() -> No
         assert engine.ready() == 0
 
 
-def test_three_batches_are_made_ahead_unless_said_otherwise() -> None:
+def test_three_batches_are_made_ahead_by_default() -> None:
     assert WorkerOptions().prefetch == ProcessOptions().prefetch == 3
 
 
-def test_a_batch_that_is_made_out_of_turn_is_not_ready() -> None:
-    """Whoever sends ready batches ahead would wait for the one before it."""
+def test_a_batch_made_before_the_preceding_one_is_not_ready() -> None:
+    """A consumer that sends ready batches ahead would wait for the one before it."""
     began, go_on = threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -270,7 +270,7 @@ def test_a_batch_that_is_made_out_of_turn_is_not_ready() -> None:
         assert eventually(lambda: len(queue.made) > 0)
         assert engine.ready() == 0
         go_on.set()
-        assert eventually(lambda: engine.ready() == 3)  # all that may be under way
+        assert eventually(lambda: engine.ready() == 3)  # the maximum number in flight
     finally:
         go_on.set()
         engine.close()

@@ -1,4 +1,4 @@
-"""DeviceFeed: batches in order, sent ahead only when finished, never over memory that the device still reads."""
+"""DeviceFeed: batches in order, sent ahead only when finished, never into memory that the device still reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BATCH = 4
 
 
 def host_batch(number: int, *, batch: int = BATCH, size: int = SIZE) -> HostBatch:
-    """A batch whose every pixel and label is `number`."""
+    """A batch with `number` as every pixel and label."""
     index = np.arange(batch, dtype=np.int64) + number * batch
     return HostBatch(
         cursor=Cursor(0, number * batch),
@@ -47,7 +47,7 @@ def host_batch(number: int, *, batch: int = BATCH, size: int = SIZE) -> HostBatc
 
 
 class Numbers:
-    """A source of batches 0, 1, 2, ...; raises `errors[k]` in the place of batch k."""
+    """A source of batches 0, 1, 2, ... that raises `errors[k]` instead of batch k."""
 
     def __init__(self, errors: dict[int, BaseException] | None = None, **shape: int) -> None:
         self.taken, self._errors, self._shape = 0, errors or {}, shape
@@ -68,7 +68,7 @@ def feed_of(source: Callable[[], HostBatch], ready: Callable[[], int], ahead: in
 
 
 def check(batch: DeviceBatch, number: int) -> None:
-    """That this is batch `number`, normalised."""
+    """Check that this is batch `number`, normalised."""
     assert batch.labels.tolist() == [number] * BATCH
     assert batch.host.cursor == Cursor(0, number * BATCH)
     assert batch.host.index.tolist() == host_batch(number).index.tolist()
@@ -76,7 +76,7 @@ def check(batch: DeviceBatch, number: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 5])
-def test_order_and_values_are_the_sources_whatever_is_ready(ahead: int) -> None:
+def test_order_and_values_equal_the_sources_whatever_is_ready(ahead: int) -> None:
     draw = np.random.default_rng(ahead)
     feed = feed_of(Numbers(), lambda: int(draw.integers(0, 3)), ahead)
     for number in range(60):
@@ -102,16 +102,16 @@ def test_an_error_is_raised_in_its_place_after_the_batches_before_it() -> None:
     with pytest.raises(ValueError, match="broken") as caught:
         feed.next()
     assert caught.value is error
-    check(feed.next(), 4)  # what comes after is the source's business
+    check(feed.next(), 4)  # the source decides what follows an error
 
 
-def test_an_interrupt_is_not_kept_for_later() -> None:
+def test_an_interrupt_is_not_stored() -> None:
     feed = feed_of(Numbers({2: KeyboardInterrupt()}), lambda: 1, ahead=2)
     with pytest.raises(KeyboardInterrupt):
         feed.next()
 
 
-def test_flush_forgets_what_is_under_way() -> None:
+def test_flush_drops_batches_in_flight() -> None:
     source = Numbers()
     feed = feed_of(source, lambda: 1, ahead=2)
     check(feed.next(), 0)
@@ -122,20 +122,20 @@ def test_flush_forgets_what_is_under_way() -> None:
 
 @pytest.mark.parametrize("copies", [None, LoggedCopies()], ids=["CPU", "device"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
-def test_batches_are_no_inference_tensors(dtype: torch.dtype, copies: LoggedCopies | None) -> None:
+def test_batches_are_not_inference_tensors(dtype: torch.dtype, copies: LoggedCopies | None) -> None:
     feed = DeviceFeed(Numbers(), lambda: 1, stage(dtype), ahead=2, copies=copies)
     with torch.inference_mode():
         batches = [feed.next()]
-    batches += [feed.next() for _ in range(6)]  # some were sent in inference mode, some go into its pinned memory
+    batches += [feed.next() for _ in range(6)]  # some were sent in inference mode, some use its pinned memory
     assert not any(tensor.is_inference() for batch in batches for tensor in (batch.images, batch.labels))
 
 
-def test_pixels_of_the_host_are_let_go_once_they_are_copied() -> None:
+def test_host_pixels_are_released_once_they_are_copied() -> None:
     feed = feed_of(Numbers(), lambda: 0)
     assert feed.next().host.images.shape == (0, SIZE, SIZE, 3)
 
 
-def test_on_a_cpu_batches_pass_straight_through() -> None:
+def test_on_a_cpu_batches_are_passed_through() -> None:
     source = Numbers()
     feed = DeviceFeed(source, lambda: 1, stage(), ahead=3)
     kept = [feed.next() for _ in range(8)]  # more than are recycled
@@ -149,14 +149,14 @@ def test_on_a_cpu_batches_pass_straight_through() -> None:
         failing.next()
 
 
-def test_on_a_cpu_memory_of_results_is_used_again() -> None:
+def test_on_a_cpu_the_memory_of_results_is_reused() -> None:
     feed = DeviceFeed(Numbers(), lambda: 0, stage())
     addresses = {feed.next().images.data_ptr() for _ in range(20)}
     assert len(addresses) <= 3
 
 
 class IdleDevice(LoggedCopies):
-    """A device that does a step only when the host waits for it, as one whose steps take long."""
+    """A device that runs a step only when the host waits for it, like one with long steps."""
 
     queued = done = 0
 
@@ -168,8 +168,8 @@ class IdleDevice(LoggedCopies):
             self.done = max(self.done, int(event.removeprefix("step ")))
 
 
-def test_the_host_is_a_few_steps_ahead_of_the_device_at_most() -> None:
-    """A step that is captured in a graph is one launch: nothing else would hold the host back."""
+def test_the_host_is_at_most_a_few_steps_ahead_of_the_device() -> None:
+    """A step that is captured in a graph is one launch, so nothing else limits the host."""
     copies = IdleDevice()
     feed = DeviceFeed(Numbers(), lambda: 1, stage(), copies=copies)
     ahead = []
@@ -177,8 +177,8 @@ def test_the_host_is_a_few_steps_ahead_of_the_device_at_most() -> None:
         feed.next()
         copies.queued += 1
         ahead.append(copies.queued - copies.done)
-    assert max(ahead) == MOST_STEPS + 1  # with the step that was queued just now
-    assert ahead[:MOST_STEPS] == [1, 2, 3, 4]  # the device is never left without work
+    assert max(ahead) == MOST_STEPS + 1  # including the step that was just queued
+    assert ahead[:MOST_STEPS] == [1, 2, 3, 4]  # the device always has work
 
 
 # ---- a device without values ----
@@ -188,7 +188,7 @@ def test_the_host_is_a_few_steps_ahead_of_the_device_at_most() -> None:
 @pytest.mark.parametrize(
     ("augmented", "dtype"), [(False, torch.uint8), (True, torch.uint8), (False, torch.bfloat16)], ids=str
 )
-def test_pixels_go_by_pinned_memory_to_the_device_and_stay_there(
+def test_pixels_reach_the_device_through_pinned_memory_and_stay_there(
     augmented: bool, dtype: torch.dtype, kind: str
 ) -> None:
     augment = AUGMENTS["operations"] if augmented else Augmentations()
@@ -200,7 +200,7 @@ def test_pixels_go_by_pinned_memory_to_the_device_and_stay_there(
         "pinned": lambda: replace(batch := source(), images=copies.lock(batch.images), pinned=True),
         "resident": lambda: replace(batch := source(), images=batch.images.to(META), resident=True),
     }
-    if kind != "plain":  # of its pixels there is no copy on the host
+    if kind != "plain":  # the host has no copy of its pixels
         pinned = copies.pinned
         copies.pinned = lambda like: pinned(like) if like.ndim == 1 else pytest.fail("copied")  # type: ignore[method-assign]
     feed = DeviceFeed(made[kind], lambda: 1, staged, ahead=2, copies=copies)
@@ -225,7 +225,7 @@ AUGMENTS = {
 
 
 def textured(number: int) -> HostBatch:
-    """Batch `number` with pixels of its own, in epoch 3 and with padding in the last row, or in the first two too."""
+    """Batch `number` with unique pixels, in epoch 3 and with padding in the last row, or also in the first two."""
     pixels = np.random.default_rng(number).integers(0, 256, (BATCH, SIZE, SIZE, 3), np.uint8)
     index = np.append(np.arange(BATCH - 1, dtype=np.int64) + number * BATCH, -1)
     labels = np.append(np.arange(BATCH - 1, dtype=np.int64), -1)
@@ -234,7 +234,7 @@ def textured(number: int) -> HostBatch:
 
 
 def planned(batch: HostBatch, staged: BatchStage, **changes: Any) -> HostBatch:
-    """The batch with the augmentations of its samples, as a worker draws them."""
+    """Return the batch with the augmentations that a worker draws for its samples."""
     plan = staged.plan(BatchKey(9, batch.cursor.epoch, batch.index))
     return replace(batch, augments=(plan,), **changes)
 
@@ -246,7 +246,7 @@ def planned(batch: HostBatch, staged: BatchStage, **changes: Any) -> HostBatch:
 def test_both_ways_of_a_batch_apply_the_plan_of_its_samples(
     name: str, dtype: torch.dtype, resident: bool, pad: bool
 ) -> None:
-    """Whichever way it takes, with padding or not."""
+    """On both paths, with and without padding."""
     augment = AUGMENTS[name] if dtype != torch.uint8 else replace(AUGMENTS[name], mixup=0.0, cutmix=0.0)
     pipeline = imagenet_train(SIZE, augment=augment)
     staged = BatchStage(pipeline, dtype, torch.device("cpu"), num_classes=5)
@@ -273,8 +273,8 @@ def test_both_ways_of_a_batch_apply_the_plan_of_its_samples(
     assert changed >= 3
 
 
-def test_the_users_function_is_called_as_a_batch_is_handed_out_on_the_consumers_stream() -> None:
-    """And not ahead: it may read what the steps before change."""
+def test_the_users_function_runs_on_the_consumers_stream_when_a_batch_is_handed_out() -> None:
+    """It does not run ahead, because it may read what earlier steps change."""
     copies = LoggedCopies()
 
     def own(images: torch.Tensor, labels: torch.Tensor) -> Any:
@@ -314,7 +314,7 @@ def test_the_users_function_gets_the_rows_that_are_served(pad: bool, on_device: 
 
 
 class TimedCopies(CopyEngine):
-    """CopyEngine that notes when the work of each batch began and ended on the side stream."""
+    """CopyEngine that records when the work of each batch started and ended on the side stream."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
@@ -336,7 +336,7 @@ def busy_for(matrix: torch.Tensor, repeats: int) -> None:
 
 
 def repeats_for(matrix: torch.Tensor, wanted_ms: float) -> int:
-    """How often `matrix` is multiplied by itself in that time."""
+    """Return how many times `matrix` can be multiplied by itself in that time."""
     busy_for(matrix, 3)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
@@ -348,7 +348,7 @@ def repeats_for(matrix: torch.Tensor, wanted_ms: float) -> int:
 
 @pytest.mark.gpu
 def test_transfers_overlap_compute() -> None:
-    """The copies of the batches to come lie inside the time in which the device computes on the one in hand."""
+    """The copies of later batches run while the device computes on the current one."""
     device, batch, size = torch.device("cuda"), 128, 224
     copies = TimedCopies(device)
     one = host_batch(1, batch=batch, size=size)
@@ -383,7 +383,7 @@ def test_transfers_overlap_compute() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("augmented", [False, True])
-def test_a_step_does_not_synchronise(augmented: bool) -> None:
+def test_a_step_does_not_synchronise_the_device(augmented: bool) -> None:
     device, size, batch = torch.device("cuda"), 64, 256 if augmented else 32
     settings = replace(AUGMENTS["mixing"], erasing=0.5, color_jitter=(0.4, 0.4, 0.4, 0.1))
     pipeline = imagenet_train(size, augment=settings) if augmented else imagenet_train(size)
@@ -392,7 +392,7 @@ def test_a_step_does_not_synchronise(augmented: bool) -> None:
     made = lambda: planned(host_batch(next(numbers), batch=batch, size=size), staged, labels=labels)  # noqa: E731
     feed = DeviceFeed(made, lambda: 1, staged)
     total = torch.zeros((), device=device)
-    for _ in range(8):  # pinned memory and the allocator's blocks are there by then
+    for _ in range(8):  # then pinned memory and the allocator's blocks exist
         total += feed.next().images.float().sum()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
@@ -407,8 +407,8 @@ def test_a_step_does_not_synchronise(augmented: bool) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_values_on_the_device_are_those_of_the_host(dtype: torch.dtype) -> None:
-    """While the device lags behind, so that memory used again too early would show."""
+def test_values_on_the_device_equal_those_on_the_host(dtype: torch.dtype) -> None:
+    """While the device lags behind, so that memory reused too early would show."""
     size = 64
     feed = DeviceFeed(Numbers(batch=32, size=size), lambda: 1, stage(dtype, "cuda", size), ahead=3)
     matrix = torch.randn(4096, 4096, device="cuda")
@@ -428,7 +428,7 @@ def test_values_on_the_device_are_those_of_the_host(dtype: torch.dtype) -> None:
 
 @pytest.mark.gpu
 def test_the_host_waits_for_a_device_that_is_behind() -> None:
-    """A step of one launch, which a captured step is, and more of them than are allowed to queue."""
+    """With steps of one launch, like a captured step, and more of them than may be queued."""
     feed = DeviceFeed(Numbers(), lambda: 1, stage(device="cuda"))
     ends: list[torch.cuda.Event] = []
     for _ in range(4 * MOST_STEPS):
@@ -462,7 +462,7 @@ def test_a_loader_serves_the_same_on_the_device(
     root = write_folder(tmp_path / "photos", 61)
     pipeline = imagenet_train(32, augment=augment)
     settings: dict[str, Any] = {"pipeline": pipeline, "batch_size": 12, "seed": 7, "dtype": dtype}
-    tolerance = {torch.uint8: 0.0, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]  # where torch's kernels run
+    tolerance = {torch.uint8: 0.0, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]  # for torch's kernels
     with (
         create_loader(root, workers=0, **settings) as host,
         create_loader(root, device=device, **WORKERS[kind], **settings) as there,

@@ -1,4 +1,4 @@
-"""The copy engine of CUDA, over streams and events that only write down what is asked of them."""
+"""The CUDA copy engine, with streams and events that only record calls."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubCuda]:
     stub.end()
 
 
-def test_there_is_one_side_stream_a_device_and_it_goes_before_the_consumers(cuda: StubCuda) -> None:
-    """A new one each epoch would leave the memory pool of the last one behind."""
+def test_each_device_has_one_side_stream_with_priority_over_the_consumers(cuda: StubCuda) -> None:
+    """A new stream per epoch would leave the memory pool of the previous one behind."""
     for _ in range(3):
         CopyEngine(torch.device("cuda"))
         TensorFeed(lambda: None, lambda: 0, torch.device("cuda"))
@@ -59,8 +59,8 @@ def test_work_is_queued_on_the_side_stream_and_its_events_are_recorded_there(cud
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-def test_only_memory_of_the_device_is_recorded_and_all_of_it(cuda: StubCuda) -> None:
-    """A packed sequence keeps a part on the host; a sparse tensor is made of plain ones (empty on this device)."""
+def test_all_device_memory_is_recorded_and_no_other(cuda: StubCuda) -> None:
+    """A packed sequence has a part on the host; a sparse tensor consists of plain ones (empty on this device)."""
     coo = torch.sparse_coo_tensor(torch.tensor([[0, 2]]), torch.ones(2), (9,), check_invariants=True).to(META)
     csr = torch.tensor([[0, 0, 1.0], [0, 0, 0]]).to_sparse_csr().to(META)
     packed = to_device(pack_sequence([torch.ones(3), torch.ones(2)]), META)
@@ -70,19 +70,19 @@ def test_only_memory_of_the_device_is_recorded_and_all_of_it(cuda: StubCuda) -> 
     assert [shape for name, shape, *_ in cuda.log if name == "record"] == [(5,), (1, 0), (0,), (3,), (0,), (0,), (7,)]
 
 
-def test_pinned_memory_is_the_hosts_whatever_the_default_device(cuda: StubCuda) -> None:
+def test_pinned_memory_is_on_the_host_for_any_default_device(cuda: StubCuda) -> None:
     with META:
         memory = CopyEngine(META).pinned(torch.zeros(3, 2, dtype=torch.uint8, device="cpu").T)
     assert (memory.device.type, memory.shape, memory.dtype) == ("cpu", (2, 3), torch.uint8)
     assert memory.stride() == (1, 2)
 
 
-def test_cuda_is_the_device_chosen_when_the_loader_was_made(cuda: StubCuda) -> None:
+def test_cuda_means_the_current_device_at_the_loaders_creation(cuda: StubCuda) -> None:
     assert [str(usable_device(name)) for name in ("cuda", "cuda:0", "cpu")] == ["cuda:1", "cuda:0", "cpu"]
 
 
 @pytest.mark.parametrize(("count", "seen"), [(0, "no CUDA device"), (1, "1 CUDA device"), (2, "2 CUDA devices")])
-def test_a_device_that_is_not_there_is_told_with_those_that_are(
+def test_a_missing_device_is_reported_with_the_existing_ones(
     count: int, seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -93,7 +93,7 @@ def test_a_device_that_is_not_there_is_told_with_those_that_are(
 
 @pytest.mark.parametrize("options", [{"workers": 0}, {"workers": 1}], ids=["in the process", "a worker"])
 def test_a_loader_serves_the_same_under_another_default_device(options: dict[str, Any]) -> None:
-    """Nothing of ours is made where torch makes tensors by default: not slots, nor constants, nor torch's own seed."""
+    """torch's default device affects neither our slots and constants nor torch's own seed."""
     draw = torch.Generator().manual_seed(0)
     arrays = (torch.randint(256, (12, 40, 50, 3), dtype=torch.uint8, generator=draw).numpy(), list(range(12)))
 

@@ -1,4 +1,4 @@
-"""The feed on a simulated device: whatever order its streams run in, nobody reads what is not there yet, or no more."""
+"""The feed on a simulated device: in any order of its streams, no data is read too early or too late."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from penstock.pipelines.plan.crops import BatchPlan
 
 META = torch.device("meta")
 BATCH, SIZE = 2, 4
-# PENSTOCK_SCHEDULES=10000 runs what the gate runs a part of.
+# PENSTOCK_SCHEDULES=10000 runs all schedules; the gate runs a part.
 SCHEDULES = int(os.environ.get("PENSTOCK_SCHEDULES", "100"))
 
 
 class Source:
-    """Batches of host memory or of a backend's on the device; both are written to again once nobody looks at them.
+    """Batches in host memory or on the device; both are overwritten once nothing refers to them.
 
     They have one or two views, fields or none, and rows without a sample.
     """
@@ -70,7 +70,7 @@ class Source:
 
 
 class Teacher:
-    """A batch_transform as of a distilled model: it reads weights that each step changes, and keeps features for it."""
+    """A batch_transform like that of a distilled model: it reads weights that each step changes, and keeps features."""
 
     def __init__(self, batch: int) -> None:
         self.weights, self.features = torch.zeros(SIZE, device=META), torch.zeros(batch, device=META)
@@ -93,7 +93,7 @@ def views_of(images: Any) -> tuple[torch.Tensor, ...]:
 def stale_reads(
     seed: int, feeds: ModuleType = batch_feed, copies: type[SimulatedCopies] = SimulatedCopies, stages: Any = None
 ) -> int:
-    """Serve some batches to a consumer that is slow, holds on to some, and leaves early; count what went wrong."""
+    """Serve some batches to a consumer that is slow, keeps some, and leaves early; return the number of stale reads."""
     draw = random.Random(seed)
     device = SimulatedDevice(seed)
     with device:
@@ -128,24 +128,24 @@ def stale_reads(
         if draw.random() < 0.7:
             feed.close()
         del feed, held
-        torch.empty(1, device=META)  # takes back what is gone
+        torch.empty(1, device=META)  # recycles dropped memory
         device.drain()
     return device.stale
 
 
 def joined(stages: Any, copies: SimulatedCopies, images: torch.Tensor) -> torch.Tensor:
-    """A batch of which the first row was decoded on the host, as the stage of the dali backend joins it."""
+    """A batch joined by the stage of the dali backend: its first row was decoded on the host."""
     stage = stages.DaliStage.__new__(stages.DaliStage)
     stage._copies = copies
     result: torch.Tensor = stage._on_device(np.zeros((BATCH, SIZE, SIZE, 3), np.uint8), [([1], images[1:])])
     return result
 
 
-def test_no_order_of_the_streams_reads_what_is_not_there() -> None:
+def test_no_order_of_the_streams_causes_a_stale_read() -> None:
     assert [seed for seed in range(SCHEDULES) if stale_reads(seed)] == []
 
 
-def test_nor_where_the_dali_stage_joins_rows() -> None:
+def test_joined_rows_of_the_dali_stage_cause_no_stale_read() -> None:
     assert [seed for seed in range(SCHEDULES // 2) if stale_reads(seed, stages=dali_stage)] == []
 
 
@@ -194,26 +194,26 @@ def test_a_bug_of_the_engine_is_found(copies: type[SimulatedCopies]) -> None:
     assert any(stale_reads(seed, copies=copies) for seed in range(300))
 
 
-# name -> (module, its text, what a bug makes of it, other texts)
+# name -> (module, its text, the text with a bug, further pairs of texts)
 BUGS: dict[str, tuple[Any, ...]] = {
     "a slot is filled while it is read": (
         batch_feed,
         "        if len(self._slots) > self._ahead:",
         "        if False:",
     ),
-    "a slot of the engine goes back while it is read": (
+    "a slot of the engine is returned while it is read": (
         batch_feed,
         "            return ready, done",
         "            slot.images = slot.images if batch.resident else ()\n            return ready, done",
     ),
-    "a slot counts as read before its copies": (
+    "a slot is marked as read before its copies": (
         batch_feed,
         "        with copies.side():\n            images",
         "        slot.busy_until = copies.mark()\n        with copies.side():\n            images",
         "slot.busy_until = copies.mark()  # a pinned",
         "pass  # a pinned",
     ),
-    "resident pixels are let go at once": (
+    "resident pixels are released at once": (
         batch_feed,
         "done if batch.resident else slot.busy_until",
         "slot.busy_until",
@@ -228,7 +228,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "staged = tuple(view.clone() for view in staged)",
         "pass",
     ),
-    "nobody waits at the end": (batch_feed, "        slots[0].free()\n", ""),
+    "nothing waits at the end": (batch_feed, "        slots[0].free()\n", ""),
     "the user's function runs ahead of the steps": (
         batch_feed,
         "            ready = self._finish(",
@@ -245,7 +245,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "return ready, done",
         "return ready, early",
     ),
-    "joined rows are handed on before they are there": (dali_stage, "        copies.wait_on_host(done)\n", ""),
+    "joined rows are handed on before they are written": (dali_stage, "        copies.wait_on_host(done)\n", ""),
 }
 
 
@@ -258,7 +258,7 @@ def test_a_bug_of_the_code_is_found(name: str) -> None:
 
 
 def with_text(module: ModuleType, *texts: str) -> ModuleType:
-    """The module with other text in the place of some of its own."""
+    """Return the module with some of its text replaced."""
     code = Path(str(module.__file__)).read_text()
     for old, new in zip(texts[::2], texts[1::2], strict=True):
         assert code.count(old) == 1, old

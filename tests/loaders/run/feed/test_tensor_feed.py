@@ -1,4 +1,4 @@
-"""Batches on their way to a device: containers kept, copies in order and ahead, no wait for what is not finished."""
+"""Batches on their way to a device: containers kept, copies in order and ahead, no wait for unfinished batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def shape_of(value: Any) -> Any:
     return value
 
 
-def test_a_mapping_keeps_what_else_its_type_carries() -> None:
+def test_a_mapping_keeps_other_attributes_of_its_type() -> None:
     batch: dict[str, Any] = defaultdict(list, images=torch.ones(1))
     moved = to_device(batch, META)
     assert moved["images"].is_meta
@@ -57,7 +57,7 @@ def test_a_mapping_keeps_what_else_its_type_carries() -> None:
     assert not batch["images"].is_meta
 
 
-def test_a_packed_sequence_moves_as_torch_moves_it() -> None:
+def test_a_packed_sequence_is_moved_as_by_torch() -> None:
     packed = pack_sequence([torch.ones(3), torch.ones(2)])
     moved = to_device({"text": packed}, torch.device("cpu"))["text"]
     assert type(moved) is type(packed)
@@ -65,7 +65,7 @@ def test_a_packed_sequence_moves_as_torch_moves_it() -> None:
 
 
 def feed_of(batches: list[Any], finished: list[int]) -> tuple[TensorFeed, LoggedCopies]:
-    """A feed over `batches`, told before each request how many more are finished."""
+    """A feed over `batches`; each request sets how many more are finished."""
     copies, source = LoggedCopies(), iter(batches)
 
     def take() -> Any:
@@ -96,8 +96,8 @@ def test_at_most_one_batch_is_ahead() -> None:
     assert feed.ready() == 8
 
 
-def test_what_can_be_page_locked_is_and_keeps_values_and_strides() -> None:
-    """A copy out of pageable memory keeps the host until it is done."""
+def test_lockable_memory_is_page_locked_and_keeps_values_and_strides() -> None:
+    """A copy from pageable memory blocks the host until it is done."""
     images = torch.arange(48, dtype=torch.uint8).view(1, 4, 4, 3).permute(0, 3, 1, 2)
     sparse, owned = torch.eye(3).to_sparse(), torch.nn.Parameter(torch.ones(2))
     feed, copies = feed_of([{"images": images, "sparse": sparse, "owned": owned}], finished=[0])
@@ -113,8 +113,8 @@ def test_what_can_be_page_locked_is_and_keeps_values_and_strides() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("pinned", [False, True])
-def test_on_cuda_batches_arrive_whole_and_one_is_ahead(pinned: bool) -> None:
-    """Those in pageable memory as well, which the source overwrites as soon as they are sent."""
+def test_on_cuda_batches_arrive_complete_and_one_is_ahead(pinned: bool) -> None:
+    """Also those in pageable memory, which the source overwrites as soon as they are sent."""
     device = torch.device("cuda")
     memory = torch.empty(1 << 22, dtype=torch.int64)
 

@@ -17,7 +17,7 @@ from penstock.pipelines import imagenet_train
 
 
 class Made:
-    """A loader that has these statistics."""
+    """A loader with these statistics."""
 
     def __init__(self, stats: LoaderStats) -> None:
         self._stats = stats
@@ -42,11 +42,11 @@ def test_quantiles_of_the_wait_are_within_eight_percent() -> None:
     assert (wait_class(1e-9), wait_class(1e9)) == (0, WAIT_CLASSES)
     before = stats_of([1.0])
     before.with_batch(1, wait_s=100.0, elapsed_s=1.0, ready=0)
-    assert before.wait_quantile(1.0) == pytest.approx(1.0, rel=0.08)  # a snapshot stays as it was
-    assert "waits=" not in repr(before)  # its classes say nothing to a reader
+    assert before.wait_quantile(1.0) == pytest.approx(1.0, rel=0.08)  # a snapshot does not change
+    assert "waits=" not in repr(before)  # its classes mean nothing to a reader
 
 
-def test_both_loaders_have_metrics_that_a_log_takes(tmp_path: Path) -> None:
+def test_both_loaders_have_metrics_for_a_log(tmp_path: Path) -> None:
     photos = write_folder(tmp_path / "photos", 8)
     settings = {"pipeline": imagenet_train(16), "batch_size": 4, "workers": 0, "device": "cpu"}
     with create_loader(photos, **settings) as loader:  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def test_both_loaders_have_metrics_that_a_log_takes(tmp_path: Path) -> None:
     assert loader_metrics(drop_in, prefix="")["batches"] == 3
 
 
-def test_prometheus_reads_what_a_loader_says_of_itself() -> None:
+def test_prometheus_reads_the_metrics_of_a_loader() -> None:
     pytest.importorskip("prometheus_client")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -70,7 +70,7 @@ def test_prometheus_reads_what_a_loader_says_of_itself() -> None:
     made = Made(stats_of([0.25]))
     stop = serve_prometheus(made, port, rank=2)
     try:
-        made._stats = stats_of([0.25] * 5)  # what is there when it is asked for
+        made._stats = stats_of([0.25] * 5)  # read at the time of the request
         text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
     finally:
         stop()
@@ -81,7 +81,7 @@ def test_prometheus_reads_what_a_loader_says_of_itself() -> None:
     assert kinds == {
         **wanted,
         **{f"penstock_{name}": "gauge" for name in gauges.split()},
-    }  # rates are taken of counters
+    }  # rates are computed from counters
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert float(values['penstock_batches_total{rank="2"}']) == 5
     assert float(values['penstock_wait_seconds_total{rank="2"}']) == 1.25
@@ -91,7 +91,7 @@ def test_prometheus_reads_what_a_loader_says_of_itself() -> None:
         serve_prometheus(made, 0)
 
 
-def test_without_its_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*pip install prometheus_client"):
         serve_prometheus(Made(LoaderStats()), 9090)

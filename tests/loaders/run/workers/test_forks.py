@@ -1,4 +1,4 @@
-"""Processes forked from one whose loader has workers: they disturb nothing, and serve loaders of their own."""
+"""Processes forked from one with a loader's workers: they disturb nothing, and can serve their own loaders."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def served(loader: Any) -> list[list[int]]:
 
 
 def refusal(action: Callable[[], object]) -> str:
-    """The error of an action that is refused."""
+    """Return the error of an action that is refused."""
     try:
         action()
     except LoaderError as error:
@@ -59,7 +59,7 @@ def refusal(action: Callable[[], object]) -> str:
     return "no error"
 
 
-def test_a_batch_that_a_child_holds_stays_as_it_is(photos: Path) -> None:
+def test_a_batch_held_by_a_child_does_not_change(photos: Path) -> None:
     with open_loader(photos) as loader:
         stream = iter(loader)
         held = [next(stream)[0]]
@@ -78,7 +78,7 @@ def test_a_batch_that_a_child_holds_stays_as_it_is(photos: Path) -> None:
         assert child.result()
 
 
-def test_a_child_that_leaves_the_loader_takes_nothing_from_the_parent(photos: Path, loader: Loader) -> None:
+def test_a_child_that_leaves_the_loader_does_not_affect_the_parent(photos: Path, loader: Loader) -> None:
     with open_loader(photos) as undisturbed:
         expected = served(undisturbed)
     stream = loader.batches()
@@ -101,7 +101,7 @@ def test_a_child_that_leaves_the_loader_takes_nothing_from_the_parent(photos: Pa
 
 
 def test_a_forked_child_can_close_a_loader_that_a_thread_reads(photos: Path) -> None:
-    """Without workers: the thread holds the loader's locks at the fork, and is not in the child to release them."""
+    """Without workers: the thread holds the loader's locks at the fork and does not exist in the child."""
     reading, go_on = threading.Event(), threading.Event()
 
     class Slow(ImageFolder):
@@ -129,8 +129,8 @@ def test_a_forked_child_can_close_a_loader_that_a_thread_reads(photos: Path) -> 
     assert ended
 
 
-def test_a_forked_child_takes_no_lock_of_the_threads(photos: Path) -> None:
-    """Whatever lock a thread held at the fork is held in the child for ever."""
+def test_a_forked_child_uses_no_lock_of_the_threads(photos: Path) -> None:
+    """A lock that a thread held at the fork stays locked in the child."""
     with open_loader(photos, **ENGINES["threads"]) as loader:
         next(iter(loader))
         engine: Any = loader._engine
@@ -151,7 +151,7 @@ def test_a_forked_child_takes_no_lock_of_the_threads(photos: Path) -> None:
         assert len(list(loader)) == len(loader)
 
 
-def test_the_drop_in_starts_workers_in_a_forked_child() -> None:
+def test_the_drop_in_loader_starts_workers_in_a_forked_child() -> None:
     with DataLoader(Numbered(24), 2, num_workers=1, persistent_workers=True) as loader:
         stream = iter(loader)
         counted = next(stream).tolist()
@@ -171,18 +171,18 @@ def test_the_drop_in_starts_workers_in_a_forked_child() -> None:
 
 
 def names_left(pid: int) -> list[str]:
-    """What is named for a process in the folders of semaphores and of temporary files."""
+    """Names with the process id in the folders of semaphores and of temporary files."""
     semaphores = [name for name in os.listdir("/dev/shm") if f"-{pid}-" in name]
     folders = Path(tempfile.gettempdir()).glob("pymp-*/penstock-owner")
     return semaphores + [str(folder) for folder in folders if f"-{pid}-" in os.readlink(folder)]
 
 
-def test_leftovers_of_a_killed_group_are_swept(photos: Path) -> None:
+def test_leftovers_of_a_killed_group_are_removed(photos: Path) -> None:
     with open_loader(photos) as loader:
         next(iter(loader))
 
         def serve(wait: Wait) -> None:
-            vars(resource_tracker._resource_tracker).update(_fd=None, _pid=None)  # one of its own, which dies with it
+            vars(resource_tracker._resource_tracker).update(_fd=None, _pid=None)  # its own tracker, which dies with it
             with open_loader(photos, dtype=torch.float32) as own:
                 assert len(list(own)) == len(own)
                 wait()
@@ -190,9 +190,9 @@ def test_leftovers_of_a_killed_group_are_swept(photos: Path) -> None:
         child = ForkedChild(serve, group=True)
         child.waits()
         mine, its = names_left(os.getpid()), names_left(child.pid)
-        assert len(its) > 5  # a folder, and the semaphores of two queues at least
+        assert len(its) > 5  # a folder, and at least the semaphores of two queues
         sweep()
-        assert names_left(child.pid) == its  # it lives
+        assert names_left(child.pid) == its  # the child is alive
         child.kill_group()
         sweep()
         assert names_left(child.pid) == []
@@ -201,8 +201,8 @@ def test_leftovers_of_a_killed_group_are_swept(photos: Path) -> None:
 
 
 def test_forked_workers_remove_their_temporary_folders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In each of them multiprocessing listens in a folder that the parent does not know of, and cannot remove."""
-    with tempfile.TemporaryDirectory() as folder:  # a short name, as sockets need
+    """In each worker, multiprocessing listens in a folder that is unknown to the parent, which cannot remove it."""
+    with tempfile.TemporaryDirectory() as folder:  # a short name, because of the length limit of sockets
         monkeypatch.setattr(tempfile, "tempdir", folder)
 
         def serve(wait: Wait) -> None:
@@ -217,7 +217,7 @@ def test_forked_workers_remove_their_temporary_folders(monkeypatch: pytest.Monke
             child.waits()
             both = eventually(lambda: len(list(Path(folder).glob("pymp-*/listener-*"))) == 2)
         finally:
-            os.killpg(child.pid, signal.SIGTERM)  # which the workers leave to their parent
+            os.killpg(child.pid, signal.SIGTERM)  # the workers leave the signal to their parent
             os.waitpid(child.pid, 0)
         assert both
         assert eventually(lambda: not os.listdir(folder)), os.listdir(folder)

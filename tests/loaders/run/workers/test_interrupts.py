@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment in the consumer: no batch is lost or served twice, nothing hangs, nothing is left."""
+"""Ctrl-C at any moment in the consumer: no batch is lost or repeated, nothing hangs, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 BATCHES = 5
-TRIALS = 12  # each at another place of the code
+TRIALS = 12  # each at another point of the code
 
 
 def open_engine(kind: str) -> Any:
@@ -49,7 +49,7 @@ def open_engine(kind: str) -> Any:
 
 
 def served(kind: str, interruption: Interruption) -> list[list[int]]:
-    """The samples of the first batches, to a consumer that goes on where it was after Ctrl-C."""
+    """Return the samples of the first batches of a consumer that continues after Ctrl-C."""
     engine = open_engine(kind)
     after = make_planner(FaultySource(48, {})).schedule.after
     place, batches = Cursor(0, 0), []
@@ -73,7 +73,7 @@ def served(kind: str, interruption: Interruption) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kind", ["processes", "threads", "alone"])
-def test_a_consumer_goes_on_after_ctrl_c_at_any_moment(kind: str) -> None:
+def test_a_consumer_continues_after_ctrl_c_at_any_moment(kind: str) -> None:
     whole = Interruption()
     expected = served(kind, whole)
     for at in whole.draw(TRIALS):
@@ -87,7 +87,7 @@ def test_a_consumer_goes_on_after_ctrl_c_at_any_moment(kind: str) -> None:
 def test_starting_threads_of_an_engine_survive_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, backend: str, number: int
 ) -> None:
-    """At the start of thread `number`: two make batches (dali: read), one more is DALI's."""
+    """At the start of thread `number`: two make batches (in dali, read), one more belongs to DALI."""
     start, started = threading.Thread.start, itertools.count(1)
 
     def interrupted(thread: threading.Thread) -> None:
@@ -110,7 +110,7 @@ def test_starting_threads_of_an_engine_survive_ctrl_c(
     engine.close()
 
 
-def test_ctrl_c_at_any_moment_ends_the_iteration_of_the_drop_in() -> None:
+def test_ctrl_c_at_any_moment_ends_the_iteration_of_the_drop_in_loader() -> None:
     data = torch.arange(32)
 
     def iterate() -> list[list[int]]:
@@ -129,7 +129,7 @@ def test_ctrl_c_at_any_moment_ends_the_iteration_of_the_drop_in() -> None:
 
 
 def first_batch(kind: str, method: str, interruption: Interruption) -> None:
-    """Ask for one batch of one worker, then close."""
+    """Request one batch of one worker, then close."""
     batches: Any
     if kind == "drop-in":
         batches = DataLoader(TensorDataset(torch.arange(8)), 2, num_workers=1, multiprocessing_context=method)
@@ -144,9 +144,9 @@ def first_batch(kind: str, method: str, interruption: Interruption) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("kind", "method"), [("drop-in", "fork"), ("processes", "forkserver")])
-def test_ctrl_c_while_the_first_work_is_handed_out(kind: str, method: str) -> None:
-    """A lock of a queue was left held, for which the clean-up waited, or a thread of it that never sent anything."""
-    within = "Queue.put"  # "WatchedIterator._reset" is all from the workers' start on
+def test_ctrl_c_while_the_first_work_is_sent_to_workers(kind: str, method: str) -> None:
+    """It once left a queue's lock locked, so that the clean-up hung, or a queue's thread that never sent anything."""
+    within = "Queue.put"  # "WatchedIterator._reset" covers everything from the workers' start on
     whole = Interruption(within=within)
     first_batch(kind, method, whole)
     for at in sorted({visits[k] for visits in whole.places.values() for k in (0, -1)}):
@@ -162,8 +162,8 @@ def test_ctrl_c_while_the_first_work_is_handed_out(kind: str, method: str) -> No
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("where", ["_get_data", "_try_put_index"])
-def test_persistent_workers_begin_anew_after_ctrl_c(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """The next epoch waited for ever for a batch that had come when Ctrl-C did."""
+def test_persistent_workers_start_again_after_ctrl_c(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """The next epoch once hung, waiting for a batch that had arrived at the moment of Ctrl-C."""
     batches = DataLoader(TensorDataset(torch.arange(16)), 2, num_workers=2, persistent_workers=True)
     expected = [batch.tolist() for (batch,) in batches]
     work, calls = getattr(BatchIterator, where), itertools.count(1)
@@ -191,13 +191,13 @@ def test_persistent_workers_begin_anew_after_ctrl_c(monkeypatch: pytest.MonkeyPa
         ("forkserver", "multiprocessing.forkserver.connect_to_new_process", 2),
     ],
 )
-def test_starting_workers_of_the_drop_in_survive_ctrl_c(
+def test_starting_workers_of_the_drop_in_loader_survive_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], method: str, where: str, workers: int
 ) -> None:
-    """Nobody would know of the process otherwise, or it would end with a traceback."""
+    """Otherwise the process would be orphaned, or end with a traceback."""
     batches = DataLoader(TensorDataset(torch.arange(8)), 4, num_workers=workers, multiprocessing_context=method)
     assert len(list(DataLoader(batches.dataset, 4, num_workers=1, multiprocessing_context="forkserver"))) == 2
-    # What all workers share runs now.
+    # Anything that all workers share runs now.
     create = pkgutil.resolve_name(where)
     started = itertools.count(1)
 
@@ -220,7 +220,7 @@ def test_starting_workers_of_the_drop_in_survive_ctrl_c(
 
 
 def lock_is_left(condition: threading.Condition, interruption: Interruption) -> bool:
-    """Whether the lock is held after Ctrl-C in what a consumer does with a condition."""
+    """Return whether the lock stays locked after Ctrl-C in a consumer's use of a condition."""
 
     def use() -> None:
         with condition:
@@ -241,8 +241,8 @@ def lock_is_left(condition: threading.Condition, interruption: Interruption) -> 
 
 
 @pytest.mark.parametrize(("kind", "left"), [(SignalSafeCondition, False), (threading.Condition, True)])
-def test_ctrl_c_leaves_no_condition_held(kind: type[threading.Condition], left: bool) -> None:
-    """Python's own shows that the check points are the right ones."""
+def test_ctrl_c_leaves_no_condition_locked(kind: type[threading.Condition], left: bool) -> None:
+    """Python's own condition shows that the check points are the right ones."""
     whole = Interruption()
     lock_is_left(kind(), whole)
     assert whole.points > 5
@@ -251,7 +251,7 @@ def test_ctrl_c_leaves_no_condition_held(kind: type[threading.Condition], left: 
 
 
 def test_ctrl_c_while_a_thread_is_notified_loses_no_notification() -> None:
-    """The thread that feeds a queue of multiprocessing would not learn of the next message."""
+    """Otherwise the feeder thread of a multiprocessing queue would miss the next message."""
 
     def taken_after(interruption: Interruption) -> bool:
         changed, boxes, taken = SignalSafeCondition(threading.Lock()), [], []
@@ -273,7 +273,7 @@ def test_ctrl_c_while_a_thread_is_notified_loses_no_notification() -> None:
         assert eventually(lambda: len(changed._waiters) == 1)  # type: ignore[attr-defined]
         with contextlib.suppress(KeyboardInterrupt):
             interruption.run(lambda: put("first"))
-        time.sleep(0.01)  # for the thread to wait again
+        time.sleep(0.01)  # until the thread waits again
         put("end")
         thread.join(5 if interruption.struck else None)
         return not thread.is_alive()

@@ -1,4 +1,4 @@
-"""Worker processes that are killed, stopped or signalled at any moment: named in time, no hang, nothing left behind."""
+"""Workers that are killed, stopped or signalled at any moment: reported in time, no hang, nothing left behind."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def serve_drop_in(source: FaultySource, method: str, watchdog_s: float) -> Itera
 def serve_build(source: FaultySource, method: str, watchdog_s: float) -> Iterator[Stream]:
     with pytest.MonkeyPatch.context() as patch, closing(encode_in_order(source, Encoding(), 0, len(source), 2)) as made:
         patch.setattr(pool, "DEFAULT_WATCHDOG_S", watchdog_s)
-        # A program of a worker that a signal ended would leave an image as it was, for another reason.
+        # If a signal ended a program of a worker, an image would be stored unchanged for another reason.
         yield (list(range(*chunk.task)) for chunk in made if not chunk.kept or pytest.fail(str(chunk.kept)))
 
 
-# name -> (how it serves, start method of its workers)
+# name -> (function that serves, start method of its workers)
 ENGINES: dict[str, tuple[Callable[..., AbstractContextManager[Stream]], str]] = {
     "processes": (serve_loader, "forkserver"),
     "forked processes": (serve_loader, "fork"),
@@ -84,7 +84,7 @@ FROM_A_SERVER = [name for name, (_, method) in ENGINES.items() if method == "for
 
 @pytest.fixture(autouse=True)
 def no_semaphore_is_left() -> Iterator[None]:
-    """Those of a queue go with it, and an error that is looked at still holds it."""
+    """Semaphores of a queue disappear with it; an error that is being examined still holds the queue."""
 
     def semaphores() -> set[str]:
         gc.collect()
@@ -102,7 +102,7 @@ def source_for(engine: str, at: Mapping[int, Callable[[], object]] | None = None
 
 @contextmanager
 def served(engine: str, source: FaultySource, watchdog_s: float = 60.0) -> Iterator[Stream]:
-    """What an engine serves; its end is quick and leaves nothing."""
+    """Serve with an engine; check that it ends quickly and leaves nothing behind."""
     serve, method = ENGINES[engine]
     before = child_pids()
     with serve(source, method, watchdog_s) as stream:
@@ -115,7 +115,7 @@ def served(engine: str, source: FaultySource, watchdog_s: float = 60.0) -> Itera
 def check_lost(
     stream: Stream, engine: str, number: int, words: str = "", struck: list[float] | None = None
 ) -> LoaderError:
-    """Take batches until a worker is reported as lost: by a stop or a death, in one line, in time after the strike."""
+    """Take batches until a worker is reported as stopped or dead, in one line and in time after the signal."""
     unreported = itertools.takewhile(lambda _: not struck or in_time(struck[0]), stream)
     with pytest.raises(LoaderError) as caught:
         list(unreported)
@@ -135,7 +135,7 @@ def watchdog_for(number: int) -> float:
     return 1.0 if number == STOP else 60.0
 
 
-# Deaths meet a handler of torch's in processes that are forked, stops do not.
+# In forked processes, a handler of torch reacts to deaths but not to stops.
 LOSSES = [*((engine, KILL) for engine in ENGINES), *((engine, STOP) for engine in FROM_A_SERVER)]
 
 
@@ -159,7 +159,7 @@ def test_a_worker_lost_between_two_batches_is_named(engine: str, number: signal.
     before = child_pids()
     with served(engine, source_for(engine), watchdog_for(number)) as stream:
         next(stream)
-        time.sleep(0.2)  # until it has nothing to do; torch's handler of SIGCHLD would raise below
+        time.sleep(0.2)  # until it is idle; torch's handler of SIGCHLD would raise below
         victim, struck = max(child_pids() - before), [time.monotonic()]
         os.kill(victim, number)
         time.sleep(0.1)
@@ -219,8 +219,8 @@ def test_a_lost_fork_server_is_an_error_and_the_next_loader_starts_another() -> 
 
 
 @pytest.mark.parametrize("engine", FROM_A_SERVER)
-def test_signals_to_a_whole_job_are_its_parents_affair(engine: str) -> None:
-    """The parent may want to finish a step and save, for which it needs batches, and a build its images."""
+def test_signals_to_a_whole_job_are_left_to_the_parent(engine: str) -> None:
+    """The parent may need batches to finish a step and save; a build may need its images."""
     before, source = child_pids(), source_for(engine)
     with served(engine, source) as stream:
         seen = next(stream)

@@ -1,4 +1,4 @@
-"""What processes that are started here are told of the user's script."""
+"""What started processes learn of the user's script, and the fork server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def names_main() -> bool:
 def test_the_script_is_hidden_per_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Loaders that are begun in two threads at once: the first to be done must not show the second one's workers."""
+    """Loaders that are started in two threads at once: the first to finish must not expose the script to the other."""
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "script.py", raising=False)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None, raising=False)
     entered, left = threading.Event(), threading.Event()
@@ -56,15 +56,15 @@ def test_the_script_is_hidden_per_thread(
     assert seen == [False, True]
 
 
-def test_a_fork_server_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a process that is started for that: a signal in that moment would end it with a traceback."""
+def test_the_wait_for_a_fork_server_happens_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process is started to wait: a signal at that moment would end the server with a traceback."""
     worker_context("forkserver")
     monkeypatch.setattr(forkserver, "connect_to_new_process", lambda fds: pytest.fail("a process was started"))
     worker_context("forkserver")
 
 
-def test_the_wait_for_the_fork_server_prints_nothing_at_ctrl_c(tmp_path: Path, commands: Commands) -> None:
-    """It comes to every process of a terminal; this one is interrupted after the package has set its signals."""
+def test_ctrl_c_during_the_wait_for_the_fork_server_prints_nothing(tmp_path: Path, commands: Commands) -> None:
+    """Ctrl-C reaches all processes of a terminal; this one is interrupted after the package has set its signals."""
     (tmp_path / "interrupted.py").write_text(
         textwrap.dedent(f"""
             import multiprocessing.util, os
@@ -91,7 +91,7 @@ def test_the_wait_for_the_fork_server_prints_nothing_at_ctrl_c(tmp_path: Path, c
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     code, command = commands.run(script=program, environment={"PYTHONPATH": path})
     assert code == 0, command.errors
-    assert command.errors.count("Traceback") == 1  # the user's own process, which Python lets be interrupted, was
+    assert command.errors.count("Traceback") == 1  # only from the user's own process, which Python interrupts
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -103,7 +103,7 @@ def test_the_wait_for_the_fork_server_prints_nothing_at_ctrl_c(tmp_path: Path, c
 def test_an_interrupted_wait_ends_its_fork_server(
     before: Callable[[], None], ending: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server goes on with its imports for seconds; one that was there before may have workers."""
+    """A server continues its imports for seconds; an existing one may have workers."""
 
     def interrupt(process: object, timeout: object = None) -> None:
         raise KeyboardInterrupt
@@ -121,13 +121,13 @@ def test_an_interrupted_wait_ends_its_fork_server(
             time.sleep(0.01)
         return ended[1]
 
-    with tempfile.TemporaryDirectory() as folder:  # a short name, as sockets need
+    with tempfile.TemporaryDirectory() as folder:  # a short name, because of the length limit of sockets
         monkeypatch.setattr(tempfile, "tempdir", folder)
         assert ForkedChild(wait).result() == ending
 
 
 def test_a_fork_server_of_another_library_is_left_alone(tmp_path: Path, commands: Commands) -> None:
-    """Signals that batch systems send to each process would end the other's server, and our workers with it."""
+    """Signals that batch systems send to each process would end that server and our workers with it."""
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent("""
@@ -167,7 +167,7 @@ def test_a_fork_server_of_another_library_is_left_alone(tmp_path: Path, commands
 
 
 def test_a_fork_server_cleans_up_after_its_parent(tmp_path: Path, commands: Commands) -> None:
-    """The kernel closes the files of a killed process first, and only then tells its children that it is dead."""
+    """The kernel closes the files of a killed process before its children learn of its death."""
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent("""

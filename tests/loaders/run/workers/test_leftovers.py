@@ -1,4 +1,4 @@
-"""What dead processes left is removed, and nothing else."""
+"""Leftovers of dead processes are removed, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARK = "penstock-owner"
 
 
 def name_of(what: str) -> str:
-    """The identity of a process that lives, is gone, or cannot be seen from here."""
+    """Return the identity of a process that is alive, gone, or cannot be seen from here."""
     boot, namespace, pid, start = identity().split("-")
     parts = {
         "lives": (boot, namespace, pid, start),
@@ -51,7 +51,7 @@ def test_only_leftovers_of_dead_processes_are_removed(
     assert kept <= set(os.listdir(tmp_path))
 
 
-def test_a_folder_with_anything_else_in_it_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_other_files_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folder = tmp_path / "pymp-abcd_12x"
     folder.mkdir()
@@ -62,15 +62,13 @@ def test_a_folder_with_anything_else_in_it_stays(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_a_folder_that_was_inherited_is_left_to_its_owner(
-    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_inherited_folder_is_left_to_its_owner(links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = process.current_process()._config  # type: ignore[attr-defined]
     inherited = tmp_path / "pymp-of-the-parent"
     inherited.mkdir()
     (inherited / MARK).symlink_to(name_of("gone"))
     monkeypatch.setitem(config, "tempdir", str(inherited))
-    monkeypatch.setattr(util, "Finalize", lambda *_, **__: None)  # pytest has removed it long before
+    monkeypatch.setattr(util, "Finalize", lambda *_, **__: None)  # pytest removed it long ago
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     if not links:
 
@@ -121,6 +119,6 @@ def test_a_worker_that_still_sends_removes_its_folder(
     assert code == 0, command.errors
     folders = list(temporary.iterdir())
     assert len(folders) == remain
-    # The last case is the control: what this test sees without our removal.
+    # The last case is the control: the result without our removal.
     assert (command.errors == "") == (whose == "ours"), command.errors
     assert all((folder / MARK).is_symlink() for folder in folders if whose == "ours")

@@ -1,4 +1,4 @@
-"""What a loader asks for before it starts workers: every lack is one line with its cure, and no process was started."""
+"""What a loader needs before it starts workers: every lack is one line with its fix, before any process starts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def no_folder() -> str:
     raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
 
 
-# what is lacking -> (where that is looked up, what is found in a folder, code, cure)
+# resource that is lacking -> (where it is looked up, what is found in a folder, code, fix)
 LACKS: dict[str, tuple[Any, str, Callable[[Path], Any], str, str]] = {
     "files": (machine.resource, "getrlimit", lambda _: lambda _: (20, 20), "E-FD", "ulimit -n 4096"),
     "semaphores": (preflight, "DEV_SHM", lambda folder: str(folder / "absent"), "E-SHM", "mount -t tmpfs"),
@@ -52,7 +52,7 @@ LACKS: dict[str, tuple[Any, str, Callable[[Path], Any], str, str]] = {
 
 
 @pytest.mark.parametrize("lack", LACKS)
-def test_a_lack_is_refused_before_workers_start(
+def test_a_lack_is_reported_before_workers_start(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: str
 ) -> None:
     owner, name, found, code, cure = LACKS[lack]
@@ -105,7 +105,7 @@ def test_needs_count_slots_outputs_and_processes() -> None:
     assert (files.own_bytes, files.processes, files.descriptors) == (0, 2, 48)
     assert loader_needs("torch", workers=2, prefetch=3, **settings).own_bytes == 2 * 4 * batch
     pinned = loader_needs("torch", workers=2, prefetch=3, device="cuda", **settings)
-    assert (pinned.own_bytes, pinned.slot_bytes) == (0, files.slot_bytes)  # what a GPU reads are the slots
+    assert (pinned.own_bytes, pinned.slot_bytes) == (0, files.slot_bytes)  # the GPU reads the slots
     assert loader_needs("torch", workers=0, **settings).processes == 0
     assert loader_needs("hdf5", workers=2, **settings) == loader_needs("torch", workers=2, **settings)
     assert loader_needs("hdf5", workers=2, workers_are="threads", **settings).processes == 0
@@ -123,7 +123,7 @@ def halve(image: np.ndarray) -> np.ndarray:
     return np.float32(image[::2])
 
 
-def test_needs_of_transforms_are_their_results_and_the_crops_of_each_worker() -> None:
+def test_needs_of_transforms_are_results_and_crops_of_each_worker() -> None:
     settings: dict[str, Any] = {"batch_size": 128, "size": (32, 32), "workers": 3, "dtype": torch.uint8}
     crop = 32 * 32 * 3
     for workers_are, rows in (("threads", 3 * 43), ("processes", 3 * 128)):
@@ -142,10 +142,10 @@ def test_needs_of_transforms_are_their_results_and_the_crops_of_each_worker() ->
         ("torch", {"transform": halve, "workers_are": "threads"}),
     ],
 )
-def test_what_the_engine_makes_room_for_is_what_it_said(
+def test_an_engine_reserves_what_it_announced(
     backend: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The needs that are told beforehand are those that the engine asks for when it starts."""
+    """The announced needs equal those that the engine requests at its start."""
     asked: list[Needs] = []
 
     def refuse(needs: Needs, **where: object) -> None:
@@ -158,7 +158,7 @@ def test_what_the_engine_makes_room_for_is_what_it_said(
     monkeypatch.setitem(BACKENDS, "hdf5", replace(BACKENDS["hdf5"], prepare_source=None))
     settings: dict[str, Any] = {"batch_size": 4, "workers": 2, "prefetch": 2}
     if backend != "dali":
-        settings["workers_are"] = "processes"  # a source of one's own gets threads
+        settings["workers_are"] = "processes"  # a custom source gets threads
     settings |= more
     with (
         create_loader(source, backend=backend, pipeline=imagenet_train(16), **settings) as loader,
@@ -168,10 +168,10 @@ def test_what_the_engine_makes_room_for_is_what_it_said(
     assert asked == [loader_needs(backend, size=(16, 16), **settings)]
 
 
-# ---- the profile without a home ----
+# ---- the profile without a home folder ----
 
 
-def test_without_a_home_there_is_no_profile_and_no_folder_called_tilde(
+def test_without_a_home_folder_no_profile_or_folder_called_tilde_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME")
@@ -202,7 +202,7 @@ def test_a_daemonic_process_starts_no_workers(photos: Path, kind: str, monkeypat
 
 
 @pytest.mark.parametrize("kind", ["Loader", "DataLoader", "cache"])
-def test_a_working_folder_that_is_gone_is_named(
+def test_a_removed_working_folder_is_reported(
     photos: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def use(workers: int) -> None:

@@ -1,4 +1,4 @@
-"""The pool of worker processes: answers in order, few ahead, errors that name the sample, nothing left."""
+"""The pool of worker processes: results in order, few ahead, errors that name the sample, nothing left behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fail_at_seven(item: int, working_on: Callable[[int], None]) -> int:
 
 
 class Drawn:
-    """Items, and how many of them were drawn."""
+    """Items, and the number of items drawn so far."""
 
     def __init__(self, count: int) -> None:
         self.count, self.drawn = count, 0
@@ -47,7 +47,7 @@ class Drawn:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_results_come_in_order_and_few_items_are_drawn_ahead(workers: int) -> None:
+def test_results_are_in_order_and_few_items_are_drawn_ahead(workers: int) -> None:
     items = Drawn(40)
     results = map_in_workers(square, iter(items), workers)
     assert next(results) == 0
@@ -65,8 +65,8 @@ def test_an_error_names_the_sample() -> None:
         list(map_in_workers(fail_at_seven, iter(range(20)), 0))
 
 
-def test_workers_have_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fork server runs before a notebook sets the credentials of a storage."""
+def test_workers_have_the_current_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server starts before a notebook sets the credentials of a storage."""
     monkeypatch.delenv("AWS_TEST", raising=False)
     assert list(map_in_workers(look_up, iter(["AWS_TEST"]), 1)) == [None]
     monkeypatch.setenv("AWS_TEST", "now")
@@ -90,13 +90,13 @@ def test_work_that_does_not_pickle_is_refused_and_no_process_is_left() -> None:
         (OSError(errno.ENFILE, "Too many open files in system"), "E-FD", "in system"),
         (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "E-WORKER", "reset by peer"),
         (EOFError(), "E-WORKER", "no details"),
-        (RuntimeError("what a data set says"), "", ""),  # others stay as they are
+        (RuntimeError("from a data set"), "", ""),  # other errors are not changed
         (KeyboardInterrupt(), "", ""),
         (ValueError(), "", ""),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
-def test_a_failed_start_is_told_by_its_cause(
+def test_a_failed_start_is_reported_with_its_cause(
     error: BaseException, code: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: str) -> None:
@@ -112,8 +112,8 @@ def test_a_failed_start_is_told_by_its_cause(
         assert told in getattr(caught.value, "cause", "")
 
 
-def test_what_ends_late_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    """A closed queue refuses what a thread puts that nobody waits for any more."""
+def test_a_late_end_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """A closed queue refuses items of a thread that nobody waits for."""
     ended = threading.Event()
 
     def put_into_closed() -> None:

@@ -1,4 +1,4 @@
-"""Workers that die, stop, block or raise: named within seconds, never a hang, nothing left behind."""
+"""Workers that die, stop, block or raise: reported within seconds, no hang, nothing left behind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def forever(loader: Loader) -> Iterator[Any]:
 
 
 def served_until_error(stream: Iterator[Any], within_s: float = 30.0) -> tuple[list[list[int]], LoaderError]:
-    """The indices of the batches before the error, and the error."""
+    """Return the indices of the batches before the error, and the error."""
     served, deadline = [], time.monotonic() + within_s
     try:
         for batch in stream:
@@ -53,7 +53,7 @@ def served_until_error(stream: Iterator[Any], within_s: float = 30.0) -> tuple[l
 
 @contextmanager
 def nothing_left(loader: Loader) -> Iterator[None]:
-    """Closes the loader at the end, which must be quick and leave neither process nor descriptor."""
+    """Close the loader at the end, quickly and without leftover processes and descriptors."""
     yield
     started = time.monotonic()
     loader.close()
@@ -94,7 +94,7 @@ def test_a_lock_that_died_with_a_worker_does_not_block_close(photos: Path) -> No
 
 
 def test_close_waits_for_the_threads_that_hold_semaphores(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose program ended meanwhile got multiprocessing's warning of leaked semaphores behind its own last line."""
+    """Otherwise a program that ended meanwhile printed multiprocessing's warning of leaked semaphores at its end."""
     feed, ended = Queue._feed, []  # type: ignore[attr-defined]
 
     def leave_slowly(*args: Any) -> None:
@@ -111,8 +111,8 @@ def test_close_waits_for_the_threads_that_hold_semaphores(photos: Path, monkeypa
 # ---- signals that a batch system sends to all processes of a job ----
 
 
-def test_what_is_not_a_worker_is_terminated_as_usual(photos: Path) -> None:
-    """Programs that a data set starts in a worker, and processes of the user's from the same server."""
+def test_other_processes_are_terminated_as_usual(photos: Path) -> None:
+    """Programs that a data set starts in a worker, and the user's processes from the same server."""
     with open_loader(FaultySource(NUM_PHOTOS, {17: faulty_source.terminate_a_program})) as loader:
         assert len(list(loader)) == len(loader)
         process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(1000,))
@@ -126,22 +126,22 @@ def test_what_is_not_a_worker_is_terminated_as_usual(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("drop_in", [False, True], ids=["Loader", "DataLoader"])
-def test_a_program_that_was_stopped_as_a_whole_was_not_silent(photos: Path, drop_in: bool) -> None:
-    """After Ctrl-Z and `fg` the clock has moved on, and no worker has: all of them stood still."""
+def test_a_program_stopped_as_a_whole_is_not_silent(photos: Path, drop_in: bool) -> None:
+    """After Ctrl-Z and `fg` time has passed without progress, because all processes were stopped."""
     with (
         DataLoader(Numbered(8), 2, num_workers=1, watchdog_s=5, persistent_workers=True)
         if drop_in
         else open_loader(photos, watchdog_s=5) as it
     ):
         next(iter(it))
-        time.sleep(0.3)  # the workers are idle: their progress stays as it is
+        time.sleep(0.3)  # the workers are idle, so their progress does not change
         iterator: Any = it._iterator if isinstance(it, DataLoader) else it._engine._iterator  # type: ignore[attr-defined]
         watchdog = (iterator if drop_in else it._engine)._watchdog  # type: ignore[union-attr]
         pid = iterator._workers[0].pid
         assert iterator.on_silence(0, pid) is None
         watchdog._looked_s -= 3600
         assert iterator.on_silence(0, pid) is None
-        for _ in range(20):  # but looks that follow each other add up
+        for _ in range(20):  # but successive checks add up
             watchdog._looked_s -= 0.5
             error = iterator.on_silence(0, pid)
             if error is not None:
@@ -154,12 +154,14 @@ def test_a_program_that_was_stopped_as_a_whole_was_not_silent(photos: Path, drop
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_fault_that_is_not_the_samples_is_reported_with_it_and_its_traceback(workers: int) -> None:
+def test_a_fault_that_is_not_of_the_sample_is_reported_with_its_traceback(workers: int) -> None:
     fault = faulty_source.run_out_of_memory
     source = FaultySource(NUM_PHOTOS, {17: fault})
     with open_loader(FaultySource(NUM_PHOTOS, {}), workers=0) as loader:
         good = [batch.index.tolist() for batch in loader.batches()]
-    loader = open_loader(source, workers=workers, on_bad_sample="replace")  # no bad sample: an error of the program
+    loader = open_loader(
+        source, workers=workers, on_bad_sample="replace"
+    )  # not a bad sample but an error of the program
     with nothing_left(loader):
         served, error = served_until_error(loader.batches())
         assert (error.code, error.sample, error.path) == ("E-MEM", 17, b"memory/17.jpg")
@@ -171,14 +173,12 @@ def test_a_fault_that_is_not_the_samples_is_reported_with_it_and_its_traceback(w
             assert f"in {fault.__name__}" in str(error.__cause__)
         else:
             assert error.__cause__.__traceback__ is not None
-        with pytest.raises(LoaderError, match="closed"):  # not on with the batch after
+        with pytest.raises(LoaderError, match="closed"):  # it does not continue with the next batch
             next(loader.batches())
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_worker_in_which_opencv_is_imported_leaves_it_no_threads(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_leaves_opencv_no_threads(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = tmp_path / "threads"
     monkeypatch.setitem(sys.modules, "cv2", SimpleNamespace(setNumThreads=lambda number: told.write_text(str(number))))
     with open_loader(photos, start_method="fork", workers=1) as loader:
@@ -208,7 +208,7 @@ def test_a_source_that_cannot_name_its_samples_still_gets_its_error() -> None:
 
 @pytest.mark.parametrize("before", [0, 2])
 def test_an_interrupted_loader_can_be_iterated_again(photos: Path, before: int) -> None:
-    """As in a notebook: the cell is interrupted, and run again."""
+    """As in a notebook: the cell is interrupted and run again."""
     with open_loader(photos) as undisturbed:
         expected = [[batch.index.tolist() for batch in undisturbed.batches()] for _ in range(2)]
     loader = open_loader(photos)
@@ -218,7 +218,7 @@ def test_an_interrupted_loader_can_be_iterated_again(photos: Path, before: int) 
         state = loader.state_dict()
         interrupt_next(loader, stream)
         assert loader.state_dict() == state
-        # an epoch that was begun is given up, as in any iteration that is left
+        # a started epoch is abandoned, as after any iteration that is left
         assert [batch.index.tolist() for batch in loader.batches()] == expected[1 if before else 0]
         loader.load_state_dict(state)
         served += [batch.index.tolist() for batch in loader.batches()]
@@ -226,7 +226,7 @@ def test_an_interrupted_loader_can_be_iterated_again(photos: Path, before: int) 
 
 
 def interrupt_next(loader: Loader, stream: Iterator[Any]) -> None:
-    """Ctrl-C while the next batch is received, which is lost by it."""
+    """Ctrl-C while the next batch is received, which loses this batch."""
     engine: Any = loader._engine
     engine.seek(loader._cursor)
     take = engine._iterator._next_data
@@ -240,7 +240,7 @@ def interrupt_next(loader: Loader, stream: Iterator[Any]) -> None:
         next(stream)
 
 
-def test_signals_wait_for_the_start_of_workers_to_finish() -> None:
+def test_signals_are_deferred_until_workers_have_started() -> None:
     from penstock.loaders.run.workers.launch import deferred_signals
 
     happened: list[str] = []
@@ -259,7 +259,7 @@ def test_signals_wait_for_the_start_of_workers_to_finish() -> None:
     try:
         assert start(signal.SIGTERM) == ["going on", "SIGTERM"]
         assert start(signal.SIGINT) == ["going on", "SIGINT"]
-        assert start(signal.SIGTERM, signal.SIGTERM) == ["going on", "SIGTERM"]  # somebody is in a hurry
+        assert start(signal.SIGTERM, signal.SIGTERM) == ["going on", "SIGTERM"]  # the second signal is not deferred
         assert start(signal.SIGTERM, signal.SIGTERM, signal.SIGTERM) == ["going on", "SIGTERM"]
         assert signal.getsignal(signal.SIGTERM) is handle
     finally:
