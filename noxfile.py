@@ -1,7 +1,7 @@
-"""Runs a fast part of the suite with the oldest and the newest versions declared, an environment for each session.
+"""Runs a fast part of the suite with the oldest and the newest declared versions, one environment per session.
 
-`make test-matrix MATRIX='oldest simd'` runs these two, and all of them without MATRIX. A session whose Python or whose
-library of the system is not on this machine is left out, with `-- --if-installable` also one whose packages cannot be
+`make test-matrix MATRIX='oldest simd'` runs these two, and all of them without MATRIX. A session is skipped if its
+Python or its system library is missing on this machine; with `-- --if-installable`, also if its packages cannot be
 installed within ten minutes.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import nox
 from nox.command import CommandFailed
 
-# Interpreters that pyenv and uv installed come first: pyenv's own python3.10 may only say that no such one is chosen.
+# Interpreters of pyenv and uv come first: pyenv's own python3.10 may only print that this version is not selected.
 HOME = Path.home()
 PYENV = os.environ.get("PYENV_ROOT", f"{HOME}/.pyenv")
 UV = os.environ.get("UV_PYTHON_INSTALL_DIR", f"{HOME}/.local/share/uv/python")
@@ -29,8 +29,8 @@ nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = False
 
 TOOLS = ("pytest>=8", "pytest-timeout>=2.3")
-EXTRAS = ("pillow", "hdf5", "prometheus")  # so that decoders, cache and exporters are there
-SELECTION = (  # decoders, pixels, cache, the contract of all backends, the drop-in
+EXTRAS = ("pillow", "hdf5", "prometheus")  # for decoders, cache and exporters
+SELECTION = (  # decoders, pixels, cache, the contract of all backends, the drop-in loader
     "tests/pipelines/sample/test_decode.py",
     "tests/pipelines/native/test_strip_window.py",
     "tests/pipelines/native/test_resize.py",
@@ -40,7 +40,7 @@ SELECTION = (  # decoders, pixels, cache, the contract of all backends, the drop
     "tests/loaders/test_contract.py",
     "tests/loaders/drop_in/test_data_loader.py",
 )
-# Left out: what takes long, and what no version changes; and the dali backend, which is no extra of these environments.
+# Excluded: slow tests that no version affects, and the dali backend, which these environments do not install.
 LEFT_OUT = "dali or memory or bombs or flipped or million or leaks or missing_package"
 
 
@@ -58,14 +58,14 @@ def run(session: nox.Session, *, oldest: bool = False, turbojpeg: str = "turbojp
     if simd:
         wanted = ["pillow-simd" if line.startswith("pillow") else line for line in wanted]
     is_lenient = "--if-installable" in session.posargs
-    # torch alone and first: another's open range may fetch another build of it.
+    # torch alone and first: the open range of another package may install another build of it.
     for lines in ([line for line in wanted if line.startswith("torch")], [*wanted, *TOOLS]):
         try:
             limit = ("timeout", "600") if is_lenient else ()
             pip = ("python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
             session.run_install(*limit, *pip, *lines, external=True)
         except CommandFailed:
-            shutil.rmtree(session.virtualenv.location)  # the next run would take half of a package for all of it
+            shutil.rmtree(session.virtualenv.location)  # otherwise the next run would use the half-installed packages
             if not is_lenient:
                 raise
             session.skip("its packages cannot be installed")
@@ -85,7 +85,7 @@ def newest_311(session: nox.Session) -> None:
     """Run with the newest versions, and PyTurboJPEG 2, which needs libjpeg-turbo 3."""
     name = ctypes.util.find_library("turbojpeg")
     if name is None or not hasattr(ctypes.CDLL(name), "tj3Init"):
-        session.skip("there is no libjpeg-turbo 3 on this machine")
+        session.skip("libjpeg-turbo 3 is missing on this machine")
     run(session, turbojpeg="turbojpeg3")
 
 

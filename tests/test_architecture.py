@@ -1,11 +1,11 @@
 """Rules about the source code: import directions, optional packages, sizes, no pickle, one clock, tests that assert.
 
-Each check is a function that yields its findings about one module. OFFENCES holds, for each check, source text that it
-must object to; INNOCENT holds text that it must accept.
+Each check is a function that yields its findings about one module. OFFENCES has, for each check, source text that it
+must reject; INNOCENT has text that it must accept.
 
-import-linter 2.17 was tried for the imports. Its layers are an order of rooms; what a room may not import of the rooms
-above it takes a contract each (14 rooms), so that ROOMS and FOLDERS, 45 lines, become 130 lines of settings. It does
-not see imports by name (`importlib.import_module`), nor `import loaders` and `import penstock`.
+import-linter 2.17 was tried for the imports. Its layers are an order of rooms; restrictions on the rooms below take one
+contract each (14 rooms), so that ROOMS and FOLDERS, 45 lines, become 130 lines of settings. It does not see imports by
+name (`importlib.import_module`), nor `import loaders` and `import penstock`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ LAYERS = ("pipelines", "loaders", "bench")
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-# room -> the rooms of its own package that it may import, beside the packages to its left ("errors" and "spec" are
-# files of pipelines). `test_rooms_import_upwards_only` holds the order; MANY is every room above.
+# room -> the rooms of its own package that it may import, besides the packages to its left ("errors" and "spec" are
+# files of pipelines). `test_rooms_import_upwards_only` checks the order; MANY is every room above.
 MANY = "all above"
 ROOMS: dict[str, str] = {
     "pipelines/errors": "",
@@ -67,8 +67,8 @@ ROOMS: dict[str, str] = {
     "bench/commands": MANY,
     "bench": "commands train",
 }
-# Rooms with folders: the folders in the order in which they may import each other, each what stands to its left. LOOSE
-# are the modules of the room that lie in none of them.
+# Rooms with folders: the folders in order; each may import those to its left. LOOSE stands for the modules of the room
+# that are in none of them.
 LOOSE = "."
 FOLDERS: dict[str, str] = {
     "loaders/data": "samples sources files labels fields cache remote arrow tables tars views .",
@@ -78,7 +78,7 @@ FOLDERS: dict[str, str] = {
     "bench/train": "step .",
 }
 MAX_FOLDER_MODULES = 20
-# The module that setuptools itself imports while it builds penstock.
+# setuptools itself imports this module while it builds penstock.
 BUILD_COMMAND = ("pipelines/native/wheel.py", "setuptools")
 
 # path -> reason.
@@ -89,7 +89,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "loaders/front/create.py::create_loader": "two thirds are signature and docstring, the manual of the image path",
 }
 
-# Optional packages that only some files may import: import name -> what those files' names contain.
+# Optional packages that only some files may import: import name -> part of those files' names.
 HOMES = {"nvidia": "dali", "h5py": "hdf5", "pyarrow": "arrow", "obstore": "store", "fsspec": "store"}
 CORE_IMPORTS = {
     Requirement(line).name.replace("-", "_").lower()
@@ -100,10 +100,10 @@ CLOCKS = {
     for name in ("time", "perf_counter", "monotonic", "process_time", "thread_time", "clock_gettime")
     for suffix in ("", "_ns")
 } | {"timeit.default_timer", "timeit.timeit", "timeit.repeat"}
-# What makes a tensor of torch's default dtype on its default device, both of which a program may change.
+# Functions that create a tensor with torch's default dtype on its default device, which a program may change.
 FACTORIES = {f"torch.{name}" for name in ("empty", "zeros", "ones", "full", "tensor", "arange", "linspace", "eye")}
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
-# "import": with the module; "guarded": likewise, with ImportError caught; "later": in a function, or for type checkers.
+# "import": with the module; "guarded": the same, with ImportError caught; "later": in a function, or for type checkers.
 When = Literal["import", "guarded", "later"]
 
 
@@ -121,7 +121,7 @@ class Module:
 
     @cached_property
     def nodes(self) -> list[tuple[ast.AST, When]]:
-        """Every node of the syntax tree, with when it runs."""
+        """Every node of the syntax tree, with the time when it runs."""
         return list(_walk(self.tree, "import"))
 
     @cached_property
@@ -146,7 +146,7 @@ class Module:
     def dotted(self, node: ast.AST) -> str | None:
         """Return the origin of a name: "time.perf_counter" for `now` after `from time import perf_counter as now`.
 
-        None for expressions that are no dotted names.
+        None for expressions that are not dotted names.
         """
         if isinstance(node, ast.Attribute):
             base = self.dotted(node.value)
@@ -222,15 +222,15 @@ def import_direction(module: Module) -> Iterator[str]:
     allowed = LAYERS[: LAYERS.index(module.layer) + 1]
     for found in module.imports:
         if found.top in LAYERS:
-            yield f"{module.path}:{found.line}: `{found.name}` is imported bare; it is `penstock.{found.name}`"
+            yield f"{module.path}:{found.line}: `{found.name}` lacks its package: write `penstock.{found.name}`"
         elif found.name == "penstock":
-            yield f"{module.path}:{found.line}: import the part that is meant, not all of penstock"
+            yield f"{module.path}:{found.line}: import the part that is needed, not all of penstock"
         elif found.top == "penstock" and found.name.split(".")[1] not in allowed:
             yield f"{module.path}:{found.line}: {module.layer} imports {found.name}; it may import {', '.join(allowed)}"
 
 
 def room_of(dotted: str) -> str:
-    """Name the room of a dotted module name without `penstock.`: "loaders.data.cache.format" -> "loaders/data"."""
+    """Return the room of a dotted module name without `penstock.`: "loaders.data.cache.format" -> "loaders/data"."""
     parts = dotted.split(".")
     for depth in (2, 1):
         if "/".join(parts[:depth]) in ROOMS:
@@ -239,14 +239,14 @@ def room_of(dotted: str) -> str:
 
 
 def folder_of(dotted: str) -> str:
-    """Name the folder of its room that a module lies in: "loaders.data.cache.format" -> "cache"; LOOSE for none."""
+    """Return the folder of a module in its room: "loaders.data.cache.format" -> "cache"; LOOSE if it has none."""
     room = room_of(dotted)
     inner = dotted.removeprefix(room.replace("/", ".")).lstrip(".").partition(".")[0]
     return inner if inner in FOLDERS.get(room, "").split() else LOOSE
 
 
 def room_direction(module: Module) -> Iterator[str]:
-    """A room imports only the rooms that the table allows it, and a folder those to its left, inside functions too."""
+    """A room imports only the rooms that its table entry allows, and a folder those to its left, also in functions."""
     dotted = module.path.removesuffix(".py").replace("/", ".")
     own, folder = room_of(dotted), folder_of(dotted)
     rooms, folders = list(ROOMS), FOLDERS.get(own, LOOSE).split()
@@ -263,7 +263,7 @@ def room_direction(module: Module) -> Iterator[str]:
 
 
 def backends_are_opened_by_name(module: Module) -> Iterator[str]:
-    """Nothing in loaders imports a backend but the table of backends and what hands out public names."""
+    """Nothing in loaders imports a backend except the table of backends and the module of public names."""
     inside = module.path.startswith("loaders/dali/") or module.path in (
         "loaders/front/backends.py",
         "loaders/__init__.py",
@@ -283,7 +283,7 @@ def optional_packages_at_home(module: Module) -> Iterator[str]:
 def optional_packages_lazy(module: Module) -> Iterator[str]:
     """Optional packages are imported in functions, or (not h5py, not nvidia) with ImportError caught.
 
-    So a missing one costs a clear error where it is needed, and nothing where it is not.
+    A missing package then causes a clear error where it is needed, and none elsewhere.
     """
     known = CORE_IMPORTS | {"penstock", *LAYERS, *sys.stdlib_module_names}
     for found in module.imports:
@@ -292,18 +292,18 @@ def optional_packages_lazy(module: Module) -> Iterator[str]:
         if (module.path, found.top) == BUILD_COMMAND:
             continue
         if found.when == "import" or found.top in HOMES:
-            yield f"{module.path}:{found.line}: {found.top} is no dependency in pyproject; import it where it is used"
+            yield f"{module.path}:{found.line}: {found.top} is not a core dependency; import it where it is used"
 
 
 def file_size(module: Module) -> Iterator[str]:
-    """A file has at most MAX_FILE_LINES lines; an exemption that is no longer needed is a finding too."""
+    """A file has at most MAX_FILE_LINES lines; a needless exemption is also a finding."""
     lines = len(module.text.splitlines())
     if (lines > MAX_FILE_LINES) != (module.path in LONG_FILES):
         yield f"{module.path}: {lines} lines, the limit is {MAX_FILE_LINES}, exempt: {module.path in LONG_FILES}"
 
 
 def function_length(module: Module) -> Iterator[str]:
-    """A function has at most MAX_FUNCTION_LINES lines (docstring counted, decorators not)."""
+    """A function has at most MAX_FUNCTION_LINES lines (including the docstring, without decorators)."""
     for name, node in module.functions:
         lines = (node.end_lineno or node.lineno) - node.lineno + 1
         if (lines > MAX_FUNCTION_LINES) != (f"{module.path}::{name}" in LONG_FUNCTIONS):
@@ -311,7 +311,7 @@ def function_length(module: Module) -> Iterator[str]:
 
 
 def data_is_not_code(module: Module) -> Iterator[str]:
-    """No file that Penstock reads can make it run code: what ruff's rules (S1, S3, S506, S6) leave."""
+    """No file that Penstock reads can make it run code; these rules add to ruff's (S1, S3, S506, S6)."""
     for node, _ in module.nodes:
         if not isinstance(node, ast.Call):
             continue
@@ -319,7 +319,7 @@ def data_is_not_code(module: Module) -> Iterator[str]:
         if module.dotted(node.func) == "torch.load" and not _is_constant(settings.get("weights_only"), True):
             yield f"{module.path}:{node.lineno}: torch.load without weights_only=True unpickles"
         if "allow_pickle" in settings and not _is_constant(settings["allow_pickle"], False):
-            yield f"{module.path}:{node.lineno}: allow_pickle is never anything but False"
+            yield f"{module.path}:{node.lineno}: allow_pickle must be False"
 
 
 def tensors_name_dtype_and_device(module: Module) -> Iterator[str]:
@@ -339,20 +339,20 @@ def one_clock(module: Module) -> Iterator[str]:
         return
     for node, _ in module.nodes:
         if isinstance(node, (ast.Attribute, ast.Name)) and module.dotted(node) in CLOCKS:
-            yield f"{module.path}:{node.lineno}: {module.dotted(node)} is read here; measure/clock.py has the clock"
+            yield f"{module.path}:{node.lineno}: {module.dotted(node)} is read here; use measure/clock.py"
 
 
 def module_has_a_caption(module: Module) -> Iterator[str]:
-    """A module has a docstring that says what it holds, and a name that says so too."""
+    """A module has a docstring with its contents, and a name that describes them too."""
     docstring = ast.get_docstring(module.tree)
     if module.tree.body and not (docstring and docstring.splitlines()[0].strip()):
         yield f"{module.path}: no module docstring"
     if Path(module.path).stem in ("utils", "util", "helpers", "misc", "common"):
-        yield f"{module.path}: name it after what it holds"
+        yield f"{module.path}: name it after its contents"
 
 
 def every_test_asserts(module: Module) -> Iterator[str]:
-    """Every test asserts something, itself or through a function of its file."""
+    """Every test asserts something, directly or through a function of its file."""
     bodies = {name.rpartition(".")[2]: node for name, node in module.functions}
     for name, node in module.functions:
         if name.rpartition(".")[2].startswith("test_") and not _asserts(node, bodies, seen=set()):
@@ -406,20 +406,20 @@ def read_modules(*folders: str) -> list[Module]:
 
 
 @pytest.mark.parametrize("check", PACKAGE_CHECKS)
-def test_package(check: Check) -> None:
+def test_no_module_of_the_package_offends(check: Check) -> None:
     modules = read_modules(*LAYERS)
     assert {module.layer for module in modules} == set(LAYERS)
     assert [finding for module in modules for finding in check(module)] == []
 
 
 @pytest.mark.parametrize("check", TEST_CHECKS)
-def test_tests(check: Check) -> None:
+def test_no_test_file_offends(check: Check) -> None:
     modules = read_modules("tests")
     assert "tests/test_architecture.py" in [module.path for module in modules]
     assert [finding for module in modules for finding in check(module)] == []
 
 
-def test_exemptions_name_what_exists_and_say_why() -> None:
+def test_exemptions_name_existing_code_and_a_reason() -> None:
     modules = {module.path: module for module in read_modules(*LAYERS)}
     names = {f"{path}::{name}" for path, module in modules.items() for name, _ in module.functions}
     assert set(LONG_FILES) <= set(modules)
@@ -430,27 +430,27 @@ def test_exemptions_name_what_exists_and_say_why() -> None:
 def test_tests_mirror_the_tree() -> None:
     folders = {path.parent.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
     assert set(LAYERS) <= folders
-    # tests/studies holds programs that measure the benchmark itself; their tests lie beside them.
+    # tests/studies contains programs that measure the benchmark itself; their tests are in the same folder.
     assert [folder for folder in folders - {"studies"} if not (ROOT / folder).is_dir()] == []
-    # With --import-mode=importlib a package in tests/ would shadow nothing, and mean nothing.
+    # With --import-mode=importlib a package in tests/ has no effect.
     assert list((ROOT / "tests").rglob("__init__.py")) == []
 
 
 def room_folders(root: Path = ROOT) -> list[str]:
-    """List the inner folders of the packages that hold modules, relative to the root."""
+    """Return the inner folders of the packages that contain modules, relative to the root."""
     folders = {path.parent for layer in LAYERS for path in (root / layer).glob("*/**/*.py")}
     return sorted(folder.relative_to(root).as_posix() for folder in folders)
 
 
 def room_findings(root: Path) -> list[str]:
-    """Name the folders that the tables lack, that have no caption of one line, or that hold too many modules."""
+    """Return findings on folders that the tables lack, without a caption of one line, or with too many modules."""
     named = {*ROOMS, *(f"{room}/{folder}" for room, folders in FOLDERS.items() for folder in folders.split())}
-    findings = [f"{folder} is no room of the table" for folder in room_folders(root) if folder not in named]
+    findings = [f"{folder} is not a room of the table" for folder in room_folders(root) if folder not in named]
     for folder in room_folders(root):
         init = root / folder / "__init__.py"
         text = init.read_text("utf-8") if init.exists() else ""
         if not (text.startswith('"""') and text.endswith('."""\n') and text.count("\n") == 1):
-            findings.append(f"{folder}/__init__.py holds something else than a caption of one line")
+            findings.append(f"{folder}/__init__.py must contain only a caption of one line")
         modules = len([path for path in (root / folder).glob("*.py") if path.name != "__init__.py"])
         inner = FOLDERS.get(folder, LOOSE).split()
         if (modules > 0) != (LOOSE in inner) or modules > MAX_FOLDER_MODULES:
@@ -458,7 +458,7 @@ def room_findings(root: Path) -> list[str]:
     return findings
 
 
-def test_rooms() -> None:
+def test_rooms_match_their_tables() -> None:
     inner = [f"{room}/{folder}" for room, folders in FOLDERS.items() for folder in folders.split() if folder != LOOSE]
     rooms = [room for room in ROOMS if room.count("/") == 1 and not (ROOT / f"{room}.py").exists()]
     assert room_folders() == sorted([*rooms, *inner])
@@ -473,12 +473,12 @@ def test_rooms_import_upwards_only() -> None:
         assert ROOMS[room] == MANY or all(f"{layer}/{other}" in above for other in ROOMS[room].split()), room
 
 
-def test_a_crowded_room_without_caption_goes_red(tmp_path: Path) -> None:
+def test_a_crowded_room_without_caption_is_found(tmp_path: Path) -> None:
     for room in ("loaders/order", "loaders/data/odd"):
         (tmp_path / room).mkdir(parents=True)
         (tmp_path / room / "__init__.py").write_text('"""Holds a cache."""\n')
         (tmp_path / room / "a.py").touch()
-    assert room_findings(tmp_path) == ["loaders/data/odd is no room of the table"]
+    assert room_findings(tmp_path) == ["loaders/data/odd is not a room of the table"]
     (tmp_path / "loaders/data/odd").rename(tmp_path / "loaders/data/files")
     for number in range(MAX_FOLDER_MODULES):
         (tmp_path / "loaders/order" / f"b{number}.py").touch()
@@ -567,22 +567,22 @@ INNOCENT: list[tuple[Check, str, str]] = [
 
 
 @pytest.mark.parametrize(("check", "path", "source"), OFFENCES)
-def test_check_goes_red(check: Check, path: str, source: str) -> None:
+def test_each_offence_is_found(check: Check, path: str, source: str) -> None:
     findings = list(check(Module(path, source)))
     assert len(findings) == 1
     assert findings[0].startswith(path)
 
 
 @pytest.mark.parametrize(("check", "path", "source"), INNOCENT)
-def test_check_stays_green(check: Check, path: str, source: str) -> None:
+def test_innocent_code_passes(check: Check, path: str, source: str) -> None:
     assert list(check(Module(path, source))) == []
 
 
-def test_every_check_is_shown_red() -> None:
+def test_every_check_has_an_offence() -> None:
     assert {check for check, _, _ in OFFENCES} == {*PACKAGE_CHECKS, *TEST_CHECKS}
 
 
-def test_stale_exemptions_go_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_exemptions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LONG_FILES, "bench/a.py", "it was long once")
     monkeypatch.setitem(LONG_FUNCTIONS, "bench/a.py::f", "it was long once")
     module = Module("bench/a.py", "def f(): ...")

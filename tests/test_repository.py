@@ -1,4 +1,4 @@
-"""Tests of the repository around the code: README, licence, pinned versions, the wheel, nothing of one machine."""
+"""The repository around the code: README, licence, pinned versions, the wheel, nothing specific to one machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MAX_README_LINES, MAX_COLUMNS = 150, 110
 def repository_files(root: Path = ROOT) -> list[str]:
     """List the files that belong to the repository, committed or not, as relative posix paths.
 
-    Asks git; in a copy without git it walks the folder and leaves out what .gitignore names.
+    Asks git; in a copy without git it walks the folder and skips the names in .gitignore.
     """
     if (root / ".git").exists() and shutil.which("git"):
         command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -84,7 +84,7 @@ def room_captions(root: Path = ROOT) -> dict[str, str]:
 
 
 def listed_rooms(page: str) -> dict[str, str]:
-    """Return what a page says between `<!-- rooms -->` and `<!-- /rooms -->`: room, spaces, caption."""
+    """Return the rooms of a page between `<!-- rooms -->` and `<!-- /rooms -->`: room, spaces, caption."""
     found = ROOMS_BLOCK.search(page)
     assert found, "docs/design/index.md has no block between <!-- rooms --> and <!-- /rooms -->"
     rows = [line.partition(" ") for line in found.group(1).splitlines()]
@@ -99,7 +99,7 @@ def too_wide(path: str, text: str) -> list[str]:
 
 
 def broken_links(path: str, text: str, root: Path = ROOT) -> list[str]:
-    """Return the relative links of a page that lead to no file, or to no heading of a page."""
+    """Return the relative links of a page to missing files or headings."""
     broken = []
     for target, anchor in set(re.findall(r"\]\(([^)#\s]*)(#[^)\s]+)?\)", text)):
         file = os.path.normpath(os.path.join(os.path.dirname(path), target)) if target else path
@@ -119,7 +119,7 @@ def headings(page: str) -> list[str]:
     return [re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles]
 
 
-# Built from pieces, so that this file does not hold what it looks for.
+# Built from pieces, so that this file does not contain what it searches for.
 PRIVATE = [
     *(rf"(?<![\w.])/{name}/" for name in ("root", "work", "Users")),
     r"(?<![\w.])/{}/[a-z]".format("home"),
@@ -130,7 +130,7 @@ PRIVATE = [
 
 
 def private_lines(path: str, text: str) -> list[str]:
-    """Return the lines that make sense on one machine only: absolute paths of its user, package registries."""
+    """Return the lines that are valid on one machine only: absolute paths of its user, package registries."""
     pattern = re.compile("|".join(PRIVATE))
     return [f"{path}:{n}: {line.strip()}" for n, line in enumerate(text.splitlines(), 1) if pattern.search(line)]
 
@@ -139,7 +139,7 @@ def unpinned(project: dict[str, Any], constraints: str) -> list[str]:
     """Return the dependencies that constraints.txt does not pin, for each Python, to one version in their range."""
     pins = [Requirement(line) for line in constraints.splitlines() if line and not line.startswith("#")]
     extras = project["optional-dependencies"]
-    findings = [f"{pin} is no exact pin" for pin in pins if [s.operator for s in pin.specifier] != ["=="]]
+    findings = [f"{pin} is not an exact pin" for pin in pins if [s.operator for s in pin.specifier] != ["=="]]
     for line in (*project["dependencies"], *(x for name in ("dev", "docs") for x in extras.get(name, ()))):
         wanted = Requirement(line)
         for python in ("3.10", "3.11", "3.13"):
@@ -181,7 +181,7 @@ def test_design_page_lists_the_rooms() -> None:
     assert all(room_captions().values())
 
 
-def test_a_room_that_is_not_listed_goes_red(tmp_path: Path) -> None:
+def test_a_missing_room_is_found(tmp_path: Path) -> None:
     for room, text in (("loaders", "Who runs it."), ("loaders/data/cache", "Holds a cache.")):
         (tmp_path / room).mkdir(parents=True)
         (tmp_path / room / "__init__.py").write_text(f'"""{text}"""\n')
@@ -192,7 +192,7 @@ def test_a_room_that_is_not_listed_goes_red(tmp_path: Path) -> None:
     assert listed_rooms(page) != room_captions(tmp_path)
 
 
-def test_pages_can_be_read() -> None:
+def test_pages_are_narrow_and_have_valid_links() -> None:
     pages = {page: (ROOT / page).read_text("utf-8") for page in PAGES}
     assert len(pages["README.md"].splitlines()) <= MAX_README_LINES
     assert [line for page, text in pages.items() for line in too_wide(page, text)] == []
@@ -200,7 +200,7 @@ def test_pages_can_be_read() -> None:
     assert sorted(set(re.findall(r"TODO\S*", "".join(pages.values())))) == []
 
 
-def test_a_wide_line_or_a_broken_link_goes_red() -> None:
+def test_a_wide_line_or_a_broken_link_is_found() -> None:
     assert too_wide("a.md", "x" * 110 + "\n" + "x" * 111) == ["a.md:2: 111 columns"]
     text = (
         "# A b, c.d\n[a](Makefile) [b](https://a.b/c#d) [c](nowhere.md#x) [d](#a-b-cd) [e](#a-b) [f](CHANGELOG.md#x)\n"
@@ -213,16 +213,16 @@ def test_a_wide_line_or_a_broken_link_goes_red() -> None:
 
 
 def test_walk_without_git_finds_what_git_finds() -> None:
-    # Files that git follows in spite of .gitignore would be a mistake of their own.
+    # A file that git tracks in spite of .gitignore would be a separate mistake.
     assert sorted(_walk(ROOT)) == repository_files()
 
 
-def test_nothing_built_or_downloaded() -> None:
+def test_the_repository_has_no_built_or_downloaded_files() -> None:
     built = {".whl", ".gz", ".zip", ".so", ".o", ".pyc", ".h5", ".pt"}
     assert [path for path in repository_files() if Path(path).suffix in built] == []
 
 
-def test_nothing_of_one_machine() -> None:
+def test_nothing_is_specific_to_one_machine() -> None:
     findings = []
     for path in repository_files():
         try:
@@ -243,13 +243,13 @@ def test_nothing_of_one_machine() -> None:
         "https://{}/simple".format(".".join(("pypi", "org"))),
     ],
 )
-def test_a_private_line_goes_red(line: str) -> None:
+def test_a_private_line_is_found(line: str) -> None:
     assert private_lines("a.md", f"fine\n{line}\nhttps://pytorch.org, frame/work/flow, $HOME/data") == [
         f"a.md:2: {line}"
     ]
 
 
-def test_one_version_everywhere() -> None:
+def test_the_version_is_the_same_everywhere() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
     assert re.findall(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)[0] == version
@@ -281,7 +281,7 @@ def test_constraints_pin_every_dependency() -> None:
         "torch==2.9.0\nruff==0.9.1\nruff==0.9.2",
     ],
 )
-def test_a_missing_pin_goes_red(constraints: str) -> None:
+def test_a_missing_pin_is_found(constraints: str) -> None:
     project = {"dependencies": ["torch>=2.4"], "optional-dependencies": {"dev": ["ruff>=0.9"]}}
     assert unpinned(project, constraints) != []
     assert unpinned(project, "# why\ntorch==2.9.0\nRuff==0.9.1\n") == []
@@ -305,12 +305,12 @@ def test_the_gate_is_strict() -> None:
 
 
 @pytest.mark.parametrize("line", ["\tpytest || true", "\truff check . ||:", "\t-mypy", "\t@-mypy", "MAKEFLAGS += -k"])
-def test_a_soft_gate_goes_red(line: str) -> None:
+def test_a_soft_gate_is_found(line: str) -> None:
     assert softened(f"test:\n\tpytest -m 'not gpu' || exit 1\n{line}\n") == [line]
 
 
 def missing_tests(texts: Iterable[str]) -> list[str]:
-    """List the test files that the texts name and the repository lacks."""
+    """Return the missing test files that the texts name."""
     named = {name for text in texts for name in re.findall(r"(?<![\w/])tests/[\w/]+/test_\w+\.py", text)}
     return sorted(name for name in named if not (ROOT / name).is_file())
 
@@ -321,8 +321,8 @@ def test_named_test_files_exist() -> None:
     assert missing_tests(["pytest tests/" + "loaders/test_gone.py"]) == ["tests/" + "loaders/test_gone.py"]
 
 
-def test_another_projects_penstock_is_named_in_one_line(tmp_path: Path) -> None:
-    """It lies in the same folder: its `__init__.py` makes a package of what is none."""
+def test_another_project_called_penstock_is_reported_in_one_line(tmp_path: Path) -> None:
+    """Its `__init__.py` in the same folder turns the namespace package into a regular one."""
     (tmp_path / "penstock").mkdir()
     (tmp_path / "penstock" / "__init__.py").write_text("")
     for part in PACKAGES:
@@ -334,7 +334,7 @@ def test_another_projects_penstock_is_named_in_one_line(tmp_path: Path) -> None:
 
 
 def test_the_wheel_needs_no_setup() -> None:
-    """Which would be torch and all tools, gigabytes for a wheel of less than one megabyte."""
+    """It would install torch and all tools, gigabytes for a wheel of less than one megabyte."""
     planned = subprocess.run(["make", "-n", "wheel"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "pip wheel --no-deps --wheel-dir dist ." in planned
     assert ".venv" not in planned
@@ -362,7 +362,7 @@ def test_wheel_holds_the_package_and_nothing_bare(tmp_path: Path, works: bool) -
     built = {LIBRARY} if works and shutil.which("cc") else set()
     assert {name for name in names if name.startswith("penstock/")} == modules | markers | built
     assert f"{info}/licenses/LICENSE" in names
-    # One wheel for every Python 3 of this platform; without the library, of every platform.
+    # One wheel for every Python 3 on this platform; without the library, for every platform.
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_") if built else "any"
     assert wheel.name.endswith(f"-py3-none-{platform}.whl")
     code = "from penstock.pipelines.native.library import native_library as n; print(n() is not None)"
@@ -372,7 +372,7 @@ def test_wheel_holds_the_package_and_nothing_bare(tmp_path: Path, works: bool) -
 
 
 def test_every_section_of_figures_names_its_processor() -> None:
-    """A ratio between loaders holds for one processor: on another one it was 1.00 instead of 1.03, 0.78 of 1.13."""
+    """A ratio between loaders is valid for one processor: on another it was 1.00 (not 1.03) and 0.78 (not 1.13)."""
     text = (ROOT / "bench" / "results" / "README.md").read_text("utf-8")
     sections = [section.partition("\n") for section in text.split("\n## ")[1:]]
     assert len(sections) > 10
@@ -381,7 +381,7 @@ def test_every_section_of_figures_names_its_processor() -> None:
 
 
 def test_gpu_tests_are_collected_without_the_packages_of_other_tests() -> None:
-    """A GPU machine may have no more than PyTorch and pytest: one import that fails would end the whole run."""
+    """A GPU machine may have only PyTorch and pytest: one failing import would end the whole run."""
     packages = [
         *("kubernetes_validate", "turbojpeg", "yaml", "nvidia", "lightning", "accelerate", "datasets", "pyarrow"),
         *("h5py", "isal", "prometheus_client", "moto", "flask", "obstore", "triton", "timm"),

@@ -1,4 +1,4 @@
-"""The Dockerfile: hadolint, and what hadolint does not know; nothing is built here."""
+"""The Dockerfile: hadolint, and rules that hadolint does not have; nothing is built here."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ else:
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
-TEXT = re.sub(r"\\\n\s*", "", re.sub(r"(?m)^#.*\n", "", DOCKERFILE.read_text("utf-8")))  # an instruction a line
+TEXT = re.sub(r"\\\n\s*", "", re.sub(r"(?m)^#.*\n", "", DOCKERFILE.read_text("utf-8")))  # one line per instruction
 STAGES = {re.search(r"AS (\S+)", part)[1]: part for part in re.split(r"(?m)^(?=FROM )", TEXT)[1:]}  # type: ignore[index]
 
 
 def test_hadolint_finds_nothing() -> None:
     hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    assert hadolint is not None, "it is one of the development tools: make setup"
+    assert hadolint is not None, "hadolint is missing: `make setup` installs it"
     checked = subprocess.run([hadolint, str(DOCKERFILE)], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout) == (0, "")
 
@@ -40,8 +40,8 @@ def test_every_build_installs_the_same_versions() -> None:
     assert re.findall(r"\b(?:sudo|curl|wget|git clone)\b", TEXT) == []
 
 
-@pytest.mark.parametrize(("image", "tools"), [("cpu", set()), ("gpu", {"g++", "python3-dev"})])  # Triton compiles
-def test_images_run_as_anyone_and_hold_no_compiler_that_is_not_needed(image: str, tools: set[str]) -> None:
+@pytest.mark.parametrize(("image", "tools"), [("cpu", set()), ("gpu", {"g++", "python3-dev"})])  # for Triton
+def test_images_run_as_any_user_and_contain_no_unneeded_compiler(image: str, tools: set[str]) -> None:
     made_by = STAGES["runtime"] + STAGES[image]
     assert re.findall(r"(?m)^USER (.*)$", made_by)[-1] == "10001:10001"
     assert re.findall(r"(?m)^(?:ENTRYPOINT|HEALTHCHECK) (.*)$", made_by) == ['["penstock"]']
@@ -51,13 +51,13 @@ def test_images_run_as_anyone_and_hold_no_compiler_that_is_not_needed(image: str
     assert labels == {"title", "description", "licenses", "version", "revision", "base.name"}
 
 
-def test_version_label_is_the_package_s() -> None:
+def test_version_label_is_that_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert re.findall(r"(?m)^ARG VERSION=(.+)$", TEXT) == [project["version"]] * 2
 
 
-def test_context_holds_what_is_copied_and_no_more() -> None:
-    """.dockerignore lets through exactly what some COPY takes from the context."""
+def test_context_contains_only_copied_files() -> None:
+    """.dockerignore admits exactly the files that some COPY takes from the context."""
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")}
     copied = {source for rest in re.findall(r"(?m)^COPY (?!--from=)(.*)$", TEXT) for source in rest.split()[:-1]}
     assert kept == copied
@@ -65,7 +65,7 @@ def test_context_holds_what_is_copied_and_no_more() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="runs with the image's Python, which has tomllib")
-def test_requirements_are_those_of_the_package_s_extras() -> None:
+def test_requirements_match_the_extras_of_the_package() -> None:
     extras = {"hdf5": ["b>=1"], "turbojpeg": ["c"], "dali-cuda120": ["d"], "dali-cuda130": ["e"]}
     image_requirements = runpy.run_path(str(ROOT / "docker" / "requirements.py"))["image_requirements"]
     project = {"dependencies": ["a"], "optional-dependencies": extras}
@@ -74,8 +74,8 @@ def test_requirements_are_those_of_the_package_s_extras() -> None:
     assert image_requirements(project, "cuda13") == ["a", "b>=1", "c", "e"]
 
 
-def test_the_build_argument_chooses_one_cuda_for_torch_and_dali() -> None:
-    """Its default is that of torch's usual wheels; a torch of another CUDA stops the build."""
+def test_the_build_argument_selects_one_cuda_for_torch_and_dali() -> None:
+    """Its default is the CUDA of torch's usual wheels; a torch for another CUDA stops the build."""
     stage = STAGES["gpu-packages"]
     assert re.findall(r"(?m)^ARG CUDA=(.+)$", TEXT) == ["13"]
     assert 'requirements.py pyproject.toml "cuda${CUDA}"' in stage
@@ -88,13 +88,13 @@ def test_the_build_argument_chooses_one_cuda_for_torch_and_dali() -> None:
 
 
 def test_dali_of_both_cudas_has_one_pinned_version() -> None:
-    """The other one's newest version may bring an nvImageCodec that crashes."""
+    """The newest version for the other CUDA may bring an nvImageCodec that crashes."""
     pins = dict(re.findall(r"(?m)^(nvidia-dali-cuda1[23]0)==(.+)$", (ROOT / "constraints.txt").read_text("utf-8")))
     assert len(pins) == 2
     assert len(set(pins.values())) == 1
 
 
-def test_examples_on_a_gpu_let_triton_run_what_it_compiles() -> None:
+def test_examples_on_a_gpu_let_triton_run_its_compiled_code() -> None:
     text = re.sub(r"\\\n\s*", "", (ROOT / "docker" / "README.md").read_text("utf-8"))
     runs = re.findall(r"(?m)^docker run .*--gpus.*$", text)
     assert len(runs) == 2

@@ -1,4 +1,4 @@
-"""Kubernetes' manifest: valid by its schemas, locked down, in step with the command and its exit codes."""
+"""The Kubernetes manifest: valid by its schemas, locked down, consistent with the command and its exit codes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def argument(container: dict[str, Any], name: str) -> str:
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-def test_the_schemas_accept_it(documents: list[dict[str, Any]], version: str) -> None:
+def test_the_schemas_accept_the_manifest(documents: list[dict[str, Any]], version: str) -> None:
     kinds = []
     for document in documents:
         kubernetes_validate.validate(document, version, strict=True)
@@ -53,8 +53,8 @@ def test_the_schemas_accept_it(documents: list[dict[str, Any]], version: str) ->
     assert kinds == ["Service", "PersistentVolumeClaim", "Job"]
 
 
-def test_nothing_is_allowed_that_training_does_not_need(pod: dict[str, Any], container: dict[str, Any]) -> None:
-    """The restricted profile of Kubernetes' pod security standards, and a read-only root besides."""
+def test_only_permissions_that_training_needs_are_granted(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    """The restricted profile of Kubernetes' pod security standards, and a read-only root in addition."""
     whole, own = pod["securityContext"], container["securityContext"]
     assert whole["runAsNonRoot"] is True
     assert min(whole["runAsUser"], whole["runAsGroup"], whole["fsGroup"]) >= 10000
@@ -68,7 +68,7 @@ def test_nothing_is_allowed_that_training_does_not_need(pod: dict[str, Any], con
     assert not any("hostPath" in volume for volume in pod["volumes"])
 
 
-def test_what_is_written_is_a_volume(pod: dict[str, Any], container: dict[str, Any]) -> None:
+def test_written_folders_are_volumes(pod: dict[str, Any], container: dict[str, Any]) -> None:
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     assert {mount["name"] for mount in mounts.values()} == set(volumes)
@@ -83,7 +83,7 @@ def test_what_is_written_is_a_volume(pod: dict[str, Any], container: dict[str, A
         assert "persistentVolumeClaim" in volumes[mounts[folder]["name"]]
 
 
-def test_ranks_are_as_many_as_gpus(job: dict[str, Any], pod: dict[str, Any], container: dict[str, Any]) -> None:
+def test_there_are_as_many_ranks_as_gpus(job: dict[str, Any], pod: dict[str, Any], container: dict[str, Any]) -> None:
     assert str(job["completions"]) == str(job["parallelism"]) == argument(container, "nnodes")
     assert job["completionMode"] == "Indexed"
     resources = container["resources"]
@@ -115,7 +115,7 @@ def test_errors_end_the_job_and_stops_do_not(job: dict[str, Any], pod: dict[str,
     assert {code["containerName"] for code in codes.values()} == {pod["containers"][0]["name"]}
     [disrupted] = [rule for rule in rules if "onPodConditions" in rule]
     assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    assert pod["restartPolicy"] == "Never"  # as a podFailurePolicy wants it
+    assert pod["restartPolicy"] == "Never"  # required by podFailurePolicy
     assert 0 < job["backoffLimit"] < 10
 
 
@@ -125,14 +125,14 @@ def test_there_is_time_to_save(pod: dict[str, Any], container: dict[str, Any]) -
 
 
 def test_compiled_kernels_go_to_a_volume_of_the_pod(pod: dict[str, Any], container: dict[str, Any]) -> None:
-    """Home may be anywhere in an image whose root cannot be written; ranks of all pods would share a claim."""
+    """The image's root is read-only, so home may not be writable; a claim would be shared by ranks of all pods."""
     [folder] = [Path(v["value"]) for v in container["env"] if v["name"] == "TRITON_CACHE_DIR"]
     [name] = [mount["name"] for mount in container["volumeMounts"] if Path(mount["mountPath"]) in folder.parents]
     [volume] = [volume for volume in pod["volumes"] if volume["name"] == name]
     assert volume["emptyDir"].get("medium") != "Memory"
 
 
-def test_the_command_takes_the_arguments(container: dict[str, Any]) -> None:
+def test_the_command_accepts_the_arguments(container: dict[str, Any]) -> None:
     assert container["command"] == ["python3", "-m", "penstock.bench.train.rank_launcher"]
     begin = container["args"].index("train")
     assert container["args"][begin - 2 : begin] == ["-m", "penstock.bench.cli"]

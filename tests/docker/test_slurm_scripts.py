@@ -21,8 +21,8 @@ JOBS = ROOT / "docker" / "slurm"
 GPU_START = Path(__file__).resolve().parents[1] / "studies/gpu/start.sh"
 TRAIN, CACHE = JOBS / "train.sbatch", JOBS / "cache.sbatch"
 
-# srun runs its command once a task, one after the other, and ends with the highest exit code; penstock tells what it
-# was given and whether it is srun's own child.
+# srun runs its command once per task, one after another, and exits with the highest exit code; penstock logs its
+# arguments and whether it is srun's direct child.
 SRUN = """#!/usr/bin/env bash
 echo "srun $*" | tr -d '\\n' | tr -s ' ' >>"$LOG"; echo >>"$LOG"
 while [[ $1 == -* ]]; do shift; done
@@ -48,7 +48,7 @@ exit "$SCONTROL_CODE"
 def submit(
     folder: Path, script: Path, *arguments: str, codes: str = "0", scontrol: int = 0, **environment: str
 ) -> tuple[int, list[str]]:
-    """(exit code, lines that the stand-ins wrote) of a job script; `codes` are those of its ranks."""
+    """Return (exit code, log lines of the stand-ins) of a job script; `codes` are the exit codes of its ranks."""
     for name, text in (("srun", SRUN), ("penstock", PENSTOCK), ("scontrol", SCONTROL)):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
@@ -81,7 +81,7 @@ def requeued(lines: list[str]) -> list[str]:
 
 
 def directives(script: Path) -> dict[str, str]:
-    """The options on a script's #SBATCH lines. SLURM reads them up to the first command."""
+    """Return the options on a script's #SBATCH lines. SLURM reads them up to the first command."""
     found, commands = {}, False
     for line in script.read_text().splitlines():
         if line.startswith("#SBATCH"):
@@ -103,18 +103,18 @@ def test_shellcheck_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize("script", [TRAIN, CACHE], ids=lambda script: script.name)
-def test_directives_make_a_job_that_can_come_back(script: Path) -> None:
+def test_directives_make_a_job_that_can_be_requeued(script: Path) -> None:
     options = directives(script)
     assert options["requeue"] == ""
-    assert options["open-mode"] == "append"  # the log of what was before
+    assert options["open-mode"] == "append"  # keeps the log of earlier runs
     number, _, seconds = options["signal"].partition("@")
-    assert number == "TERM"  # to the ranks, not to the script (which "B:TERM" would be)
+    assert number == "TERM"  # to the ranks, not to the script (as with "B:TERM")
     hours, minutes, rest = map(int, options["time"].split(":"))
     assert 0 < int(seconds) < hours * 3600 + minutes * 60 + rest
     assert os.access(script, os.X_OK)
 
 
-def test_ranks_are_told_their_place_and_take_the_place_of_the_shell(tmp_path: Path) -> None:
+def test_ranks_get_their_rank_and_replace_the_shell(tmp_path: Path) -> None:
     code, lines = submit(tmp_path, TRAIN, "data", "--epochs", "3", codes="0 0 0 0", SLURM_NTASKS="4")
     assert code == 0
     host = os.uname().nodename
@@ -126,7 +126,7 @@ def test_ranks_are_told_their_place_and_take_the_place_of_the_shell(tmp_path: Pa
     assert "--wait=900" in lines[0]
 
 
-def test_the_task_of_an_array_is_no_rank(tmp_path: Path) -> None:
+def test_a_task_of_an_array_has_no_rank(tmp_path: Path) -> None:
     code, lines = submit(tmp_path, CACHE, "data", "cache", SLURM_ARRAY_JOB_ID="10040", SLURM_ARRAY_TASK_COUNT="16")
     assert code == 0
     given = "cache build --shards 16 --workers 3 data cache"
@@ -135,7 +135,7 @@ def test_the_task_of_an_array_is_no_rank(tmp_path: Path) -> None:
     assert set(re.findall(r" (--[a-z-]+)", given)) <= option_names(command_cache.build)
 
 
-def test_a_container_is_words_before_the_command_or_options_of_srun(tmp_path: Path) -> None:
+def test_a_container_is_a_prefix_of_the_command_or_options_of_srun(tmp_path: Path) -> None:
     (tmp_path / "apptainer").write_text('#!/usr/bin/env bash\n[[ $1 == exec ]] && shift 3\nexec "$@"\n')
     (tmp_path / "apptainer").chmod(0o755)
     code, lines = submit(tmp_path, TRAIN, "a b", PENSTOCK="apptainer exec --nv image.sif penstock")
@@ -150,7 +150,7 @@ def test_a_container_is_words_before_the_command_or_options_of_srun(tmp_path: Pa
 
 
 def kernel_folder(folder: Path, **environment: str) -> str:
-    """TRITON_CACHE_DIR of a rank, by a job whose temporary folder is `folder`."""
+    """Return TRITON_CACHE_DIR of a rank, for a job with the temporary folder `folder`."""
     command = folder / "tell"
     command.write_text('#!/usr/bin/env bash\necho "$TRITON_CACHE_DIR" >"$TMPDIR/told"\n')
     command.chmod(0o755)
@@ -159,14 +159,14 @@ def kernel_folder(folder: Path, **environment: str) -> str:
     return (folder / "told").read_text().strip()
 
 
-def test_compiled_kernels_lie_on_the_node_in_the_users_own_folder(tmp_path: Path) -> None:
+def test_compiled_kernels_are_on_the_node_in_the_users_own_folder(tmp_path: Path) -> None:
     own = tmp_path / f"triton-{os.getuid()}"
     assert kernel_folder(tmp_path, TRITON_CACHE_DIR="") == str(own)
     assert own.stat().st_mode & 0o777 == 0o700
     assert kernel_folder(tmp_path, TRITON_CACHE_DIR="/scratch/kernels") == "/scratch/kernels"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a folder away")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can change the owner of a folder")
 def test_a_folder_of_another_user_is_not_trusted_with_code(tmp_path: Path) -> None:
     own = tmp_path / f"triton-{os.getuid()}"
     own.mkdir()
@@ -175,12 +175,12 @@ def test_a_folder_of_another_user_is_not_trusted_with_code(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("code", [143, 138])
-def test_a_stop_by_a_signal_goes_back_into_the_queue(tmp_path: Path, code: int) -> None:
+def test_a_job_stopped_by_a_signal_is_requeued(tmp_path: Path, code: int) -> None:
     ended, lines = submit(tmp_path, TRAIN, "data", codes=f"{code} {code}", SLURM_NTASKS="2", SLURM_RESTART_COUNT="99")
     assert (ended, requeued(lines)) == (code, ["10042"])
 
 
-def test_of_an_array_one_task_goes_back(tmp_path: Path) -> None:
+def test_only_one_task_of_an_array_is_requeued(tmp_path: Path) -> None:
     array = {"SLURM_ARRAY_JOB_ID": "10042", "SLURM_ARRAY_TASK_ID": "7"}
     assert requeued(submit(tmp_path, CACHE, "data", "cache", codes="143", **array)[1]) == ["10042_7"]
 
@@ -189,11 +189,11 @@ def test_of_an_array_one_task_goes_back(tmp_path: Path) -> None:
     "codes",
     [
         *(f"{code} {code}" for code in (0, 1, EXIT_USAGE, EXIT_DATA, EXIT_CACHE, EXIT_WORKER, EXIT_TIMEOUT)),
-        f"{EXIT_RESOURCE} 1",  # whoever lost its peers ends with 1
-        "3 137",  # the rank that was left and killed for it
+        f"{EXIT_RESOURCE} 1",  # a rank that lost its peers exits with 1
+        "3 137",  # the remaining rank was killed for it
     ],
 )
-def test_errors_stay_ended(tmp_path: Path, codes: str) -> None:
+def test_jobs_with_errors_are_not_requeued(tmp_path: Path, codes: str) -> None:
     ended, lines = submit(tmp_path, TRAIN, "data", codes=codes, SLURM_NTASKS="2")
     assert (ended, requeued(lines)) == (max(map(int, codes.split())), [])
 
@@ -204,11 +204,11 @@ def test_restarts_are_counted(tmp_path: Path) -> None:
     assert requeued(submit(tmp_path, TRAIN, "data", codes="143", MAX_RESTARTS="3", SLURM_RESTART_COUNT="2")[1])
 
 
-def test_a_refused_requeue_is_no_success(tmp_path: Path) -> None:
+def test_a_refused_requeue_is_not_a_success(tmp_path: Path) -> None:
     assert submit(tmp_path, TRAIN, "data", codes="143", scontrol=1)[0] == 1
 
 
-def test_a_job_without_its_other_half_says_so(tmp_path: Path) -> None:
+def test_a_job_without_its_second_script_reports_it(tmp_path: Path) -> None:
     code, errors = submit(tmp_path, TRAIN, "data", JOBS=str(tmp_path / "elsewhere"))
     assert code != 0
     assert "job.sh" in errors[0]

@@ -1,4 +1,4 @@
-"""The data that the pages and examples of the documentation name."""
+"""Data for the pages and examples of the documentation."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def _write_fields(folder: Path, images: list[Path]) -> None:
         listed.append({"id": n, "file_name": name.as_posix(), "width": width, "height": height})
         box = [width // 4, height // 4, width // 2, height // 2]
         whole = {"bbox": box, "area": box[2] * box[3], "iscrowd": 0}
-        boxes.append({"id": n + 1, "image_id": n, "category_id": 1, **whole})  # pycocotools takes id 0 for no match
+        boxes.append({"id": n + 1, "image_id": n, "category_id": 1, **whole})  # pycocotools treats id 0 as no match
     coco = {"images": listed, "annotations": boxes, "categories": [{"id": 1, "name": "thing"}]}
     (folder / "instances.json").write_text(json.dumps(coco))

@@ -1,4 +1,4 @@
-"""The code of the documentation: each Python block of each page runs, or compiles where it cannot run."""
+"""The code of the documentation: each Python block of each page runs, or compiles if it cannot run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# A block; the comment before it says why it cannot run here, or that it only shows another project's code.
+# A block; the preceding comment gives the reason why it cannot run here, or marks another project's code.
 _BLOCK = re.compile(r"(?:<!-- no-run: ([^\n]*) -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-# What is smaller or slower here than in a training run.
+# Replacements that make a block smaller or slower than in a training run.
 _SMALLER = (
     (re.compile(r"\bbatch_size=\d+"), "batch_size=4"),
     (re.compile(r"\brange\(\d+\)"), "range(1)"),
@@ -28,7 +28,7 @@ _SMALLER = (
 
 
 class Block(NamedTuple):
-    """Hold a block of a page, and why it is not run, if it is not."""
+    """Hold a block of a page, and the reason if it is not run."""
 
     page: str
     language: str
@@ -49,7 +49,7 @@ BLOCKS = {
 
 
 def missing_names(code: str) -> list[str]:
-    """Return what a block imports from penstock that is not there. Raises SyntaxError for what is no Python."""
+    """Return the missing names that a block imports from penstock. Raises SyntaxError if it is not Python."""
     tree = ast.parse(code)
     found = []
     for node in ast.walk(tree):
@@ -68,7 +68,7 @@ def made_smaller(code: str) -> str:
 
 @pytest.fixture
 def kept_globals() -> Iterator[None]:
-    """Put back what the code of a page may set for the whole process."""
+    """Restore global settings that the code of a page may change."""
     state = torch.random.get_rng_state()
     yield
     torch.random.set_rng_state(state)
@@ -94,7 +94,7 @@ def test_python_blocks_run(page: str, photos: Path, tmp_path: Path, monkeypatch:
                 exec(compile(made_smaller(block.code), page, "exec"), namespace)
 
 
-def test_wrong_code_goes_red() -> None:
+def test_wrong_code_is_found() -> None:
     (block,) = blocks_of("a.md", "<!-- no-run: a GPU -->\n```python\nfrom penstock.loaders import Gone\n```\n")
     assert (block.reason, missing_names(block.code)) == ("a GPU", ["penstock.loaders.Gone"])
     assert made_smaller('f(batch_size=256, device="cuda")') == 'f(batch_size=4, device="cpu")'

@@ -1,4 +1,4 @@
-"""The commands of the documentation: programs, options, files, targets and extras that are shown exist."""
+"""The commands of the documentation: all programs, options, files, targets and extras in them exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGES = [
 _SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _TYPED = re.compile(r"^\$ (.*)", re.MULTILINE)
 _INLINE = re.compile(r"`((?:[A-Z_]+=\S+ )?(?:penstock|python|make|docker|sbatch)\s[^`]*)`")
-# Words that start Penstock, and the command that they stand for.
+# Words that start Penstock, and the equivalent command.
 _STARTS = {
     "penstock": [],
     "penstock.bench.cli": [],
@@ -66,7 +66,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def wrong_parts(line: str) -> list[str]:
-    """Return the words of a command that name something that is not there."""
+    """Return the words of a command that name something that does not exist."""
     try:
         words = shlex.split(line, comments=True)
     except ValueError as problem:
@@ -147,12 +147,12 @@ def _wrong_image(words: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [page.relative_to(ROOT).as_posix() for page in PAGES])
-def test_what_commands_name_exists(page: str) -> None:
+def test_names_in_commands_exist(page: str) -> None:
     lines = lines_of((ROOT / page).read_text("utf-8"))
     assert {line: wrong for line in lines if (wrong := wrong_parts(line))} == {}
 
 
-def test_pages_show_commands_of_every_kind() -> None:
+def test_pages_contain_commands_of_every_kind() -> None:
     shown = [line for page in PAGES for line in lines_of(page.read_text("utf-8"))]
     for start, least in (("penstock ", 40), ("python tests/", 8), ("make ", 10), ("docker ", 4), ("sbatch ", 3)):
         assert sum(line.startswith(start) for line in shown) >= least, start
@@ -184,5 +184,5 @@ def test_pages_show_commands_of_every_kind() -> None:
         ("kubectl apply -f docker/kubernetes/trains.yaml", ["docker/kubernetes/trains.yaml"]),
     ],
 )
-def test_a_wrong_command_goes_red(line: str, wrong: list[str]) -> None:
+def test_a_wrong_command_is_found(line: str, wrong: list[str]) -> None:
     assert wrong_parts(line) == wrong

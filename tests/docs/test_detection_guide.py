@@ -1,4 +1,4 @@
-"""The guide to detection, with a stand-in for its model that finds what is in the file."""
+"""The guide to detection, with a stand-in for its model that finds the boxes of the file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "detection.md"
 
 
 def blocks() -> list[str]:
-    """The Python blocks of the guide, on the CPU."""
+    """Return the Python blocks of the guide, on the CPU."""
     found = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     return [code.replace('"cuda"', '"cpu"').replace("512", "96") for code in found]
 
 
 class Oracle:
-    """Stands for a detector: returns the boxes of the batch that is served, `shift` pixels to the right."""
+    """A stand-in for a detector: returns the boxes of the served batch, `shift` pixels to the right."""
 
     def __init__(self, shift: float) -> None:
         self.shift, self.targets = shift, list[dict[str, Any]]()
@@ -33,7 +33,7 @@ class Oracle:
         return self.targets
 
     def watch(self, loader: Any) -> Iterator[dict[str, Any]]:
-        """Yield the batches of a loader, whose boxes are what it finds next."""
+        """Yield the batches of a loader; the detector finds the boxes of the last one."""
         for batch in loader:
             pairs = zip(batch["boxes"], batch["boxes_classes"], strict=True)
             self.targets = [

@@ -17,7 +17,7 @@ from range_server import serve_ranges
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 SMALL = ["--epochs", "1", "--size", "32", "--batch-size", "4"]
-# Arguments, what has to be installed, and a word that the script prints.
+# Arguments, required packages, and a word that the script prints.
 SCRIPTS: dict[str, tuple[list[str], str, str]] = {
     "train_torch.py": (["imagenet", *SMALL], "torch", "accuracy"),
     "train_lightning.py": (["imagenet", *SMALL], "lightning", "accuracy"),
@@ -46,7 +46,7 @@ def test_script_runs(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     pytest.importorskip(package)
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Lightning warns of much that is not the loader's
+        warnings.simplefilter("ignore")  # many warnings of Lightning do not concern the loader
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     assert word in capsys.readouterr().out
 
@@ -59,7 +59,7 @@ def test_every_example_is_listed_and_short() -> None:
     assert {name: len(text.splitlines()) for name, text in found.items() if len(text.splitlines()) > 70} == {}
 
 
-def test_tars_come_over_http_once(
+def test_tars_are_fetched_over_http_once(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("obstore")

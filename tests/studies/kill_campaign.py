@@ -149,7 +149,7 @@ class Campaign:
 
     def __init__(self, folder: Path, commands: Commands, draw: random.Random) -> None:
         self._folder, self._commands, self._draw = folder, commands, draw
-        self._told: set[str] = set()  # shared memory that an earlier trial left
+        self._known_leftovers: set[str] = set()  # shared memory that an earlier trial left
         self._photos = write_folder(folder / "photos", 60)
         code, command = commands.run("cache", "build", self._photos, folder / "whole.h5", "--workers", 0)
         assert code == 0, command.errors
@@ -272,13 +272,13 @@ class Campaign:
             command = self._commands.start(script=self._sweep, environment={"TMPDIR": str(temporary)})
             assert command.wait() == 0, command.errors
             trial.files = self._files(temporary)
-        self._told |= set(trial.files)
+        self._known_leftovers |= set(trial.files)
 
     def _files(self, temporary: Path) -> list[str]:
         files = [str(path.relative_to(temporary)) for path in temporary.rglob("*")]
         # torch keeps its compiled code.
         files = [name for name in files if not name.startswith("torchinductor")]
-        return [*files, *(name for name in self._commands.shared_segments() if name not in self._told)]
+        return [*files, *(name for name in self._commands.shared_segments() if name not in self._known_leftovers)]
 
     def _build_again(self, trial: Trial, place: Path, dest: Path) -> None:
         """Check that leftovers of the builder, including its lock, do not block the next build."""

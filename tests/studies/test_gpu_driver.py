@@ -56,16 +56,16 @@ def test_all_steps_but_the_last_fit_into_the_usual_budget(tmp_path: Path) -> Non
     outcome = Machine().serve(tmp_path)
     done = [name for name in ALL if outcome[name].startswith("done")]
     assert done == ALL[: ALL.index("bench-resnet50-hdf5") + 1]
-    assert outcome["memcheck"] == "left out: 1 s are left"
+    assert outcome["memcheck"] == "skipped: 1 s left"
 
 
 def test_only_the_step_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
     machine = Machine(kernels=10_000)
     outcome = machine.serve(tmp_path)
-    assert outcome["kernels"] == "failed: its time was up after 75 s"
+    assert outcome["kernels"] == "failed: time limit reached after 75 s"
     assert outcome["rates"] == "done after 80 s"
     assert outcome["bench-resnet18-torch"] == "done after 52 s"
-    assert outcome["bench-resnet50-hdf5"] == "left out: 8 s are left"  # it would have no results
+    assert outcome["bench-resnet50-hdf5"] == "skipped: 8 s left"  # it would have no results
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_only_the_step_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
 )
 def test_a_missing_package_skips_only_its_steps(package: str, lost: list[str], tmp_path: Path) -> None:
     outcome = Machine().serve(tmp_path, 10_000, has=lambda name: name != package)
-    assert [name for name in ALL if outcome[name] == f"left out: no {package} here"] == lost
+    assert [name for name in ALL if outcome[name] == f"skipped: no {package} here"] == lost
     assert all(outcome[name].startswith("done") for name in set(ALL) - set(lost))
 
 

@@ -373,5 +373,5 @@ def test_commands_fail_before_they_are_killed_for_memory(photos: Path) -> None:
             pytest.skip("no control group may be made here")
         done = run(limit, (*CLI, "bench", photos, "--batch-size", 8, "--workers", 1))
     assert done.code == 7, done.errors
-    assert "LoaderError[E-MEM]" in done.told
-    assert "docker --memory" in done.told
+    assert "LoaderError[E-MEM]" in done.last_error
+    assert "docker --memory" in done.last_error

@@ -162,9 +162,9 @@ def run_steps(
     for step in wanted:
         left = budget_s - (clock() - begin)
         if missing := [name for name in step.needs if not has(name)]:
-            outcome[step.name] = f"left out: no {', '.join(missing)} here"
+            outcome[step.name] = f"skipped: no {', '.join(missing)} here"
         elif left < step.least_s:
-            outcome[step.name] = f"left out: {max(0.0, left):.0f} s are left"
+            outcome[step.name] = f"skipped: {max(0.0, left):.0f} s left"
         else:
             limit = min(step.most_s, left)
             print(f"bench-gpu: {step.name} at {clock() - begin:.0f} s, at most {limit:.0f} s", flush=True)
@@ -181,7 +181,7 @@ def run_steps(
 
 def _ending(code: int | None) -> str:
     if code is None:
-        return "failed: its time was up"
+        return "failed: time limit reached"
     if code < 0:
         return f"failed: killed by {signal.Signals(-code).name}"
     return f"failed with {code}" if code else "done"

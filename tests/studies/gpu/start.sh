@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Run the steps of gpu_driver.py in this copy of the tree: start.sh RESULTS SECONDS [options of gpu_driver.py].
-# Nothing is downloaded: what `make pack-gpu` has put into build/gpu is used, if it is there. PY names the interpreter.
+# Nothing is downloaded: files of `make pack-gpu` in build/gpu are used, if they exist. PY names the interpreter.
 set -u
 results=$1 budget=$2 started=$SECONDS; shift 2
 py=${PY:-python3} pack=build/gpu work=${GPU_WORK:-/tmp/penstock-gpu}
 if [[ " $* " != *" --device "* ]] && [ ! -e /dev/nvidia0 ] && ! nvidia-smi -L >/dev/null 2>&1; then
-  echo 'bench-gpu: no NVIDIA GPU here (make bench measures the CPU); --device cpu tries the steps that can run without' >&2
+  echo 'bench-gpu: no NVIDIA GPU here (make bench measures the CPU); --device cpu tries the steps that run without one' >&2
   exit 1
 fi
 mkdir -p "$results" "$work" build/path/penstock
@@ -22,14 +22,14 @@ dali=
 if [ -f $pack/dali.tar.xz ] && ! "$py" -c 'import nvidia.dali' 2>/dev/null; then
   dali=$work/dali
   [ -d "$dali" ] || ("$py" -c 'import sys, tarfile; tarfile.open(sys.argv[1], "r|xz").extractall(sys.argv[2], filter="tar")' \
-    $pack/dali.tar.xz "$dali.part" && mv "$dali.part" "$dali") &  # on a processor of its own, during the first steps
+    $pack/dali.tar.xz "$dali.part" && mv "$dali.part" "$dali") &  # on its own processor, during the first steps
 fi
 library=pipelines/native/libpenstock.so
 [ -f $library ] || [ ! -f $pack/libpenstock.so ] || cp $pack/libpenstock.so $library
-# A carried library may be of another processor or a newer libc. Without one images are decoded in Python.
+# A carried library may be for another processor or a newer libc. Without a library, images are decoded in Python.
 "$py" -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$PWD/$library" 2>/dev/null || { rm -f $library; "$py" pipelines/native/build.py; }
 for part in pipelines loaders bench; do ln -sfn ../../../$part build/path/penstock/$part; done
-# A toolkit's nvJPEG must not come before that of DALI's wheels. All else stays: the driver may lie on this path alone.
+# A toolkit's nvJPEG must not precede that of DALI's wheels. The rest stays: the driver may only be on this path.
 kept=
 IFS=: read -ra folders <<<"${LD_LIBRARY_PATH:-}"
 for folder in "${folders[@]}"; do

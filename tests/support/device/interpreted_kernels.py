@@ -1,7 +1,7 @@
-"""Runs the fused kernels on the CPU by Triton's interpreter, beside the CPU path: `TRITON_INTERPRET=1 python FILE`.
+"""Compares the fused kernels in Triton's interpreter with the CPU path: `TRITON_INTERPRET=1 python FILE`.
 
-Prints a JSON object: for each of CASES what is wrong, "" for nothing. A process of its own, since Triton reads
-TRITON_INTERPRET when it is imported.
+Prints a JSON object with the error of each of CASES, "" if there is none. It is a separate process, because Triton
+reads TRITON_INTERPRET when it is imported.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def difference(found: torch.Tensor, expected: torch.Tensor) -> str:
 
 
 def as_is() -> torch.Tensor:
-    """Levels of a stage that changes none."""
+    """Return the levels of a stage that changes none."""
     return torch.arange(257).clamp(max=255).to(torch.uint8).repeat(3, 1)
 
 
 def rounds(size: tuple[int, int], ops: list[Op], *, images: int, seed: int = 0) -> str:
-    """One operation an image, in one round."""
+    """Compare one operation per image, in one round."""
     pixels = torch.from_numpy(images_of(images, size, seed))
     of_image = np.array([ops[n % len(ops)] for n in range(images)], np.int8)
     values = np.array([values_of(Op(op), 30)[n % 30] for n, op in enumerate(of_image)])
@@ -70,7 +70,7 @@ def rounds(size: tuple[int, int], ops: list[Op], *, images: int, seed: int = 0) 
 
 
 def recipe(name: str, size: tuple[int, int] = (13, 18), number: int = 6) -> str:
-    """A whole recipe, its plan drawn, one row of padding in the batch."""
+    """Compare a whole recipe with a drawn plan and one row of padding in the batch."""
     augmentations, dtype = RECIPES[name]
     pipeline = ImagePipeline(size=size, augment=augmentations)
     number -= not augmentations.mixes
@@ -90,12 +90,12 @@ def recipe(name: str, size: tuple[int, int] = (13, 18), number: int = 6) -> str:
 
 
 def check() -> str:
-    """The checks that a process makes at its first use of a device."""
+    """Run the checks of the first use of a device in a process."""
     return fused_check._find_fault(CPU, torch.bfloat16) or fused_check._find_fault(CPU, torch.bfloat16, False)
 
 
 def wrong_level() -> str:
-    """The check of normalising alone notices a wrong kernel: here, the last image is left out."""
+    """Test that the check of normalising notices a wrong kernel, which skips the last image."""
     launch = fused.launch
     fused.launch = lambda name, work, *rest, **constants: launch(name, (work[0] - 1, work[1]), *rest, **constants)
     try:
@@ -106,7 +106,7 @@ def wrong_level() -> str:
 
 
 def patches() -> str:
-    """Levels of patches, normalised as those of an image."""
+    """Compare levels of patches, normalised like those of an image."""
     levels = torch.from_numpy(images_of(12, (7, 5))).view(3, 4, -1)
     stage.choose_fused_stage = lambda levels, device, augments: fused.FusedStage(levels, device)  # type: ignore[attr-defined, assignment]
     try:
@@ -118,7 +118,7 @@ def patches() -> str:
 
 
 def wrong_operation() -> str:
-    """The check notices a wrong kernel: here, two operations change places."""
+    """Test that the check notices a wrong kernel, which swaps two operations."""
     words = fused.pack_rounds
     fused.pack_rounds = lambda ops, *rest: words(np.where(ops == Op.HUE, np.int8(Op.IDENTITY), ops), *rest)
     try:
@@ -129,7 +129,7 @@ def wrong_operation() -> str:
 
 
 def lost_block() -> str:
-    """The check notices a fault behind the first block of a histogram: here, pixels there are not counted."""
+    """Test that the check notices a fault behind the first block of a histogram, where pixels are not counted."""
     launch, blocks = fused.launch, fused.BLOCKS
     pixels, counted = CHECKED_SIZE[0] * CHECKED_SIZE[1], blocks["make_tables"][0]
 
@@ -139,13 +139,13 @@ def lost_block() -> str:
             images.view(len(images), -1, 3)[:, fused.BLOCKS[name][0] :] = 0
         launch(name, work, images, *rest, **constants)
 
-    fused.launch, fused.BLOCKS = losing, blocks | {"make_tables": (16, 8)}  # as small as the images here
+    fused.launch, fused.BLOCKS = losing, blocks | {"make_tables": (16, 8)}  # small, like the images here
     try:
         said = fused_check._find_fault.__wrapped__(CPU, torch.uint8)
     finally:
         fused.launch, fused.BLOCKS = launch, blocks
     if pixels <= counted or pixels % counted == 0:
-        return "the images of the check have one block, or no part of one"
+        return "the images of the check have one block, or no partial one"
     return "" if "values of a test batch are wrong" in said else f"not noticed: {said}"
 
 
@@ -156,7 +156,7 @@ def _distance(memory, found, image, pixels):  # type: ignore[no-untyped-def]
 
 
 def far_images() -> str:
-    """Images that begin behind 2**31 values."""
+    """Compare images that begin behind 2**31 values."""
     found = torch.zeros(1, dtype=torch.int64)
     _distance[(1,)](torch.zeros(1, dtype=torch.uint8), found, 70_000, 512 * 512)
     expected = 70_000 * 512 * 512 * 3
@@ -164,7 +164,7 @@ def far_images() -> str:
 
 
 def refused() -> str:
-    """The plan of another batch."""
+    """Test that the plan of another batch is refused."""
     plan = AugmentPlan(np.zeros((1, 3), np.int8), np.zeros((1, 3)), np.zeros((3, 4), np.int32), None)
     try:
         fused.FusedStage(as_is(), CPU)(torch.zeros((4, 2, 2, 3), dtype=torch.uint8), plan)
@@ -182,7 +182,7 @@ CASES |= {"far images": far_images, "refused": refused, "wrong level": wrong_lev
 
 
 def mend_interpreter() -> None:
-    """Have it round float32 to bfloat16 as devices do (it cuts bits off), and not look for overflows."""
+    """Make it round float32 to bfloat16 as devices do (it truncates), and skip its check for overflows."""
     interpreter.interpreter_builder.options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
 
     cast = interpreter.InterpreterBuilder.cast_impl

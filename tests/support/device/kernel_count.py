@@ -10,18 +10,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _ALLOCATE = {"empty", "empty_strided", "empty_like", "new_empty", "_unsafe_view", "_reshape_alias", "lift_fresh"}
-_SELECT = ("index_select", "gather")  # read as many values of their table as they write
+_SELECT = ("index_select", "gather")  # they read as many values of their table as they write
 
 
 class KernelCount(TorchDispatchMode):
-    """Count every operation that is no view as one kernel (copies to the device too), on the meta device or a CPU.
+    """Count every operation that is not a view as one kernel (also copies to the device), on the meta device or a CPU.
 
-    Bytes are those of the values that it reads and writes; values that are repeated by expansion count once, and the
-    tables of a selection as often as they are read.
+    Bytes are those of values read and written; values repeated by expansion count once, and tables of a selection once
+    per read.
 
     Attributes:
         kernels: by name of the operation.
-        bytes: likewise.
+        bytes: by name of the operation.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A CopyEngine over host memory that writes down what is asked of it."""
+"""A CopyEngine over host memory that records its calls."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 
 class LoggedCopies:
-    """Objects to events and hand-overs on the wrong stream.
+    """Refuses events and hand-overs on the wrong stream.
 
     Attributes:
         log: the calls.
-        locked: what pinned() has returned.
-        is_inside: whether work is queued on the side stream now.
+        locked: results of pinned().
+        is_inside: whether work is currently queued on the side stream.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Stand-ins for an old nvJPEG where there is no GPU: a library that tells its version, and its wrong edges."""
+"""Stand-ins for an old nvJPEG without a GPU: a library that reports its version, and its wrong edges."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ int nvjpegGetProperty(int part, int *value)
 
 
 def build_nvjpeg(folder: Path, version: tuple[int, int, int], *, soname: str = SONAME, status: int = 0) -> Path:
-    """Compile a library of that name in `folder` that says only which version it is; skip without a compiler."""
+    """Compile a library of that name in `folder` that only reports its version; skip without a compiler."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
-        pytest.skip("there is no C compiler")
+        pytest.skip("no C compiler")
     folder.mkdir(exist_ok=True)
     source, library = folder / "nvjpeg.c", folder / soname
     source.write_text(_SOURCE.format(version=", ".join(map(str, version)), status=status))
@@ -42,10 +42,10 @@ def build_nvjpeg(folder: Path, version: tuple[int, int, int], *, soname: str = S
 
 
 def give_regions_wrong_edges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have DALI decode each region from a JPEG that ends with it: its chroma is interpolated without what lies beyond.
+    """Make DALI decode each region from a JPEG that ends with it; its chroma is interpolated without neighbours.
 
-    Its right and lower edges are wrong, and the left and upper ones on a boundary of MCUs. Regions under 16 pixels stay
-    right, because a mean over so few pixels shows the edge.
+    The right and lower edges are wrong, as are the left and upper ones on a boundary of MCUs. Regions under 16 pixels
+    stay correct, because a mean over so few pixels would show the edge.
     """
     feed = DaliGraph._feed
 

@@ -1,9 +1,9 @@
-"""SimulatedDevice stands for a GPU with streams: work is queued, runs late and in any order that events allow.
+"""SimulatedDevice stands in for a GPU with streams: work is queued and runs late, in any order that events allow.
 
-It computes nothing. A tensor of the meta device stands for memory of the GPU, a tag for what lies there. Whoever reads
-must find the tag that was written last in the order of the program; another one is a stale read. Memory that is let go
-is used again at once, as torch's allocator does on the stream that it belongs to, and as a backend does with its own.
-torch's pinned memory is used again after the copies out of it that do not block the host.
+It computes nothing. A tensor of the meta device stands for memory of the GPU, a tag for its contents. A reader must
+find the tag that was written last in program order; another one is a stale read. Released memory is reused at once, by
+torch's allocator on the stream that it belongs to, and by a backend for its own memory. torch's pinned memory is reused
+after the copies from it that do not block the host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 MAIN, SIDE, PINNED = "main", "side", "pinned"
 _ALLOCATE = {"empty", "empty_strided", "new_empty", "empty_like"}
-_OVERWRITE = {"copy_", "index_copy_"}  # of the first argument they need nothing
+_OVERWRITE = {"copy_", "index_copy_"}  # these do not read their first argument
 
 
 class Event:
@@ -32,7 +32,7 @@ class Event:
 
 
 class Work(NamedTuple):
-    """Hold what lies in a stream's queue: an operation, an event to happen, or one to wait for."""
+    """Hold an entry of a stream's queue: an operation, an event to record, or an event to wait for."""
 
     reads: tuple[tuple[Any, int], ...] = ()
     writes: tuple[tuple[Any, int], ...] = ()
@@ -41,7 +41,7 @@ class Work(NamedTuple):
 
 
 class _Memory:
-    """Describe the memory behind a storage: where it is, whose, what the program has written there last."""
+    """Describe the memory behind a storage: its place, its owner and the tag that the program wrote last."""
 
     def __init__(self, storage: StorageWeakRef, place: Any, owner: str, tag: int) -> None:
         self.storage, self.place, self.owner, self.tag = storage, place, owner, tag
@@ -49,11 +49,11 @@ class _Memory:
 
 
 class SimulatedDevice(TorchDispatchMode):
-    """Queue the operations on meta tensors; run them at random moments. Work on host memory happens at once.
+    """Queue the operations on meta tensors and run them at random moments. Work on host memory happens at once.
 
     Attributes:
-        stale: number of reads that found something else than the program had written.
-        now: the stream of the code that runs.
+        stale: number of reads that found other data than the program had written.
+        now: the stream of the running code.
     """
 
     def __init__(self, seed: int) -> None:
@@ -61,7 +61,7 @@ class SimulatedDevice(TorchDispatchMode):
         self._random = random.Random(seed)
         self._tags = itertools.count(1)
         self._places = itertools.count()
-        self._found: dict[Any, int] = {}  # place -> tag of what lies there
+        self._found: dict[Any, int] = {}  # place -> tag of its contents
         self._known: dict[int, _Memory] = {}  # address of a storage -> its memory
         self._free: dict[str, list[Any]] = {}
         self._later: list[tuple[list[Event], str, Any]] = []  # places that become free after events
@@ -83,12 +83,12 @@ class SimulatedDevice(TorchDispatchMode):
         self._known[tensor.untyped_storage()._cdata].recorded.add(stream)
 
     def _sweep(self) -> None:
-        """Take back the memory of storages that are gone."""
+        """Recycle the memory of dropped storages."""
         for address, memory in list(self._known.items()):
             if not memory.storage.expired():
                 continue
             del self._known[address]
-            if memory.owner not in (*self.queues, PINNED):  # a backend's
+            if memory.owner not in (*self.queues, PINNED):  # memory of a backend
                 self._found[memory.place] = next(self._tags)
                 continue
             events = []
@@ -105,7 +105,7 @@ class SimulatedDevice(TorchDispatchMode):
         self._later = waiting
 
     def _memory(self, tensor: torch.Tensor) -> _Memory | None:
-        """Return the memory of a tensor; of one that is new on the device, made on the current stream."""
+        """Return the memory of a tensor; a new one on the device belongs to the current stream."""
         self._sweep()
         storage = tensor.untyped_storage()
         if storage._cdata in self._known or not tensor.is_meta:
@@ -139,7 +139,7 @@ class SimulatedDevice(TorchDispatchMode):
             self.queue(self.now, work)
             if func.overloadpacket.__name__ == "_to_copy" and not args[0].is_meta:
                 blocks = not (kwargs or {}).get("non_blocking")
-                if blocks:  # such as of the constants of a batch stage
+                if blocks:  # such as copies of a batch stage's constants
                     self.wait_for(self.now)
                 for memory in sources:
                     memory.recorded |= set() if blocks else {self.now}
@@ -156,10 +156,10 @@ class SimulatedDevice(TorchDispatchMode):
     def wait_for_event(self, event: Event) -> None:
         """Block the host until an event has happened."""
         while not event.done:
-            assert self.step(), "the host waits for ever"
+            assert self.step(), "the host waits forever"
 
     def queue(self, stream: str, work: Work) -> None:
-        """Append work to a stream, and let some of what is queued run."""
+        """Append work to a stream, and run some of the queued work."""
         self.queues.setdefault(stream, deque()).append(work)
         for _ in range(self._random.choice((0, 0, 0, 1, 4))):
             self.step()
@@ -185,7 +185,7 @@ class SimulatedDevice(TorchDispatchMode):
 
 
 class SimulatedCopies:
-    """A CopyEngine over a simulated device, with a stream of its own."""
+    """A CopyEngine over a simulated device, with its own stream."""
 
     def __init__(self, device: SimulatedDevice, stream: str = SIDE) -> None:
         self.device, self.stream = device, stream

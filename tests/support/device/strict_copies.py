@@ -1,4 +1,4 @@
-"""StrictCopies is a CopyEngine whose device is torch's meta device: it objects to whatever a GPU would not forgive."""
+"""StrictCopies is a CopyEngine on torch's meta device: it refuses everything that would be an error on a GPU."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ META = torch.device("meta")
 
 
 class StrictCopies(TorchDispatchMode):
-    """Assert, for each operation and hand-over, that devices and streams are the right ones.
+    """Assert, for each operation and hand-over, that devices and streams are correct.
 
-    Pixels (four dimensions) come to the device from pinned memory alone, and are made there inside `side()` alone. What
-    is handed over was made inside it. Events are recorded inside, and waited for outside. The host reads nothing back:
-    the meta device has no values.
+    Pixels (four dimensions) reach the device only from pinned memory, and are made there only inside `side()`. Tensors
+    that are handed over were made inside it. Events are recorded inside, and waited for outside. The host reads nothing
+    back: the meta device has no values.
 
     Attributes:
         marks: events recorded so far.
         waited: events that the host waited for, in order.
-        uploaded: bytes that came from pinned memory.
+        uploaded: bytes from pinned memory.
     """
 
     def __init__(self) -> None:
@@ -38,19 +38,19 @@ class StrictCopies(TorchDispatchMode):
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
         assert like.device.type == "cpu", "only host memory is pinned"
-        assert not torch.is_inference_mode_enabled(), "pinned memory is written to again, outside inference mode"
+        assert not torch.is_inference_mode_enabled(), "pinned memory is reused outside inference mode"
         memory = torch.zeros_like(like)
         return self.lock(memory)
 
     def lock(self, memory: torch.Tensor) -> torch.Tensor:
-        """Count memory as pinned that is there already."""
+        """Count existing memory as pinned."""
         self._pinned.append(StorageWeakRef(memory.untyped_storage()))
         return memory
 
     @contextmanager
     def side(self) -> Iterator[None]:
         assert not self._inside
-        assert not torch.is_inference_mode_enabled(), "what is sent ahead may be trained on"
+        assert not torch.is_inference_mode_enabled(), "tensors sent ahead may be used for training"
         self._inside = True
         try:
             with self:
@@ -59,16 +59,16 @@ class StrictCopies(TorchDispatchMode):
             self._inside = False
 
     def mark(self) -> int:
-        assert self._inside, "an event of the consumer's stream says nothing of the side stream"
+        assert self._inside, "an event of the consumer's stream does not cover the side stream"
         self.marks += 1
         return self.marks
 
     def mark_consumer(self) -> None:
-        assert not self._inside, "an event of the side stream says nothing of the consumer's steps"
+        assert not self._inside, "an event of the side stream does not cover the consumer's steps"
 
     def wait_on_host(self, event: int | None) -> None:
         assert not self._inside
-        if event is None:  # of a step, which has no slot
+        if event is None:  # a step has no slot
             return
         assert event not in self.waited
         self.waited.append(event)
@@ -78,7 +78,7 @@ class StrictCopies(TorchDispatchMode):
         for tensor in tensors:
             assert tensor.is_meta, f"handed over on {tensor.device}"
             assert not tensor.is_inference()
-            assert self._among(tensor, self._made), "handed over what was not made on the side stream"
+            assert self._among(tensor, self._made), "handed over a tensor that was not made on the side stream"
         self.handed_over.append(event)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -104,4 +104,4 @@ class StrictCopies(TorchDispatchMode):
 
 
 def _is_pixels(tensor: torch.Tensor) -> bool:
-    return tensor.ndim == 4 and tensor.dtype != torch.int32  # which coordinates are
+    return tensor.ndim == 4 and tensor.dtype != torch.int32  # coordinates are int32

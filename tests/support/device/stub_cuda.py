@@ -1,4 +1,4 @@
-"""torch's streams, events and memory counters of CUDA, replaced by ones that only write down what is asked of them."""
+"""Stand-ins for torch's CUDA streams, events and memory counters, which only record calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _empty_like = torch.empty_like
 
 
 class StubCuda:
-    """Write down, in `log`, what would go to a machine with two GPUs, of which the process has chosen the second."""
+    """Record, in `log`, the calls for a machine with two GPUs, on which the process has selected the second."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[tuple[Any, ...]] = []
@@ -55,12 +55,12 @@ class StubCuda:
 
 
 class StubCudart:
-    """The part of CUDA's runtime that page-locks memory: notes what is locked; `status` other than 0 refuses.
+    """The part of the CUDA runtime that page-locks memory: notes locked memory; a `status` other than 0 refuses.
 
     Attributes:
         locked: address -> bytes.
-        kernels: that were started to clear a refusal.
-        current: the device of the thread, as CUDA has it: the first one unless another is chosen.
+        kernels: number of kernels started to clear a refusal.
+        current: the device of the thread as in CUDA: the first one unless another is selected.
     """
 
     current = "cuda:0"
@@ -81,21 +81,21 @@ class StubCudart:
 
     def _kernel(self, *_: Any, **__: Any) -> None:
         self.kernels += 1
-        raise RuntimeError("CUDA error: of the call before")
+        raise RuntimeError("CUDA error: from the call before")
 
     def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:
-        assert (address % 4096, flags) == (0, 1), "the pages must be its own, and every device's"
+        assert (address % 4096, flags) == (0, 1), "the pages must be its own, and valid for every device"
         if not self.status:
             self.locked[address], self.locked_on[address] = num_bytes, self.current
         return self.status
 
     def cudaHostUnregister(self, address: int) -> int:
-        assert self.current == self.locked_on[address], "a context of its own on another GPU"
+        assert self.current == self.locked_on[address], "this would create a context on another GPU"
         del self.locked[address]
         return 0
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Say whether all of a tensor is page-locked."""
+        """Return whether all of a tensor is page-locked."""
         start = tensor.data_ptr()
         return any(at <= start and start + tensor.nbytes <= at + size for at, size in self.locked.items())
 

@@ -1,4 +1,4 @@
-"""The command `penstock` as a user starts it: processes of its own, watched from outside."""
+"""The command `penstock` as a user starts it: in separate processes, watched from outside."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def penstock(
 
 
 def penstock_here(*arguments: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """As `penstock`, but in this process, which has imported torch: where nothing of a process of its own matters."""
+    """Like `penstock`, but in this process, which has imported torch, for tests that need no separate process."""
     out, errors = io.StringIO(), io.StringIO()
     command = ["penstock", *map(str, arguments)]
     with (
@@ -64,15 +64,15 @@ def penstock_here(*arguments: object, env: Mapping[str, str] | None = None) -> s
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:
-    """The JSON records that `penstock iterate` wrote."""
+    """Return the JSON records that `penstock iterate` wrote."""
     return [json.loads(line) for line in text.splitlines()]
 
 
 class Running:
-    """`penstock` or another command at work, with a temporary folder of its own and a mark on all its processes."""
+    """`penstock` or another running command, with its own temporary folder and a mark on all its processes."""
 
     def __init__(self, *arguments: object, command: Sequence[str] = COMMAND, stdout: int = subprocess.DEVNULL) -> None:
-        # Not in a test's own folder: sockets are made in it, whose paths are of 107 bytes at most.
+        # Not in a test's own folder: it contains sockets, and their paths are limited to 107 bytes.
         self.temporary, self._mark = Path(tempfile.mkdtemp(prefix="run-")), uuid.uuid4().hex
         self._segments = segments_of_nobody()
         self._shm: int | None = None
@@ -87,7 +87,7 @@ class Running:
         self._look_into_shm()
 
     def _look_into_shm(self) -> None:
-        """Open the command's own /dev/shm, to see what is in it when the command is gone."""
+        """Open the command's own /dev/shm, to read it when the command is gone."""
         if own_shm():
             path = os.path.join(f"/proc/{self.process.pid}", "root", "dev", "shm")  # its own mount, not this process's
             ours = os.stat("/dev/shm").st_dev
@@ -95,27 +95,27 @@ class Running:
             self._shm = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def processes(self) -> dict[int, str]:
-        """Process id -> command line, of all that belong to the command."""
+        """Return process id -> command line, for all processes of the command."""
         return processes_with(_TAG, self._mark)
 
     def fork_servers(self) -> dict[int, str]:
-        """Those of the fork server: itself and its workers."""
+        """Return the processes of the fork server: itself and its workers."""
         return {pid: line for pid, line in self.processes().items() if "multiprocessing.forkserver" in line}
 
     def left_behind(self) -> list[str]:
-        """Processes, temporary files and segments that are still there."""
+        """Return leftover processes, temporary files and segments."""
         segments = set(os.listdir(self._shm)) if self._shm else segments_of_nobody() - self._segments
         files = [str(path) for path in self.temporary.rglob("*")]
         return [*self.processes().values(), *files, *segments]
 
     def end(self, number: signal.Signals, *, group: bool) -> tuple[int, str]:
-        """Send the signal to the process, or to its whole group as a terminal does; exit code and standard error."""
+        """Send the signal to the process, or to its group as a terminal does; return exit code and standard error."""
         (os.killpg if group else os.kill)(self.process.pid, number)
         _, errors = self.process.communicate(timeout=600)
         return self.process.returncode, errors
 
     def leaves_nothing(self, within_s: float = CONTRACT_S) -> bool:
-        """Whether all is gone in time, by default within the contract's seconds."""
+        """Return whether everything is gone in time, by default within the contract's seconds."""
         return eventually(lambda: not self.left_behind(), within_s)
 
     def __enter__(self) -> Running:

@@ -1,4 +1,4 @@
-"""Machines that lack something: each limit as a command's prefix."""
+"""Machines that lack something: each limit as a prefix of a command."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ROOT_V2 = Path("/sys/fs/cgroup")
 
 
 class Limit(NamedTuple):
-    """prefix: the command that runs another one under the limit; without: variables that are taken away."""
+    """prefix: the command that runs another one under the limit; without: variables that are removed."""
 
     prefix: tuple[str, ...]
     without: tuple[str, ...] = ()
 
 
 class Outcome(NamedTuple):
-    """How a command ended; told: the last line on standard error."""
+    """The end of a command; last_error: the last line on standard error."""
 
     code: int | None
     seconds: float
@@ -34,17 +34,17 @@ class Outcome(NamedTuple):
     errors: str
 
     @property
-    def told(self) -> str:
+    def last_error(self) -> str:
         return (self.errors.strip().splitlines() or [""])[-1]
 
 
 def shell(script: str) -> tuple[str, ...]:
-    """A prefix that runs `script` first."""
+    """Return a prefix that runs `script` first."""
     return ("sh", "-c", f'{script} && exec "$@"', "sh")
 
 
 def mounted(script: str) -> tuple[str, ...]:
-    """A prefix that runs `script` first in a mount namespace of its own."""
+    """Return a prefix that runs `script` first in a separate mount namespace."""
     return ("unshare", "-m", *shell(script))
 
 
@@ -54,7 +54,7 @@ def small_shm() -> Limit:
 
 
 def few_files() -> Limit:
-    """128 open files, and no right to more."""
+    """128 open files, and no permission for more."""
     return Limit(shell(f"ulimit -n {FEW_FILES}"))
 
 
@@ -64,18 +64,18 @@ def one_cpu() -> Limit:
 
 
 def no_home() -> Limit:
-    """As under `docker run --user 12345`: no HOME and no folders of the user's."""
+    """As under `docker run --user 12345`: no HOME and no user folders."""
     return Limit((), ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"))
 
 
 def read_only_root(writable: Path) -> Limit:
-    """As under `docker run --read-only --tmpfs /tmp`: only `writable` can be written; TMPDIR has to name it."""
+    """As under `docker run --read-only --tmpfs /tmp`: only `writable` can be written, and TMPDIR must name it."""
     return Limit(mounted(f'mount --bind "{writable}" "{writable}" && mount -o remount,ro,bind / && cd /'))
 
 
 @contextlib.contextmanager
 def memory_cap(mib: int) -> Iterator[Limit | None]:
-    """A control group (version 1 or 2) of so many MiB; None where none may be made."""
+    """Yield a control group (version 1 or 2) of `mib` MiB; None if none can be created."""
     old = _MEMORY_V1.is_dir()
     group = (_MEMORY_V1 if old else _ROOT_V2) / f"penstock-test-{os.getpid()}-{mib}"
     try:
@@ -97,7 +97,7 @@ def memory_cap(mib: int) -> Iterator[Limit | None]:
 
 
 def run(limit: Limit, command: tuple[object, ...], env: Mapping[str, str] | None = None) -> Outcome:
-    """`command` under `limit`; code None if it was still running after LIMIT_S."""
+    """Run `command` under `limit`; code None if it was still running after LIMIT_S."""
     variables = {name: value for name, value in os.environ.items() if name not in limit.without} | dict(env or {})
     started_s = time.monotonic()
     process = subprocess.Popen(
@@ -141,7 +141,7 @@ if __name__ == "__main__":
 
 
 def drop_in(folder: Path, *, size: int = 224, batch: int = 64, workers: int | None = None) -> tuple[object, ...]:
-    """A script with the drop-in DataLoader, as a command."""
+    """Return a script with the drop-in DataLoader, as a command."""
     script = folder / f"drop_in_{size}_{batch}_{workers}.py"
     given = "" if workers is None else f", num_workers={workers}"
     script.write_text(_DROP_IN.format(size=size, batch=batch, workers=given))

@@ -1,4 +1,4 @@
-"""What the tests of the drop-in DataLoader share: what it serves, what it leaves running, and scripts that use it."""
+"""Helpers for tests of the drop-in DataLoader: its stream, its leftovers, and scripts that use it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def values(batches: Any) -> list[Any]:
 
 
 def seen(batch: Any) -> Any:
-    """A batch, or a list of tensors, as Python values."""
+    """Return a batch, or a list of tensors, as Python values."""
     return [part.tolist() for part in batch] if isinstance(batch, list) else torch.as_tensor(batch).tolist()
 
 
 def serve_with_states(loader: Any, epochs: int, step: Callable[[], object] = int) -> tuple[list[Any], list[Any]]:
-    """What `epochs` epochs serve, and (batches served, state as JSON, what `step` returned) at each boundary.
+    """Return the stream of `epochs` epochs, and (batches served, state as JSON, result of `step`) at each boundary.
 
     `step` is called after each batch.
     """
@@ -44,7 +44,7 @@ def serve_with_states(loader: Any, epochs: int, step: Callable[[], object] = int
 
 
 def serve_rest(loader: Any, epochs: int, step: Callable[[], object] = int) -> list[Any]:
-    """What the loader serves until `epochs` epochs are over."""
+    """Return what the loader serves until `epochs` epochs are over."""
     rest = []
     while loader.epoch < epochs:
         for batch in loader:
@@ -62,7 +62,7 @@ def seeded() -> torch.Generator:
 
 
 def census() -> tuple[int, int, int]:
-    """Processes, threads and descriptors of this process, once those that are about to go have gone."""
+    """Return processes, threads and descriptors of this process, once ending ones are gone."""
     counts: list[tuple[int, int, int]] = []
     while len(counts) < 3 or len(set(counts[-3:])) > 1:
         gc.collect()

@@ -14,7 +14,7 @@ _LONGEST_S = 240.0
 
 
 class ForkedChild:
-    """Runs `function`, which gets `wait` (until the parent calls go_on()); `group`: as the first of a group."""
+    """Runs `function` with the argument `wait` (blocks until the parent calls go_on()); `group`: as a group leader."""
 
     def __init__(self, function: Callable[[Callable[[], None]], Any], *, group: bool = False) -> None:
         self._answers, told = os.pipe()
@@ -34,7 +34,7 @@ class ForkedChild:
         os.close(held)
 
     def waits(self) -> None:
-        """Return when it waits for this process."""
+        """Return once the child waits for this process."""
         line = self._line()
         assert line == "waits", line
 
@@ -42,7 +42,7 @@ class ForkedChild:
         os.write(self._release, b"1")
 
     def result(self) -> Any:
-        """What the function returned."""
+        """Return the result of the function."""
         answer = json.loads(self._line())
         os.waitpid(self.pid, 0)
         os.close(self._answers)

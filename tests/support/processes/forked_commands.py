@@ -1,6 +1,6 @@
-"""`penstock` in processes that are there at once: a server that has imported everything forks itself for each command.
+"""`penstock` in processes without start-up time: a server that has imported everything forks for each command.
 
-As a script it is that server, which takes and answers lines of JSON.
+As a script it is that server, which reads and answers lines of JSON.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any
 
 from processes import CONTRACT_S, eventually, segments_of_nobody
 
-_LONGEST_S = 120.0  # for one command, on a machine that is busy with others
+_LONGEST_S = 120.0  # for one command, on a busy machine
 
 
 def _stat(pid: int) -> list[str]:
-    """State, parent, group, session and so on (proc(5)) of a process that lives, else nothing."""
+    """Return state, parent, group, session and so on (proc(5)) of a living process, else nothing."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -38,7 +38,7 @@ def _stat(pid: int) -> list[str]:
 def _text(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
-    except FileNotFoundError:  # it has not got as far
+    except FileNotFoundError:  # it does not exist yet
         return ""
 
 
@@ -50,32 +50,32 @@ def _line(pid: int) -> bytes:
 
 
 class Command:
-    """One `penstock`, the first process of a session of its own; `temporary`: its TMPDIR, if that is its own."""
+    """One `penstock`, the leader of its own session; `temporary`: its TMPDIR, if it has its own."""
 
     def __init__(self, server: Commands, pid: int, log: Path, temporary: Path | None = None) -> None:
         self.pid, self.temporary, self._server, self._log = pid, temporary, server, log
         self._segments = server.segments()
 
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether it has not ended."""
         return bool(_stat(self.pid))
 
     def wait(self) -> int:
-        """Its exit code, or the negative number of the signal that ended it."""
+        """Return its exit code, or the negative number of the signal that ended it."""
         status: int | None = self._server.ask(wait=self.pid)["status"]
         assert status is not None, f"it hangs: {self.errors}"
         return status
 
     def stopped(self) -> bool:
-        """Whether it stands still under SIGSTOP."""
+        """Return whether it is stopped by SIGSTOP."""
         return _stat(self.pid)[:1] == ["T"]
 
     def went_on(self) -> bool:
-        """Whether it is held no longer."""
+        """Return whether it is no longer held."""
         return self._log.with_suffix(".on").exists()
 
     def processes(self) -> dict[int, int]:
-        """Process id -> its parent's, of all that live in its session: workers, what serves them, what they run."""
+        """Return process id -> parent's id, of its living processes: workers, their servers and their children."""
         found = {}
         for entry in os.listdir("/proc"):
             if entry.isdigit() and (fields := _stat(int(entry))) and int(fields[3]) == self.pid:
@@ -83,13 +83,13 @@ class Command:
         return found
 
     def workers(self) -> list[int]:
-        """Process ids of its workers: what its fork server has started; not what those run."""
+        """Return process ids of its workers: children of its fork server, without their own children."""
         processes = self.processes()
         servers = {pid for pid, parent in processes.items() if parent == self.pid and b"forkserver" in _line(pid)}
         return [pid for pid, parent in processes.items() if parent in servers]
 
     def roles(self) -> dict[int, str]:
-        """Process id -> "main", "tracker", "server", "worker" or "other", of all that live in its session."""
+        """Return process id -> "main", "tracker", "server", "worker" or "other", of its living processes."""
         workers, found = self.workers(), {}
         for pid in self.processes():
             line = _line(pid)
@@ -104,38 +104,38 @@ class Command:
         return found
 
     def kill(self, *, group: bool) -> None:
-        """SIGKILL to it, or to all of its group; nothing if it has gone."""
+        """Send SIGKILL to it, or to its whole group; do nothing if it is gone."""
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(self.pid, signal.SIGKILL)
 
     def end(self, number: signal.Signals, *, group: bool) -> tuple[int, str]:
-        """Send the signal to it, or to all of its group as a terminal does; exit code and standard error."""
+        """Send the signal to it, or to its group as a terminal does; return exit code and standard error."""
         (os.killpg if group else os.kill)(self.pid, number)
         return self.wait(), self.errors
 
     def left_behind(self) -> list[str]:
-        """Processes, temporary files and segments that are still there."""
+        """Return leftover processes, temporary files and segments."""
         lines = [_line(pid).decode(errors="replace") for pid in self.processes()]
         files = [] if self.temporary is None else map(str, self.temporary.rglob("*"))
         return [*lines, *files, *self._server.segments() - self._segments]
 
     def leaves_nothing(self, within_s: float = CONTRACT_S) -> bool:
-        """Whether all is gone in time, by default within the contract's seconds."""
+        """Return whether everything is gone in time, by default within the contract's seconds."""
         return eventually(lambda: not self.left_behind(), within_s)
 
     @property
     def output(self) -> str:
-        """What it has written to standard output so far."""
+        """Return its standard output so far."""
         return _text(self._log.with_suffix(".out"))
 
     @property
     def errors(self) -> str:
-        """What it has written to standard error so far."""
+        """Return its standard error so far."""
         return _text(self._log.with_suffix(".err"))
 
 
 class Commands:
-    """The server. `prefix`: a command that runs it, such as one that gives it mounts of its own."""
+    """The server. `prefix`: a command that runs it, such as one that gives it its own mounts."""
 
     def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
         self._folder, self._count, self._hold = folder, 0, folder / "hold"
@@ -173,8 +173,8 @@ class Commands:
 
     @contextlib.contextmanager
     def running(self, *arguments: object, script: Path | None = None) -> Iterator[Command]:
-        """Run `penstock` (or `script`) with its own temporary folder; kill what is left of its processes in the end."""
-        # Not in a test's own folder: sockets are made in it, whose paths are of 107 bytes at most.
+        """Run `penstock` (or `script`) with its own temporary folder; kill leftover processes in the end."""
+        # Not in a test's own folder: it contains sockets, and their paths are limited to 107 bytes.
         with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as folder:
             command = self.start(*arguments, script=script, temporary=Path(folder))
             try:
@@ -185,21 +185,21 @@ class Commands:
                         os.kill(pid, signal.SIGKILL)
 
     def run(self, *arguments: object, **conditions: Any) -> tuple[int, Command]:
-        """(exit code, the command) once it has ended."""
+        """Return (exit code, the command) once it has ended."""
         command = self.start(*arguments, **conditions)
         return command.wait(), command
 
     def release(self, *commands: Command) -> None:
-        """Let those go on that are held, at once."""
+        """Let held commands continue, all at once."""
         deadline = time.monotonic() + _LONGEST_S
         while not all(command.went_on() for command in commands):
             assert time.monotonic() < deadline
-            with contextlib.suppress(OSError):  # nobody has got as far as to wait
+            with contextlib.suppress(OSError):  # no command waits yet
                 os.close(os.open(self._hold, os.O_WRONLY | os.O_NONBLOCK))
             time.sleep(0.001)
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Send a request; the answer."""
+        """Send a request; return the answer."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(request) + "\n")
@@ -208,15 +208,15 @@ class Commands:
         return answer
 
     def seen(self, path: str | Path) -> Path:
-        """A path as the commands see it, with their mounts."""
+        """Return a path as the commands see it, with their mounts."""
         return Path(f"/proc/{self._server.pid}/root{path}")
 
     def shared_segments(self) -> list[str]:
-        """What is in the /dev/shm of the commands, if they have one of their own."""
+        """Return the contents of the commands' own /dev/shm, if they have one."""
         return os.listdir(self.seen("/dev/shm")) if self._has_own_shm() else []
 
     def segments(self) -> set[str]:
-        """What is in the /dev/shm of the commands; of one that they share with other programs, what nobody uses."""
+        """Return the contents of the commands' /dev/shm; if it is shared with other programs, only unused segments."""
         return set(self.shared_segments()) if self._has_own_shm() else segments_of_nobody()
 
     def _has_own_shm(self) -> bool:
@@ -229,7 +229,7 @@ class Commands:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for command in self._started:
-            if command.running():  # of a test that failed; stopped, perhaps
+            if command.running():  # of a failed test; it may be stopped
                 command.kill(group=True)
         for stream in (self._server.stdin, self._server.stdout):
             if stream is not None:
@@ -238,7 +238,7 @@ class Commands:
 
 
 def _serve() -> None:
-    # Whatever a build needs, so that none of it is imported while one is watched.
+    # Everything that a build needs, so that nothing is imported while a build is watched.
     import h5py  # noqa: F401
     import rich.progress  # noqa: F401
 
@@ -252,7 +252,7 @@ def _serve() -> None:
     import penstock.loaders.cache_build.build_ranks
     import penstock.loaders.data.sources.contract
 
-    gc.freeze()  # what a command collects at its end is its own
+    gc.freeze()  # a command then collects only its own objects at its end
     print("ready", flush=True)
     while line := sys.stdin.readline():
         request = json.loads(line)
@@ -271,7 +271,7 @@ def _serve() -> None:
 
 
 def _run_script(path: str) -> None:
-    """Run a script as Python does: the names of its module, which is __main__, live as long as the interpreter."""
+    """Run a script as Python does: the names of its module __main__ live as long as the interpreter."""
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     module.__file__ = path
     exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
@@ -297,7 +297,7 @@ def _become(request: dict[str, Any]) -> None:
         os.close(fd)
     sys.argv = [request["script"] or "penstock", *request["start"]]
     os.environ.update(request["environment"])
-    tempfile.tempdir = None  # the environment says where
+    tempfile.tempdir = None  # the environment sets it
     _impose(**request["conditions"])
     if request["hold"]:
         with open(request["hold"], "rb") as fifo:
@@ -312,9 +312,9 @@ def _impose(
     file_bytes: int | None = None,
     stop_after: int | None = None,
 ) -> None:
-    """small_steps: chunks of two images, each waited for on the disk. room_unknown: a full disk comes as a surprise.
+    """small_steps: chunks of two images, each synced to disk. room_unknown: free space is not checked in advance.
 
-    file_bytes: limit on the size of files. stop_after: SIGSTOP to itself once it has stored so many images.
+    file_bytes: limit on the size of files. stop_after: SIGSTOP to itself once it has stored this number of images.
     """
     from penstock.loaders.cache_build import chunks as build_chunks
     from penstock.loaders.cache_build import disk_space as build_space

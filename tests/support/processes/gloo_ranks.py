@@ -1,4 +1,4 @@
-"""Ranks of torch.distributed as processes of their own, on one machine."""
+"""Ranks of torch.distributed as separate processes, on one machine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from forked_commands import Commands
 
 
 def run_ranks(commands: Commands, script: str, folder: Path, world: int, *more: str) -> list[Any]:
-    """What `script` wrote as JSON to OUT.RANK.json on each of `world` ranks.
+    """Return the JSON that `script` wrote to OUT.RANK.json on each of `world` ranks.
 
-    It is started with the arguments RANK WORLD STORE OUT and `more`; STORE is a file for the ranks to meet at. Warnings
+    It is started with the arguments RANK WORLD STORE OUT and `more`; the ranks meet at the file STORE. Warnings
     are errors.
     """
     out, file = folder / f"world{world}", folder / "rank.py"

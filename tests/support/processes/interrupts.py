@@ -23,20 +23,20 @@ _WHERE = (
     "/torch/utils/data/",
     "/filelock/",
 )
-# Python drops what is raised in finalizers.
+# Python drops exceptions that are raised in finalizers.
 _SPARED_FILES, _SPARED = ("/weakref.py", "/multiprocessing/util.py"), ("__del__",)
 
 
 class Interruption:
-    """Strikes once, at check point number `at` of what is run under it; -1 for never.
+    """Strikes once, at check point number `at` of the code that runs under it; -1 for never.
 
-    within: qualified name of the function in which the points lie, and in what it calls; by default they lie anywhere.
+    within: qualified name of the function that contains the points, also in its callees; by default anywhere.
 
     Attributes:
-        places: instruction -> the numbers of the check points at which it was met.
-        points: how many check points there were.
+        places: instruction -> the numbers of the check points at which it was reached.
+        points: number of check points.
         struck: function and line of the strike and its callers.
-        struck_s: when that was (monotonic).
+        struck_s: time of the strike (monotonic).
     """
 
     def __init__(self, at: int = -1, within: str = "") -> None:
@@ -44,7 +44,7 @@ class Interruption:
         self.places: dict[tuple[CodeType, int], list[int]] = {}
 
     def run(self, action: Callable[[], Result]) -> Result:
-        """Return what `action` returns; what is raised is KeyboardInterrupt, in the middle of it."""
+        """Return the result of `action`, which may raise KeyboardInterrupt in its middle."""
         before, handler = sys.gettrace(), signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.settrace(self._begin)
         try:
@@ -54,7 +54,7 @@ class Interruption:
             signal.signal(signal.SIGINT, handler)
 
     def draw(self, number: int) -> list[int]:
-        """Return check points of `number` places at equal distances, each time others; of all, if there are no more."""
+        """Return check points of `number` places at equal distances, different ones each time; of all if too few."""
         visits, dice = list(self.places.values()), random.SystemRandom()
         first, number = dice.random(), min(number, len(visits))
         return [dice.choice(visits[int(len(visits) * (k + first) / number)]) for k in range(number)]
@@ -73,7 +73,7 @@ class Interruption:
                 if self.points == self._at:
                     self.struck, self.struck_s = _stack(frame), time.monotonic()
                     sys.settrace(None)
-                    signal.raise_signal(signal.SIGINT)  # raises, unless it is put off
+                    signal.raise_signal(signal.SIGINT)  # raises unless the signal is deferred
             return follow
 
         return follow
@@ -97,7 +97,7 @@ def _check_points(code: CodeType) -> set[int]:
 
     before: dis.Instruction | None = None
     for step in dis.get_instructions(code):
-        # What is raised after the last call in a try or with is raised in it.
+        # An exception after the last call in a try or with is raised within it.
         if before and before.opname in ("CALL", "CALL_FUNCTION_EX", "RESUME"):
             found |= {step.offset} if handler(before.offset) == handler(step.offset) else set()
         if "BACKWARD" in step.opname:

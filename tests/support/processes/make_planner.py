@@ -10,7 +10,7 @@ from penstock.pipelines import imagenet_train
 
 
 def make_planner(source: Any, schedule: dict[str, Any] | None = None, **changes: Any) -> BatchPlanner:
-    """Settings for shuffled batches of 4 crops of 16x16, but for the fields of `schedule` and the other `changes`."""
+    """Return settings for shuffled batches of 4 crops of 16x16, changed by the fields of `schedule` and `changes`."""
     order = {"n": len(source), "batch_size": 4, "seed": 7, "rank": 0, "world_size": 1, "shuffle": True}
     pipelines = (changes.pop("pipeline", imagenet_train(16)),)
     defaults = {"pipelines": pipelines, "decoder": "auto", "substitute": False, "evaluation": False}

@@ -1,4 +1,4 @@
-"""Whether tests may mount file systems of their own, the mark of those that must, and a /dev/shm of their own."""
+"""Tests that mount file systems: whether they may, the mark of those that must, and a private /dev/shm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @functools.cache
 def may_mount() -> bool:
-    """Whether this user may have a mount namespace (root, mostly)."""
+    """Return whether this user may create a mount namespace (usually root)."""
     if shutil.which("unshare") is None:
         return False
     command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs /dev/shm"]
@@ -19,7 +19,7 @@ def may_mount() -> bool:
 
 
 def own_shm() -> tuple[str, ...]:
-    """What gives a command a /dev/shm of its own, where other programs do not come and go; nothing if not allowed."""
+    """Return a prefix that gives a command a private /dev/shm, without other programs; empty if not allowed."""
     prefix = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
     return prefix if may_mount() else ()
 

@@ -1,4 +1,4 @@
-"""Map-style datasets whose samples say where they were made: a module of its own, since workers import it by name."""
+"""Map-style datasets with samples that record where they were made; a module, since workers import it by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Numbered(Dataset[Any]):
             ctypes.PyDLL(None).sleep(1000)
         elif harm == "unsendable":
             return threading.Lock()
-        elif harm == "wait":  # so that the samples after this one lie finished when it is
+        elif harm == "wait":  # so that later samples are finished before this one
             time.sleep(0.3)
         elif harm == "wait long":
             time.sleep(1.2)
@@ -54,7 +54,7 @@ class Large(Numbered):
 
 
 class Circumstances(Numbered):
-    """Sample i: process, its threads for torch, state of SIGINT, kinds of seed, what the user's worker_init_fn left."""
+    """Sample i: process, its torch threads, state of SIGINT, kinds of seed, result of the user's worker_init_fn."""
 
     def __getitem__(self, index: int) -> Any:
         info = get_worker_info()
@@ -71,7 +71,7 @@ class Circumstances(Numbered):
 
 
 class Stream(IterableDataset[Any]):
-    """0, 1, ... length - 1, shared out among the workers."""
+    """0, 1, ... length - 1, divided among the workers."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -82,7 +82,7 @@ class Stream(IterableDataset[Any]):
 
 
 class Pair(NamedTuple):
-    """A named tuple, as users' collate functions make them."""
+    """A named tuple, like those of users' collate functions."""
 
     images: Any
     labels: Any
@@ -97,6 +97,6 @@ def mark(worker_id: int) -> None:
 
 
 def refuse_shared_memory(worker_id: int) -> None:
-    """Let no file of this worker grow: torch's shared memory is one."""
+    """Forbid this worker to let any file grow; torch's shared memory is one."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

@@ -1,4 +1,4 @@
-"""For tests of many small operations of torch: `from one_thread import one_thread` in a module turns it on."""
+"""For tests with many small operations of torch: `from one_thread import one_thread` in a module turns it on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Several threads would wait for each other, busily, and on a busy machine for long."""
+    """Use one thread: several would busily wait for each other, on a busy machine for a long time."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

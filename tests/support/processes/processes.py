@@ -1,4 +1,4 @@
-"""Who runs, what is open, what is left behind: looked up in /proc."""
+"""Running processes, open files and leftovers, read from /proc."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ import psutil
 
 _MEASURED_S = 0.2  # of processor time: several periods of a control group's quota
 
-CONTRACT_S = 5.0  # within which a lost worker is named, and after which nothing of a command is left
+CONTRACT_S = 5.0  # time in which a lost worker is reported, and after which nothing of a command is left
 
 
 _before: set[threading.Thread | psutil.Process] = set()
 
 
 def note_leftovers() -> None:
-    """Leave the threads and processes that there are now out of what the functions below return.
+    """Exclude the current threads and processes from the results of the functions below.
 
-    An earlier test left them: a thread is blocked, or the traceback of an error still holds an iterator and workers.
+    An earlier test left them: a thread is blocked, or the traceback of an error still refers to an iterator and
+    workers.
     """
     _before.clear()
     _before.update(threading.enumerate(), psutil.Process().children(recursive=True))
 
 
 def threads() -> list[threading.Thread]:
-    """The threads of loaders that this test has started."""
+    """Return the threads of loaders that this test has started."""
     ours = [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
     return [thread for thread in ours if thread not in _before]
 
 
 def worker_pids() -> set[int]:
-    """Processes that the children of this one (a fork server) have started."""
+    """Return processes that the children of this one (a fork server) have started."""
     found: set[int] = set()
     for child in psutil.Process().children():
         try:
@@ -46,13 +47,13 @@ def worker_pids() -> set[int]:
 
 
 def fork_server_pid() -> int:
-    """multiprocessing's fork server for this process; an earlier one may not have ended."""
+    """Return the process id of multiprocessing's current fork server; an earlier one may not have ended."""
     pid: int = getattr(forkserver, "_forkserver")._forkserver_pid  # noqa: B009
     return pid
 
 
 def child_pids() -> set[int]:
-    """Worker processes, however they were started: all below this one but those that serve multiprocessing itself."""
+    """Return worker processes, however they were started: all descendants except those of multiprocessing itself."""
     found = set()
     for process in psutil.Process().children(recursive=True):
         try:
@@ -66,7 +67,7 @@ def child_pids() -> set[int]:
 
 
 def processes_with(variable: str, value: str) -> dict[int, str]:
-    """Process id -> command line of every living process that has the environment variable."""
+    """Return process id -> command line of every living process that has the environment variable."""
     wanted, found = f"{variable}={value}".encode(), {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -79,7 +80,7 @@ def processes_with(variable: str, value: str) -> dict[int, str]:
 
 
 def segments_of_nobody() -> set[str]:
-    """Files in /dev/shm that no living process has mapped: what was left behind, whoever else is at work here."""
+    """Return files in /dev/shm that no living process has mapped: leftovers, even if other programs are running."""
     segments = {entry.name for entry in Path("/dev/shm").iterdir()}
     for entry in Path("/proc").iterdir():
         if segments and entry.name.isdigit():
@@ -92,7 +93,7 @@ def segments_of_nobody() -> set[str]:
 
 
 def slowness() -> float:
-    """Measure how many times longer than its processor time work takes here now: quotas and neighbours cost that."""
+    """Measure wall time divided by processor time on this machine now, which quotas and neighbours increase."""
     started, used = time.monotonic(), time.thread_time()
     while time.thread_time() - used < _MEASURED_S:
         pass
@@ -100,16 +101,16 @@ def slowness() -> float:
 
 
 def in_time(started: float, within_s: float = CONTRACT_S) -> bool:
-    """Whether `within_s` have not passed since `started` (monotonic), or longer on a machine that is slow now.
+    """Return whether `within_s` have not passed since `started` (monotonic), or longer on a machine that is slow now.
 
-    The slowness counts twice: a command waits for its processes, each of which waits for a processor.
+    The slowness counts twice: a command waits for its processes, and each of them for a processor.
     """
     taken = time.monotonic() - started
     return taken < within_s or taken < within_s * slowness() ** 2
 
 
 def eventually(condition: Callable[[], bool], within_s: float = CONTRACT_S) -> bool:
-    """Whether `condition` becomes true in time; asked again and again."""
+    """Return whether `condition` becomes true in time; it is polled."""
     started = time.monotonic()
     while not condition():
         if not in_time(started, within_s):

@@ -1,4 +1,4 @@
-"""What a loader with index serves, one row per sample."""
+"""The stream of a loader with indices, one row per sample."""
 
 from __future__ import annotations
 

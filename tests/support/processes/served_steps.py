@@ -1,4 +1,4 @@
-"""What a loader serves as steps of rows: equal if the batches are, and joined where ranks share them."""
+"""The stream of a loader as comparable steps of rows, which are joined if ranks share them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from penstock.loaders.front.loader import Loader
 
 
 class Pixels:
-    """What one view of a sample holds: equal to none but the same, unless `rounds`: then to what is rounded otherwise.
+    """Pixels of one view of a sample, compared exactly; with `rounds`, another rounding is equal too.
 
-    DALI's resize is antialiased as torch's is, with sums in another precision: the mean distance is at most one level.
+    DALI's resize is antialiased like torch's, with sums in another precision: the mean distance is at most one level.
     """
 
     __hash__ = None  # type: ignore[assignment]
@@ -38,7 +38,7 @@ class Pixels:
 
 
 class Row(NamedTuple):
-    """One sample of a batch, the geometry of all views together."""
+    """One sample of a batch, with the geometry of all views."""
 
     index: int
     label: Any
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 class Step(NamedTuple):
-    """All that two equal batches have in common."""
+    """All values that two equal batches share."""
 
     epoch: int
     number: int
@@ -80,7 +80,7 @@ def serve_steps(loader: Loader, epochs: int = 2, *, rounds: bool = False) -> lis
 
 
 def join(ranks: Sequence[Sequence[Step]]) -> list[Step]:
-    """Return the steps that ranks share: their parts in the order of the ranks are the whole."""
+    """Return the steps that ranks share, with the parts joined in the order of the ranks."""
     joined = []
     for parts in zip(*ranks, strict=True):
         assert len({part[:2] for part in parts}) == 1

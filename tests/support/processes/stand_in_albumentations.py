@@ -1,4 +1,4 @@
-"""A package with the interface of albumentations 2, of flips, shifts and colour: tests write it as `albumentations`."""
+"""A stand-in for albumentations 2 with flips, shifts and colour; tests write it as the package `albumentations`."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class HorizontalFlip(DualTransform):
 
     def points(self, points: Any, drawn: Any, width: int, height: int) -> Any:
         if drawn:
-            points[:, 0] = width - 1 - points[:, 0]  # which count from the centre of the first pixel
+            points[:, 0] = width - 1 - points[:, 0]  # points count from the centre of the first pixel
         return points
 
 
 class Shift(DualTransform):
-    """Shift by whole pixels to the right and down, black behind; masks have 7 there."""
+    """Shifts whole pixels to the right and down, with black behind; masks get 7 there."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -139,7 +139,7 @@ class Compose:
         rows = np.concatenate(columns, 1).astype(np.float64)
         if name == "keypoints":
             x, y = (params.format.index(letter) for letter in "xy")
-            return np.concatenate((rows[:, [x, y]], rows), 1)  # a place in front of the row as it came
+            return np.concatenate((rows[:, [x, y]], rows), 1)  # prepends the position to the original row
         boxes = rows[:, :4] * (np.tile((width, height), 2) if params.format in ("yolo", "albumentations") else 1)
         if params.format in ("yolo", "cxcywh"):
             boxes = np.concatenate((boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2), 1)

@@ -1,4 +1,4 @@
-"""Transforms as users write them: a module of its own, since worker processes import them by name."""
+"""Transforms as users write them, in a module, since worker processes import them by name."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ Image = npt.NDArray[np.uint8]
 
 
 def jitter(image: Image, generator: np.random.Generator) -> torch.Tensor:
-    """Floats [3, height, width], drawn from the generator."""
+    """Return floats [3, height, width], drawn from the generator."""
     return torch.from_numpy(image.astype(np.float32) * generator.uniform(0.5, 1.5)).permute(2, 0, 1)
 
 
 def roll(image: Image, rng: np.random.Generator) -> Image:
-    """The image moved sideways, uint8 [height, width, 3]."""
+    """Return the image moved sideways, uint8 [height, width, 3]."""
     return np.roll(image, int(rng.integers(1, 9)), 1)
 
 
 def from_global_state(image: Image) -> npt.NDArray[np.float64]:
-    """Draws from the random state of Python, numpy and torch."""
+    """Draw from the random state of Python, numpy and torch."""
     drawn = random.random() + np.random.random() + float(torch.rand(()))  # noqa: NPY002
     return image.mean(2) * drawn
 
 
 def mean(image: Image) -> npt.NDArray[np.float32]:
-    """No randomness; float32 [3]."""
+    """Return the mean without randomness; float32 [3]."""
     return np.float32(image.mean((0, 1)))
 
 
 def from_own_state(image: Image, *, state: Any = np.random.default_rng(0)) -> npt.NDArray[np.float64]:  # noqa: B008
-    """Draws from a state of its own, which no caller can set."""
+    """Draw from a private state, which no caller can set."""
     return image.mean((0, 1)) * state.random()
 
 
 class Module(torch.nn.Module):
-    """A transform as torchvision's are: a module that draws from torch's state."""
+    """A transform like torchvision's: a module that draws from torch's state."""
 
     def forward(self, image: Image) -> torch.Tensor:
         return torch.from_numpy(image).permute(2, 0, 1) * torch.rand(())
 
 
 class ByName:
-    """A transform as albumentations' are: images by name, and a random state of its own that can be seeded."""
+    """A transform like albumentations': images by name, and a private random state that can be seeded."""
 
     def __init__(self) -> None:
         self._state = random.Random()
@@ -62,7 +62,7 @@ ByName.__module__ = "albumentations.core.composition"
 
 
 class Faulty:
-    """Does what its name says for images brighter than half."""
+    """Does what its fault names for images brighter than half."""
 
     def __init__(self, fault: str) -> None:
         self.fault = fault
@@ -76,5 +76,5 @@ class Faulty:
 
 
 def draws_for_some(image: Image) -> npt.NDArray[np.float32]:
-    """Draws from the random state of Python for one image in four; float32 [2]."""
+    """Draw from the random state of Python for one image in four; return float32 [2]."""
     return np.float32([image.mean(), random.random() if int(image[0, 0, 0]) % 4 == 1 else 0])

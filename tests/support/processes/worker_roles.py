@@ -1,4 +1,4 @@
-"""What the started processes of these tests do: a module of its own, since a worker imports its function by name."""
+"""Functions of processes that tests start, in a module, since a worker imports them by name."""
 
 from __future__ import annotations
 
