@@ -1,13 +1,13 @@
 /* Huffman decoding of a progressive JPEG's scans. A table's entry has the length of a code with the bits that follow it
  * in its bits 0 - 7 (0 for a code of more than PN_LOOKUP_BITS bits), its kind or how far it goes on in the band in bits
- * 8 - 15, and a value in bits 16 - 31: the coefficient, 0 for one that follows 15 zeros and is none, or how many blocks
- * an end-of-band run has beyond this one. */
+ * 8 - 15, and a value in bits 16 - 31: the coefficient (0 after 15 zeros that no coefficient follows), or the number of
+ * blocks of an end-of-band run after this one. */
 #include "bands.h"
 
 #define MAX_DC_BITS 11
 #define MAX_AC_BITS 10
 #define MAX_ADVANCE 16
-#define END_OF_BAND 32 /* in the place of an advance */
+#define END_OF_BAND 32 /* instead of an advance */
 #define BAD_CODE 33
 #define NOWHERE 64
 
@@ -139,7 +139,7 @@ PN_INLINE int read_block(pn_cursor *at, pn_band *band, uint64_t *mask, int16_t *
 PN_INLINE int read_blocks(pn_bits *bits, pn_band *band, uint64_t *masks, int16_t *blocks, int32_t count, int store) {
   pn_cursor at = pn_open(bits);
   for (int32_t i = 0; i < count; i++) {
-    if (band->left > 0) { /* pass over a run of blocks without anything in this band */
+    if (band->left > 0) { /* skip a run of blocks without coefficients in this band */
       int32_t passed = band->left < count - i ? band->left : count - i;
       band->left -= passed;
       i += passed - 1;
@@ -161,7 +161,7 @@ void pn_list_zero_places(pn_zero_places places) {
   }
 }
 
-/* List where the zeros of 64 bits are, then 16 times NOWHERE. */
+/* List the positions of the zeros of 64 bits, then NOWHERE 16 times. */
 PN_INLINE void list_zeros(uint64_t bits, const pn_zero_places *places, uint8_t *to) {
   for (int i = 0; i < 64; i += 8) {
     uint64_t eight;
@@ -186,7 +186,7 @@ PN_INLINE uint64_t append_bits(pn_cursor *at, uint64_t before, int count) {
   return before;
 }
 
-/* Add the lowest `count` of `bits`, the highest of them first, to as many coefficients `known`: from 0 away. */
+/* Add the lowest `count` of `bits`, highest first, to as many coefficients `known`: away from 0. */
 PN_INLINE void correct(uint64_t known, uint64_t bits, int count, int low, int16_t *block) {
   bits <<= 64 - count;
   for (; known != 0; known &= known - 1, bits <<= 1) {
@@ -196,11 +196,11 @@ PN_INLINE void correct(uint64_t known, uint64_t bits, int count, int low, int16_
   }
 }
 
-/* Add a bit to each coefficient of a block's band; 0 for damaged data. The bits for those that are known come between
- * the symbols of those that are not. */
+/* Add a bit to each coefficient of a block's band; 0 for damaged data. The bits for known coefficients lie between the
+ * symbols of the others. */
 PN_INLINE int refine_block(pn_cursor *at, pn_band *band, uint64_t *mask, int16_t *block, int store) {
   uint64_t range = (2ull << band->last) - (1ull << band->first), known = *mask & range, added = 0, bits = 0;
-  int k = band->first; /* the first that is not passed yet */
+  int k = band->first; /* the next coefficient */
   if (band->left > 0) {
     band->left--;
   } else {

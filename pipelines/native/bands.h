@@ -10,7 +10,7 @@ typedef struct {
   int is_ac, max_bits, low;
 } pn_band_table;
 
-/* `low`: as in pn_scan_header; `refines`: whether the scan adds a bit to coefficients that are known in part. */
+/* `low`: as in pn_scan_header; `refines`: whether the scan adds a bit to partly known coefficients. */
 void pn_make_band_table(const pn_code *code, int is_ac, int refines, int low, pn_band_table *table);
 
 #define PN_MOST_MCU_BLOCKS 6
@@ -34,18 +34,18 @@ int pn_refine_dc(pn_bits *bits, const pn_dc_scan *scan, int16_t *values, int32_t
 typedef uint8_t pn_zero_places[256][8];
 void pn_list_zero_places(pn_zero_places places);
 
-/* A scan of a band of AC coefficients, and how far it has come. */
+/* A scan of a band of AC coefficients, and its progress. */
 typedef struct {
   const pn_band_table *table;
   const pn_zero_places *zeros; /* for a scan that adds bits */
   int first, last;             /* zigzag indices of its coefficients */
   int low;                     /* low bits that are still missing after it */
-  int32_t left;                /* blocks of an end-of-band run that are still to come */
+  int32_t left;                /* remaining blocks of an end-of-band run */
 } pn_band;
 
 /* Read a band of `count` blocks in its first scan. Bit k of a block's mask says whether its coefficient of zigzag index
- * k is known not to be 0; bit 0 is unused. `blocks` has 64 coefficients for each, in natural order, and may be NULL:
- * then only the masks are set. 0 for damaged data. _fast is for AVX2. */
+ * k is known not to be 0; bit 0 is unused. `blocks` has 64 coefficients per block, in natural order; if it is NULL,
+ * only the masks are set. 0 for damaged data. _fast is for AVX2. */
 int pn_read_band(pn_bits *bits, pn_band *band, uint64_t *masks, int16_t *blocks, int32_t count);
 int pn_read_band_fast(pn_bits *bits, pn_band *band, uint64_t *masks, int16_t *blocks, int32_t count);
 

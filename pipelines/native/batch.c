@@ -1,4 +1,4 @@
-/* What makes a batch: pn_load reads and finds sizes, pn_plan or Python draws the crops, pn_fill makes the pixels. */
+/* Making a batch: pn_load reads files and sizes, pn_plan or Python draws the crops, pn_fill makes the pixels. */
 #include "batch.h"
 
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include "crc32.h"
 #include "resize.h"
 
-#define MAX_FILE_BYTES ((uint64_t)256 << 20) /* of a batch; Python reads the rest, one image at a time */
+#define MAX_FILE_BYTES ((uint64_t)256 << 20) /* per batch; Python reads the rest, one by one */
 
 pn_worker *pn_worker_new(void) { return calloc(1, sizeof(pn_worker)); }
 
@@ -32,7 +32,7 @@ int pn_still_wanted(pn_task *task, const pn_row *row) {
 
 int pn_is_whole(const pn_row *row) { return row->kind == PN_FILE || row->kind == PN_STORED || row->kind == PN_ENCODED; }
 
-/* An encoded image in memory is copied only where the caller keeps all of them. */
+/* An encoded image in memory is copied only if the caller keeps all of them. */
 static int is_used_in_place(const pn_task *task, const pn_row *row) {
   return row->kind == PN_ENCODED && task->files == NULL;
 }
@@ -44,7 +44,7 @@ const uint8_t *pn_find_file_bytes(const pn_worker *worker, const pn_task *task, 
 
 static int swaps_sides(int orientation) { return orientation >= 5; }
 
-/* Read an encoded image to its place, unless it is in memory already. */
+/* Read an encoded image to its place, unless it is already in memory. */
 static pn_result read_encoded(pn_worker *worker, pn_task *task, const pn_row *row) {
   if (is_used_in_place(task, row)) return PN_OK;
   uint8_t *data = (task->files != NULL ? task->files : worker->files.data) + row->at;
@@ -174,7 +174,7 @@ static pn_window join_windows(pn_window a, pn_window b) {
   return (pn_window){x, y, right - x, bottom - y};
 }
 
-/* Decode what the rows of one image need, all at once, and draw each. */
+/* Decode the area that the rows of one image need, once, and draw each row. */
 static void fill_rows(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
   pn_window all = {0}, window;
   pn_view view;
@@ -192,7 +192,7 @@ static void fill_rows(pn_worker *worker, pn_task *task, pn_row *rows, int32_t co
   }
 }
 
-/* Free what only a very large image needed; the memory of files serves a whole batch, and stays. */
+/* Free memory that only a very large image needed; the memory of files serves a whole batch, and stays. */
 void pn_trim_worker(pn_worker *worker) {
   pn_memory *all[] = {&worker->head,     &worker->part,     &worker->pixels,
                       &worker->decoding, &worker->resizing, &worker->whole};
@@ -203,7 +203,7 @@ int pn_fill(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
   int result = PN_OK;
   for (int32_t i = 0, end; i < count && result == PN_OK; i = end) {
     for (end = i + 1; end < count && rows[end].repeats; end++) continue;
-    if (rows[i].result != PN_OK) continue; /* none of them is loaded then */
+    if (rows[i].result != PN_OK) continue; /* then none of them is loaded */
     if (!pn_still_wanted(task, &rows[i])) result = PN_STOPPED;
     else fill_rows(worker, task, rows + i, end - i);
   }
@@ -238,7 +238,7 @@ int pn_plan(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
   return PN_OK;
 }
 
-/* Note how the views of an image were made; loaders/run/engine/work_items.py describes this row of a slot. It is not
+/* Record how the views of an image were made; loaders/run/engine/work_items.py defines this row of a slot. It is not
    aligned. */
 static void write_note(const pn_task *task, const pn_row *rows) {
   size_t views = (size_t)task->views;

@@ -1,4 +1,4 @@
-"""Builds the native library with the machine's C compiler: `python -m penstock.pipelines.native.build`.
+"""Build the native library with the machine's C compiler: `python -m penstock.pipelines.native.build`.
 
 It needs no Python headers, so one build serves every version of Python.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent
 LIBRARY = SOURCES / "libpenstock.so"
-# Doubles are computed as numpy does: without fused multiply-add.
+# Doubles are computed as in numpy: without fused multiply-add.
 _ARITHMETIC = "-ffp-contract=off"
 FLAGS = ("-std=c11", "-O3", _ARITHMETIC, "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-D_GNU_SOURCE")
 _WARNINGS = ("-Wall", "-Wextra")
@@ -24,11 +24,11 @@ WITHOUT = "the native library was not built: images are decoded by the slower pa
 
 
 class BuildError(RuntimeError):
-    """Report that the library could not be built; the text is one line, followed by the compiler's messages."""
+    """The library could not be built; the text is one line, followed by the compiler's messages."""
 
 
 def compiler() -> list[str]:
-    """Return the command of the C compiler: $CC, or the first one that is installed. Raises BuildError."""
+    """Return the command of the C compiler: $CC, or the first that is installed. Raises BuildError."""
     named = shlex.split(os.environ.get("CC", ""))
     for command in [named] if named else [[name] for name in _COMPILERS]:
         if shutil.which(command[0]):
@@ -54,7 +54,7 @@ def build(library: Path = LIBRARY, flags: Sequence[str] = ()) -> Path:
 
 
 def main(library: Path = LIBRARY) -> None:
-    """Build the library; if that fails, print a line: the Python path does the work then."""
+    """Build the library; if this fails, print one line: then images are decoded on the Python path."""
     try:
         build(library)
     except BuildError as error:

@@ -36,7 +36,7 @@ static uint8_t grey_of(const uint8_t *rgb) {
   return (uint8_t)((19595 * (uint32_t)rgb[0] + 38470 * (uint32_t)rgb[1] + 7471 * (uint32_t)rgb[2] + 0x8000) >> 16);
 }
 
-/* Copy `rgb`, which is not turned yet, to the canvas. */
+/* Turn `rgb` while copying it to the canvas. */
 static void copy_turned(const uint8_t *rgb, const pn_canvas *canvas) {
   const int transposed = (canvas->turn & PN_TRANSPOSED) != 0;
   ptrdiff_t across = 3, down = 3 * (ptrdiff_t)canvas->width, right = transposed ? down : across;

@@ -1,4 +1,4 @@
-/* An output image: where in it a crop goes, what colour the rest has, and how all of it is turned at last. */
+/* An output image: the place of the crop, the colour of the rest, and how the whole image is finally turned. */
 #pragma once
 
 #include "resize.h"
@@ -15,7 +15,7 @@ typedef struct {
   int turn, flip;      /* flip: mirrored left to right, after the turn */
 } pn_canvas;
 
-/* Resize pixels as pn_resize takes them to their place. `scratch` and `whole` are memory. PN_UNSUPPORTED for a place
- * outside the image, and for an image that is transposed and not square. */
+/* Resize pixels (as for pn_resize) to their place. `scratch` and `whole` are memory. PN_UNSUPPORTED for a place outside
+ * the image, and for a transposed image that is not square. */
 pn_result pn_draw(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, int32_t orientation,
                   const pn_canvas *canvas, pn_memory *scratch, pn_memory *whole);

@@ -2,7 +2,7 @@
  *
  * The CRC is the remainder of the data, as a polynomial over GF(2) with its bits reflected, divided by P. 128 bits that
  * lie n bits before others may be replaced by their product with x^n mod P, added to the others. So 64 bytes are folded
- * into the next 64, and in the end into 16, of which the tables compute the remainder. */
+ * into the next 64, and finally into 16; the tables compute the remainder of these. */
 #include "crc32.h"
 
 #include <string.h>
@@ -13,10 +13,10 @@
 
 #define POLYNOMIAL 0xEDB88320u
 
-static uint32_t tables[8][256]; /* [n][byte]: the remainder of a byte with n zero bytes behind it */
+static uint32_t tables[8][256]; /* [n][byte]: the remainder of a byte followed by n zero bytes */
 static uint64_t fold_64[2], fold_16[2];
 
-/* x^n mod P, reflected, as a carry-less product with reflected data needs it: one bit to the left. */
+/* x^n mod P, reflected, shifted left by one bit for carry-less products with reflected data. */
 static uint64_t reflected_power(int n) {
   uint32_t remainder = 0x80000000u;
   for (; n > 0; n--) remainder = remainder >> 1 ^ (remainder & 1 ? POLYNOMIAL : 0);

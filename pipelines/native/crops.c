@@ -9,7 +9,7 @@
 #define TRIES 10
 #define FIRST_TRY_BLOCK 1 /* the first block holds the flip, x, y and the vertical flip */
 #define ROTATION_BLOCK 6
-#define SLACK 0x1p-50     /* relative: more than what two libraries' exp differ by */
+#define SLACK 0x1p-50     /* relative: more than the difference between two libraries' exp */
 #define MAX_DOUBLE 0x1p62 /* larger ones do not fit into an int64 */
 
 size_t pn_crops_bytes(void) { return sizeof(pn_crops); }
@@ -20,7 +20,7 @@ static void draw_block(const pn_crops *crops, int64_t number, uint32_t block, ui
   pn_draw_block(crops->seed, crops->epoch, crops->stream, number, block, words);
 }
 
-/* Return the whole number that the root of every area between these rounds to; -1 if there are several. */
+/* Return the integer that the root of every area between these rounds to; -1 if there are several. */
 static double common_side(double least, double most) {
   double side = rint(sqrt(least));
   return side == rint(sqrt(most)) ? side : -1;
@@ -34,7 +34,7 @@ static pn_window place_window(int32_t width, int32_t height, int32_t w, int32_t 
 
 static int32_t limit(double side, int32_t most) { return side < 1 ? 1 : side < most ? (int32_t)side : most; }
 
-/* Where no try fits: the largest centred window of an allowed aspect. */
+/* If no try fits: the largest centred window of an allowed aspect. */
 static int fall_back(const pn_crops *crops, int32_t width, int32_t height, pn_window *out) {
   double wide = rint(height * crops->ratio[1]), high = rint(width / crops->ratio[0]);
   if (!(wide < MAX_DOUBLE && high < MAX_DOUBLE)) return 0;

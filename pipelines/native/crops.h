@@ -1,11 +1,11 @@
-/* How the crops of a batch are drawn: windows, turns and flips, the same as plan/crops.py draws. */
+/* Drawing the crops of a batch: windows, turns and flips, with the same results as plan/crops.py. */
 #pragma once
 
 #include "native.h"
 
 enum { PN_RANDOM_RESIZED = 0, PN_CENTRE = 1, PN_WHOLE = 2 }; /* kinds of crops */
 
-/* The settings of one view; CROPS in crops.py describes the same fields to numpy. Ranges are lowest value and width. */
+/* The settings of one view; CROPS in crops.py has the same fields for numpy. Ranges are lowest value and width. */
 typedef struct {
   uint64_t seed;
   double scale[2];                      /* share of the image's area */
@@ -25,8 +25,8 @@ typedef struct {
   uint8_t flip, turn;
 } pn_crop;
 
-/* Draw the crop of an image of this size for the sample of this number. Return 0 where the last bits of exp decide a
- * side: numpy's may differ from the C library's, so such an image is left to Python, which draws it by numpy's. */
+/* Draw the crop of an image of this size for the sample with this number. Return 0 if the last bits of exp decide a
+ * side: numpy's exp may differ from the C library's, so such an image is left to Python, which uses numpy. */
 int pn_draw_crop(const pn_crops *crops, int64_t number, int32_t width, int32_t height, pn_crop *out);
 
 PN_EXPORT size_t pn_crops_bytes(void);

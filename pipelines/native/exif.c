@@ -1,4 +1,4 @@
-/* The orientation that an EXIF block gives: tag 0x0112 of its first directory (TIFF 6.0, section 2). */
+/* The orientation in an EXIF block: tag 0x0112 of its first directory (TIFF 6.0, section 2). */
 #include <string.h>
 
 #include "exif.h"

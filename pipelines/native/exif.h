@@ -1,4 +1,4 @@
-/* The orientation that an EXIF block gives. */
+/* The orientation in an EXIF block. */
 #pragma once
 
 #include "native.h"

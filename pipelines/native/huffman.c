@@ -14,7 +14,7 @@
  * With one coefficient both advances are equal, and the first value counts. A code whose value does not fit into the
  * lookup has INCOMPLETE in both advances, its symbol in bits 32 - 39, and its length in bits 40 - 47: 0 for a code of
  * more than PN_LOOKUP_BITS bits. */
-#define END_OF_BLOCK 128 /* as an advance: beyond all other indices except those of INCOMPLETE */
+#define END_OF_BLOCK 128 /* as an advance: above all other indices except those of INCOMPLETE */
 #define INCOMPLETE 192
 #define BAD_CODE 64
 #define MAX_DC_BITS 11
@@ -30,7 +30,7 @@ static int last_advance(uint64_t entry) { return (uint8_t)(entry >> 16); }
 static int16_t first_value(uint64_t entry) { return (int16_t)(entry >> 32); }
 static int16_t second_value(uint64_t entry) { return (int16_t)(entry >> 48); }
 
-/* Return how many bits follow a symbol's code: they hold the value, and the symbol says how many there are. */
+/* Return how many bits follow a symbol's code: these contain the value, and the symbol gives their number. */
 static int extra_bits(int symbol, int is_ac) { return is_ac ? symbol & 15 : symbol; }
 
 /* Return the entry of one symbol; `bits` begins with its code and value. */
@@ -43,7 +43,7 @@ static uint64_t symbol_entry(int symbol, int length, int is_ac, uint64_t bits) {
   return make_entry(length + extra, run + 1, value);
 }
 
-/* Add the entry that follows to an entry, if it fits. Without a branch, which could not be predicted. */
+/* Add the following entry to an entry if it fits. Without a branch, because it could not be predicted. */
 static uint64_t join_second(uint64_t entry, uint64_t second) {
   uint64_t length = (entry & 255) + (second & 255), advance = (uint64_t)(last_advance(entry) + last_advance(second));
   uint64_t both = (entry & 0x0000FFFF0000FF00) | (second & 0x0000FFFF00000000) << 16 | advance << 16 | length;
@@ -53,7 +53,7 @@ static uint64_t join_second(uint64_t entry, uint64_t second) {
   return fits ? both : entry;
 }
 
-/* Set the entries that begin with a code, one for each value behind it. Returns the end of the entries. */
+/* Set the entries that begin with a code, one for each value after it. Returns the end of the entries. */
 static uint64_t *set_entries(uint64_t *from, int symbol, int length, int is_ac) {
   int extra = extra_bits(symbol, is_ac), rest = PN_LOOKUP_BITS - length - extra;
   if (rest < 0) {
@@ -104,7 +104,7 @@ void pn_make_huffman(const pn_code *code, int is_ac, pn_huffman *table) {
   if (is_ac) join_entries(single, table);
 }
 
-/* Return the entry for the first code of `bits` alone; `entry` is what the table has for it. */
+/* Return the entry for only the first code of `bits`; `entry` is the table's entry for it. */
 static __attribute__((noinline)) uint64_t decode_long_code(const pn_huffman *table, uint64_t bits, uint64_t entry) {
   int length = last_advance(entry) == INCOMPLETE ? (int)(entry >> 40 & 255) : 0, symbol = (int)(entry >> 32 & 255);
   if (length == 0) length = pn_find_code(&table->order, bits, &symbol);
@@ -152,7 +152,7 @@ PN_INLINE int decode_coefficients(pn_bits *reader, const pn_huffman *dc, const p
       LOOK_UP_AND_TAKE();
     } while (k < LAST);
     if (k == LAST || (k >= END_OF_BLOCK && k < END_OF_BLOCK + LAST)) break;
-    /* The entry was incomplete, or went beyond the block's last coefficient: go back and take one code alone. */
+    /* The entry was incomplete, or went beyond the block's last coefficient: go back and read a single code. */
     k -= last_advance(entry);
     at.count += (uint8_t)entry;
     int ahead = (at.count + 7) >> 3, shift = 8 * ahead - at.count;

@@ -6,16 +6,16 @@
 
 #define PN_LOOKUP_BITS 10 /* 11 and 12 are as fast, but two threads of a core share 48 KB of cache */
 
-/* The codes of a pn_code in order, to find those that are longer than a lookup of PN_LOOKUP_BITS bits. */
+/* The codes of a pn_code in order, to find codes that are longer than PN_LOOKUP_BITS bits. */
 typedef struct {
-  uint32_t ends[17]; /* behind the last code of a length, as the first of 16 bits; codes of at most that length */
-  int32_t first[17]; /* add this to a code of that length for its symbol's place */
+  uint32_t ends[17]; /* after the last code of at most this length, as the first of 16 bits */
+  int32_t first[17]; /* added to a code of this length, gives its symbol's place */
   uint8_t symbols[256];
 } pn_code_order;
 
 void pn_order_codes(const pn_code *code, pn_code_order *order);
 
-/* Return the length of the code at the front of `bits`, and its symbol; 0 where there is none. */
+/* Return the length of the code at the front of `bits`, and its symbol; 0 if there is none. */
 static inline int pn_find_code(const pn_code_order *order, uint64_t bits, int *symbol) {
   uint32_t code = (uint32_t)(bits >> 48);
   for (int length = 1; length <= 16; length++) {
@@ -35,19 +35,19 @@ typedef struct {
   int is_ac;
 } pn_huffman;
 
-/* Coefficients of a block in natural order (T.81 A.3.6 undone), not dequantised. The elements behind the 64th are
- * scratch: consecutive blocks may be decoded one after the other into memory that has 8 elements more than they. */
+/* Coefficients of a block in natural order (T.81 A.3.6 undone), not dequantised. The elements after the 64th are
+ * scratch: consecutive blocks may be decoded one after the other into memory with 8 extra elements. */
 typedef int16_t pn_coefficients[64 + 8];
 
 void pn_make_huffman(const pn_code *code, int is_ac, pn_huffman *table);
 
 /* Decode a block to `block`, whose 64 coefficients must be zero before. `prediction` is the last DC coefficient of the
- * component. Returns the zigzag index of the last coefficient, 0 to 63 (one that follows zeros may be called last), or
- * -1 for a code that no encoder writes. Call pn_bits_ready once for each MCU before; it and pn_bits_done report reads
- * beyond the end of the data. */
+ * component. Returns the zigzag index of the last coefficient, 0 to 63 (it may be 0 after a run of zeros), or -1 for a
+ * code that no encoder writes. Call pn_bits_ready once before each MCU; it and pn_bits_done report reads beyond the end
+ * of the data. */
 int pn_decode_block(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction, int16_t *block);
 
-/* Pass over a block as pn_decode_block does, with the same result. */
+/* Skip a block, with the same result as pn_decode_block. */
 int pn_skip_block(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction);
 
 /* The same for processors with AVX2 (pn_has_avx2). */

@@ -1,12 +1,12 @@
-/* Optimal Huffman codes of limited length, and writing symbols with them: bits first, then stuffed zeros. */
+/* Finds optimal Huffman codes of limited length, and writes symbols with them: first the bits, then stuffed zeros. */
 #include "huffman_write.h"
 
 #define MAX_LENGTH 16
-#define MAX_LEAVES 257 /* all symbols, and one that never occurs: it takes the code of all ones */
+#define MAX_LEAVES 257 /* all symbols, and one that never occurs: it gets the code of all ones */
 
 typedef struct {
   uint64_t weight;
-  int symbol; /* 256 for the one that takes the code of all ones; PACKAGE for two items of the list before */
+  int symbol; /* 256 for the leaf that gets the code of all ones; PACKAGE for two items of the previous list */
 } item;
 
 #define PACKAGE 257
@@ -27,7 +27,7 @@ static void sort_leaves(item *leaves, int count) {
   }
 }
 
-/* Merge the leaves with pairs of items of the previous list; note which are packages. Returns the number of items. */
+/* Merge the leaves with pairs of items of the previous list, and mark packages. Returns the number of items. */
 static int merge(const item *leaves, int count, const uint64_t *before, int before_count, uint64_t *list,
                  uint8_t *is_package) {
   int leaf = 0, pair = 0, pairs = before_count / 2, size = 0;
@@ -41,7 +41,7 @@ static int merge(const item *leaves, int count, const uint64_t *before, int befo
 }
 
 /* The package-merge method: each list holds the leaves and the pairs of the previous list, lightest first. The first
- * 2n - 2 items of the last list are made of leaves; a leaf's code is as long as the number of lists that it is in. */
+ * 2n - 2 items of the last list consist of leaves; a leaf's code length is the number of lists that contain it. */
 static void find_lengths(const item *leaves, int count, uint8_t *lengths) {
   uint64_t lists[2][2 * MAX_LEAVES];
   uint8_t packages[MAX_LENGTH][2 * MAX_LEAVES];
@@ -67,7 +67,7 @@ void pn_optimal_code(const uint32_t counts[256], pn_code *code) {
   find_lengths(leaves, count, lengths);
   memset(code, 0, sizeof *code);
   code->defined = 1;
-  for (int i = count - 1; i > 0; i--) { /* leaf 0 never occurs: it takes the last of the longest codes */
+  for (int i = count - 1; i > 0; i--) { /* leaf 0 never occurs: it gets the last of the longest codes */
     code->counts[lengths[i] - 1]++;
     code->symbols[count - 1 - i] = (uint8_t)leaves[i].symbol;
   }
@@ -96,7 +96,7 @@ static inline __attribute__((always_inline)) uint8_t *write(const pn_symbol *sym
   const uint32_t mask = (1u << PN_SYMBOL_BITS) - 1;
   uint64_t bits = 0; /* the lowest `count` of them are not written yet */
   uint32_t count = 0;
-  while (symbols < end) { /* one or two: 27 bits each, and 7 that are left */
+  while (symbols < end) { /* one or two: 27 bits each, and 7 remaining bits */
     uint32_t word = words[*symbols & mask];
     bits = bits << (word & 31) | (word >> 5 | *symbols >> PN_SYMBOL_BITS);
     count += word & 31;

@@ -1,13 +1,13 @@
 /* The inverse DCT of libjpeg's "islow": the factorisation of Loeffler, Ligtenberg and Moschytz (ICASSP 1989) with
- * 13-bit constants. Nothing is rounded within a pass, so only the sums of the constants matter. They are written
- * multiplied out: four products each for the even and the odd half. */
+ * 13-bit constants. Nothing is rounded within a pass, so only the sums of the constants matter. They are multiplied
+ * out: four products each for the even and the odd half. */
 #include "idct.h"
 
 #include <string.h>
 
 #include "jpeg_header.h"
 
-#define MAX_DEQUANTISED 8191 /* twice this still fits 16 bits, and so do the sums of the SIMD code */
+#define MAX_DEQUANTISED 8191 /* twice this value fits in 16 bits, and so do the sums of the SIMD code */
 #define MAX_PASS1 16383
 
 void pn_make_quantiser(const uint16_t zigzag[64], pn_quantiser *quantiser) {
@@ -38,7 +38,7 @@ static void transform(const int32_t *in, int step, int32_t *out, int shift) {
 
 static uint8_t clamp(int32_t value) { return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value); }
 
-/* Whether a value lies in libjpeg's table for clamping, which is four times as wide as a sample. */
+/* Whether a value lies in libjpeg's clamping table, which is four times as wide as a sample. */
 static int is_within_table(int32_t centred) { return centred >= -512 && centred < 512; }
 
 static int idct(const int16_t *block, const pn_quantiser *quantiser, uint8_t *to, size_t stride) {
@@ -67,7 +67,7 @@ int pn_idct_pair(const int16_t *a, const int16_t *b, const pn_quantiser *quantis
 }
 
 int pn_idct_dc(int dc, const pn_quantiser *quantiser, uint8_t *to, size_t stride) {
-  /* No overflow: `dc` has 16 bits, and a value above `max` is out of the table's range anyway. */
+  /* No overflow: `dc` has 16 bits, and a value above `max` is outside the table's range anyway. */
   int32_t rounding = 1 << (PN_PASS1_BITS + 2);
   int32_t centred = (dc * quantiser->step[0] * (1 << PN_PASS1_BITS) + rounding) >> (PN_PASS1_BITS + 3);
   for (int row = 0; row < 8; row++, to += stride) memset(to, clamp(centred + 128), 8);

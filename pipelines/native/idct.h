@@ -16,7 +16,7 @@ typedef struct {
 void pn_make_quantiser(const uint16_t zigzag[64], pn_quantiser *quantiser);
 
 /* Transform the blocks `a` and `b` (64 coefficients each, natural order) to 8x8 samples at `to_a` and `to_b`, rows
- * `stride` apart. 0 where values are so extreme that libjpeg's variants for different processors would differ. */
+ * `stride` apart. 0 if values are so extreme that libjpeg's variants for different processors would differ. */
 int pn_idct_pair(const int16_t *a, const int16_t *b, const pn_quantiser *quantiser, uint8_t *to_a, uint8_t *to_b,
                  size_t stride);
 int pn_idct_pair_avx2(const int16_t *a, const int16_t *b, const pn_quantiser *quantiser, uint8_t *to_a, uint8_t *to_b,

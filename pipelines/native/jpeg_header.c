@@ -1,5 +1,4 @@
-/* The headers of a JPEG and of its scans (ITU-T T.81, Annex B), read strictly: one that needs a guess is unsupported.
- */
+/* Strict parsing of the headers of a JPEG and its scans (ITU-T T.81, Annex B): ambiguous headers are unsupported. */
 #include "jpeg_header.h"
 
 #include <string.h>
@@ -10,7 +9,7 @@
 #define MAX_SEGMENTS_BETWEEN 16 /* of two scans: eight tables, and a restart interval */
 #define MAX_MISSING_BITS 13
 #define MAX_QUANTISER 2047
-#define MAX_SIDE 65500 /* libjpeg's, in pixels */
+#define MAX_SIDE 65500 /* libjpeg's limit, in pixels */
 
 enum { SOF0 = 0xC0, SOF1, SOF2, DHT = 0xC4, SOI = 0xD8, EOI = 0xD9, SOS = 0xDA, DQT = 0xDB, DRI = 0xDD };
 enum { APP0 = 0xE0, APP1 = 0xE1, APP2 = 0xE2, APP14 = 0xEE, APP15 = 0xEF, COM = 0xFE };
@@ -21,17 +20,17 @@ const uint8_t pn_natural_order[256] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 3
                                        36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45,
                                        38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63, [64 ... 255] = 64};
 
-/* What is needed only until the last segment is read. */
+/* State needed only until the last segment is read. */
 typedef struct {
   int frame, jfif, adobe, exif; /* adobe: the last transform, -1 for none */
-  int adobe_rgb;                /* whether any of them is 0 */
+  int adobe_rgb;                /* whether any transform is 0 */
   uint8_t ids[3];
-  int icc_chunks, icc_seen; /* chunks of a colour profile: announced, and read so far */
+  int icc_chunks, icc_seen; /* chunks of a colour profile: declared, and read so far */
 } state;
 
 static int word(const uint8_t *at) { return at[0] << 8 | at[1]; }
 
-/* Read quantisation tables. Here and below, `body` and `size` are of the segment behind its length. */
+/* Read quantisation tables. Here and below, `body` and `size` describe the segment after its length field. */
 static int read_quantisers(const uint8_t *body, size_t size, pn_jpeg *jpeg) {
   while (size > 0) {
     int wide = body[0] >> 4, number = body[0] & 15;
@@ -83,7 +82,7 @@ static int read_codes(const uint8_t *body, size_t size, pn_jpeg *jpeg) {
 static int lay_out(pn_jpeg *jpeg) {
   const pn_component *luma = jpeg->component;
   if (jpeg->components == 1) {
-    jpeg->component[0].h = jpeg->component[0].v = 1; /* T.81 A.2.2: the blocks of a lone component come in rows */
+    jpeg->component[0].h = jpeg->component[0].v = 1; /* T.81 A.2.2: blocks of a lone component are in rows */
   } else {
     if (luma->h == 3 || luma->v > 2 || (luma->h == 4 && luma->v > 1)) return 0;
     for (int c = 1; c < 3; c++)
@@ -124,18 +123,18 @@ static int read_frame(const uint8_t *body, size_t size, pn_jpeg *jpeg, state *se
   return lay_out(jpeg);
 }
 
-/* Whether libjpeg takes three components for YCbCr without a warning. */
+/* Whether libjpeg treats three components as YCbCr without a warning. */
 static int is_ycc(const state *seen) {
   if (seen->adobe >= 0) return seen->adobe == 1;
   return seen->jfif || memcmp(seen->ids, "RGB", 3) != 0;
 }
 
-/* Whether no decoder takes three components for RGB, whatever it guesses from; same as dali_can_decode in Python. */
+/* Whether no decoder treats three components as RGB, however it guesses; same as dali_can_decode in Python. */
 static int is_certainly_ycc(const state *seen) {
   return seen->adobe >= 0 ? !seen->adobe_rgb : seen->jfif || memcmp(seen->ids, "\1\2\3", 3) == 0;
 }
 
-/* Whether a scan holds what a progressive JPEG allows, as libjpeg checks it, and its tables are known. */
+/* Whether a scan is allowed in a progressive JPEG, by libjpeg's checks, and its tables are known. */
 static int is_valid_band(const pn_jpeg *jpeg) {
   const pn_scan_header *scan = &jpeg->scan;
   if (scan->low > MAX_MISSING_BITS || (scan->high != 0 && scan->low != scan->high - 1)) return 0;
@@ -147,7 +146,7 @@ static int is_valid_band(const pn_jpeg *jpeg) {
   return scan->last == 0;
 }
 
-/* Whether the scan of a baseline JPEG holds all of it, and its tables are known. */
+/* Whether the scan of a baseline JPEG contains the whole image, and its tables are known. */
 static int is_whole_scan(const pn_jpeg *jpeg) {
   const pn_scan_header *scan = &jpeg->scan;
   for (int c = 0; c < jpeg->components; c++)
@@ -175,7 +174,7 @@ static int read_scan(const uint8_t *body, size_t size, pn_jpeg *jpeg) {
   return jpeg->progressive ? is_valid_band(jpeg) : is_whole_scan(jpeg);
 }
 
-/* Read the first scan's header, which ends that of the image. */
+/* Read the first scan's header, which ends the image's header. */
 static int read_first_scan(const uint8_t *body, size_t size, pn_jpeg *jpeg, const state *seen) {
   if (!read_scan(body, size, jpeg)) return 0;
   for (int c = 0; c < jpeg->components; c++)
@@ -185,7 +184,7 @@ static int read_first_scan(const uint8_t *body, size_t size, pn_jpeg *jpeg, cons
   return (is_grey || is_ycc(seen)) && seen->icc_seen == seen->icc_chunks;
 }
 
-/* Note a colour profile's chunk. libjpeg warns unless each comes once; here they must also come in order. */
+/* Record a colour profile's chunk. libjpeg warns unless each occurs once; here they must also be in order. */
 static int note_profile(const uint8_t *body, size_t size, state *seen) {
   if (size < 14 || memcmp(body, "ICC_PROFILE\0", 12) != 0) return 1;
   if (seen->icc_chunks == 0) seen->icc_chunks = body[13];
@@ -193,7 +192,7 @@ static int note_profile(const uint8_t *body, size_t size, state *seen) {
   return size > 14 && seen->icc_chunks == body[13] && seen->icc_seen == body[12];
 }
 
-/* Note an EXIF block. As in Python, it is the first segment with "Exif" among its first 64 bytes, counted from its
+/* Record an EXIF block. As in Python, it is the first segment with "Exif" among its first 64 bytes, counted from its
  * marker, so that the segment's length may be the first two letters. */
 static void note_exif(const uint8_t *body, size_t size, pn_jpeg *jpeg, state *seen) {
   const uint8_t *segment = body - 4;
@@ -212,7 +211,7 @@ static int note_application(int marker, const uint8_t *body, size_t size, pn_jpe
   if (marker == APP2) return note_profile(body, size, seen);
   if (marker == APP0 && size >= 14 && memcmp(body, "JFIF\0", 5) == 0) {
     seen->jfif = 1;
-    return body[5] == 1; /* libjpeg warns of another major version */
+    return body[5] == 1; /* libjpeg warns about other major versions */
   }
   if (marker == APP14 && size >= 12 && memcmp(body, "Adobe", 5) == 0) {
     seen->adobe = body[11];

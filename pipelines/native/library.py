@@ -1,4 +1,4 @@
-"""Loads the native library, if it was built here, and declares its functions."""
+"""Loads the native library if it was built here, and declares its functions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "pn_locate_stored": ((_POINTER, _INT64, _INT32, _INT64, _POINTER, _POINTER, _INT32), _INT32),
     "pn_random_words": ((_UINT64, _UINT32, _UINT32, _POINTER, _INT32, _INT32, _POINTER), None),
 }
-# They take microseconds, so they keep the interpreter lock: to get it back may take longer.
+# They take microseconds, so they keep the interpreter lock: getting it back may take longer.
 _SHORT = ("pn_locate_files", "pn_locate_stored", "pn_random_words")
 
 

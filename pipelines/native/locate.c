@@ -1,13 +1,13 @@
-/* Finds where the samples of a batch lie, as numpy would with a call for each column. */
+/* Finds where the samples of a batch are stored, like numpy but without a call per column. */
 #include "locate.h"
 
 #include <string.h>
 
-#define MAX_NAME_BYTES (1 << 16) /* no system opens a file whose name is longer */
+#define MAX_NAME_BYTES (1 << 16) /* no system opens files with longer names */
 
 static uint64_t load_integer(const uint8_t *from, int64_t bytes) {
   uint64_t found = 0;
-  memcpy(&found, from, (size_t)bytes); /* little-endian, as are the tables */
+  memcpy(&found, from, (size_t)bytes); /* little-endian, like the tables */
   return found;
 }
 
@@ -15,7 +15,7 @@ static int64_t look_up(const pn_column *column, int64_t at) {
   return (int64_t)load_integer(column->data + at * column->bytes, column->bytes);
 }
 
-/* Set where a name begins and its length; 0 if it is not sound. */
+/* Set where a name begins and its length; 0 if it is invalid. */
 static int find_name(const pn_column *offsets, int64_t at, int64_t names_bytes, int64_t *begin, int32_t *bytes) {
   int64_t end = look_up(offsets, at + 1);
   *begin = look_up(offsets, at);
@@ -33,7 +33,7 @@ int pn_locate_files(const pn_files *files, int64_t max_bytes, const int64_t *sam
     pn_row *row = &rows[i];
     int sound = find_name(&files->folder_offsets, folder, files->folder_names_bytes, &row->folder, &row->folder_bytes);
     sound &= find_name(&files->file_offsets, sample, files->file_names_bytes, &row->name, &row->name_bytes);
-    if (!sound) row->name_bytes = 0; /* for Python to read */
+    if (!sound) row->name_bytes = 0; /* left to Python */
     row->size = row->file_size = look_up(&files->file_sizes, sample);
     row->mtime_ns = look_up(&files->file_mtimes, sample);
     if (row->size <= max_bytes) row->kind = PN_FILE;

@@ -1,4 +1,4 @@
-/* Where samples lie: rows of a batch, filled from the tables of a folder's index or of a cache. */
+/* Locations of samples: rows of a batch, filled from the tables of a folder's index or of a cache. */
 #pragma once
 
 #include "batch.h"
@@ -7,18 +7,18 @@
 typedef struct {
   const uint8_t *data;
   int64_t length;
-  int64_t bytes; /* of one */
+  int64_t bytes; /* of one value */
 } pn_column;
 
 /* The tables of a folder's index, as loaders/data/samples/samples.py describes them. */
 typedef struct {
-  pn_column folder_offsets, file_offsets; /* where names begin, and at last where they end */
+  pn_column folder_offsets, file_offsets; /* where names begin; the last value is where they end */
   pn_column file_folders, file_sizes, file_mtimes;
   int64_t folder_names_bytes, file_names_bytes;
 } pn_files;
 
-/* Say in `rows`, which are 0, where samples lie; 0 if one is not in the tables. A file of more than `max_bytes` stays
- * PN_ELSEWHERE; one whose name is not sound has none. */
+/* Fill zeroed `rows` with the locations of samples; 0 if one is not in the tables. A file of more than `max_bytes`
+ * stays PN_ELSEWHERE; a file with an invalid name gets an empty name. */
 PN_EXPORT int pn_locate_files(const pn_files *files, int64_t max_bytes, const int64_t *samples, pn_row *rows,
                               int32_t count);
 

@@ -1,4 +1,4 @@
-"""Has the native library say where the samples of a batch lie: in the files of a folder's index, or in a cache file."""
+"""Locates the samples of a batch with the native library: in the files of a folder's index, or in a cache file."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class _Files(ctypes.Structure):
 
 
 class FileTables:
-    """Hold the columns of a folder's index, as they are named there, for the native library."""
+    """The columns of a folder's index, under the same names, for the native library."""
 
     def __init__(self, columns: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        self._columns = columns  # whose memory is used
+        self._columns = columns  # keeps their memory alive
         used = ((name, columns[name]) for name in _COLUMNS)
         about = {name: _Column(array.ctypes.data, len(array), array.itemsize) for name, array in used}
         names = {f"{name}_bytes": len(columns[name]) for name in ("folder_names", "container_names")}
         self._files = _Files(**about, **names)
 
     def locate(self, indices: Indices, rows: Rows, max_bytes: int) -> bool:
-        """Fill `rows` (ROW [n], zeroed) for files `indices`; False where the library cannot: numpy must do it."""
+        """Fill `rows` (ROW [n], zeroed) for files `indices`; False if the library cannot: then numpy must do it."""
         return _locate("pn_locate_files", (ctypes.byref(self._files), max_bytes), indices, rows)
 
 
 def locate_stored(records: int, num_records: int, payload: tuple[int, int], indices: Indices, rows: Rows) -> bool:
-    """Fill `rows` (ROW [n], zeroed) for `indices` of a cache file; False where the library cannot.
+    """Fill `rows` (ROW [n], zeroed) for `indices` of a cache file; False if the library cannot.
 
     records: address of RECORD [num_records]; payload: the file's descriptor, and where the payload begins in it.
     """

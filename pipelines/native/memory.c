@@ -4,8 +4,8 @@
 #include "native.h"
 
 #define PN_ALIGNMENT 64
-#define PN_KEPT ((size_t)150000000)        /* larger memory is freed with the image that needed it */
-#define PN_KEPT_BETWEEN ((size_t)32 << 20) /* and larger than this with the batch: eleven megapixels */
+#define PN_KEPT ((size_t)150000000)        /* larger memory is freed after the image that needed it */
+#define PN_KEPT_BETWEEN ((size_t)32 << 20) /* larger memory is freed after the batch: eleven megapixels */
 
 uint8_t *pn_reserve(pn_memory *memory, size_t size) {
   if (memory->data != NULL && memory->size >= size && (memory->size <= PN_KEPT || size > PN_KEPT)) return memory->data;

@@ -4,11 +4,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PN_ABI 8 /* raised with every change of what Python calls; library.py holds the same number */
+#define PN_ABI 8 /* raised with every change of the interface to Python; library.py has the same number */
 #define PN_EXPORT __attribute__((visibility("default")))
 
-/* The result for one image. Every other result than PN_OK leaves the image to the Python path, which alone decides what
- * is wrong with it: so the two paths never disagree. */
+/* The result for one image. Any result other than PN_OK leaves the image to the Python path, which alone diagnoses
+ * errors: so the two paths never disagree. */
 typedef enum {
   PN_OK = 0,
   PN_UNSUPPORTED = 1, /* damaged, or not a JPEG that this library decodes */
@@ -22,7 +22,7 @@ static inline int32_t pn_min(int32_t a, int32_t b) { return a < b ? a : b; }
 static inline int32_t pn_max(int32_t a, int32_t b) { return a > b ? a : b; }
 static inline size_t pn_align(size_t size) { return (size + 63) / 64 * 64; }
 
-/* Memory of one thread that is reused for the next image. */
+/* Memory of one thread, reused for the next image. */
 typedef struct {
   uint8_t *data;
   size_t size;

@@ -26,10 +26,10 @@ void pn_plan_planes(const pn_jpeg *jpeg, pn_window window, pn_planes *planes) {
     plane->high = component->high;
     plane->shift_x = luma->h / component->h >> 1; /* of 1, 2 and 4 */
     plane->shift_y = luma->v > component->v;
-    /* libjpeg repeats chroma samples if a row has at most two, or a fourth of the image's; it does not mix rows then */
+    /* libjpeg repeats chroma samples if a row has at most two, or a fourth of the image's; then it does not mix rows */
     int32_t has_neighbours = component->wide > 2;
     plane->mixed = plane->shift_x == 0 || (plane->shift_x == 1 && has_neighbours);
-    int32_t margin_x = plane->shift_x > 0 && has_neighbours; /* for a fourth too: plan_cut reads as much */
+    int32_t margin_x = plane->shift_x > 0 && has_neighbours; /* also for a fourth, as plan_cut reads it too */
     int32_t margin_y = plane->shift_y > 0 && plane->mixed;
     find_blocks(window.x, window.x + window.width, plane->shift_x, margin_x, plane->wide, &plane->column,
                 &plane->column_end);
@@ -81,7 +81,7 @@ static void clear(int16_t *block) {
   for (int i = 0; i < 64; i += 8) *(eight *)(block + i) = (eight){0};
 }
 
-/* Transform a block, with the one that waits, or let it wait; 0 for damaged data. */
+/* Transform a block together with the waiting one, or let it wait; 0 for damaged data. */
 static int put_block(const pn_planes *planes, pn_plane *plane, const int16_t *block, int is_dc, uint8_t *to) {
   if (is_dc) return pn_idct_dc(block[0], &plane->quantiser, to, plane->stride);
   const int16_t *waiting = plane->waiting;

@@ -9,16 +9,16 @@ typedef struct {
   int32_t column, column_end, row, row_end;
   int32_t wide, high;       /* size of the whole plane, in samples */
   int32_t shift_x, shift_y; /* the image has two to this power as many samples on that axis */
-  int32_t mixed;            /* whether upsampling mixes neighbours; else it repeats them */
+  int32_t mixed;            /* whether upsampling mixes neighbours instead of repeating them */
   int32_t ring_rows;        /* rows of samples kept: a power of two */
   size_t stride;
   uint8_t *samples; /* row 0 of the ring, sample 8 * column */
   const pn_huffman *dc, *ac;
   pn_quantiser quantiser;
   int32_t prediction;
-  const int16_t *waiting; /* a block that waits for the next one, as two are transformed together; or NULL */
+  const int16_t *waiting; /* a block that waits for the next one, since two are transformed together; or NULL */
   uint8_t *waiting_to;
-  pn_coefficients blocks[2]; /* of MCUs that are decoded */
+  pn_coefficients blocks[2]; /* of the decoded MCUs */
 } pn_plane;
 
 typedef struct {
@@ -31,7 +31,7 @@ typedef struct {
   uint8_t *chroma[2]; /* rows of upsampled chroma */
 } pn_planes;
 
-/* Find what a window needs; the memory comes later. */
+/* Find the parts that a window needs; memory is assigned later. */
 void pn_plan_planes(const pn_jpeg *jpeg, pn_window window, pn_planes *planes);
 
 /* Return how many bytes the planes take; lay them out in memory of that size, aligned to 64. */
@@ -42,12 +42,12 @@ void pn_place_planes(pn_planes *planes, uint8_t *memory);
  * for damaged data. */
 int pn_decode_mcus(pn_planes *planes, pn_bits *bits, int32_t row, int32_t mcu, int32_t mcu_end);
 
-/* Transform the blocks that the window needs of row `y` of a plane's blocks: 64 coefficients each, in natural order; a
- * mask of 0 means that only the DC coefficient may differ from 0. Until the row is finished they must stay. 0 for
- * damaged data. */
+/* Transform the blocks that the window needs in row `y` of a plane's blocks: 64 coefficients each, in natural order; a
+ * mask of 0 means that only the DC coefficient may differ from 0. The blocks must stay valid until the row is finished.
+ * 0 for damaged data. */
 int pn_transform_row(const pn_planes *planes, pn_plane *plane, int32_t y, const int16_t *blocks, const uint64_t *masks);
 
-/* Begin a segment: DC coefficients are coded as differences to 0 again. */
+/* Begin a segment: DC coefficients are again coded as differences from 0. */
 void pn_reset_predictions(pn_planes *planes);
 
 /* End row `row` of MCUs: transform the waiting blocks, repeat the samples at the image's edges. 0 for damaged data. */

@@ -1,9 +1,9 @@
-/* Prepares rows for another decoder: checks whole files, and cuts out of a cache the part that a crop needs. */
+/* Prepares rows for another decoder: checks whole files, and extracts from a cache the part that a crop needs. */
 #include <string.h>
 
 #include "batch.h"
 
-/* Whether all decoders return the same pixels for a whole file: the checks of Python's crop_task on baseline JPEGs. */
+/* Whether all decoders return the same pixels for a whole file: the same checks as crop_task in Python. */
 static pn_result check_file(pn_worker *worker, const pn_task *task, const pn_row *row) {
   const uint8_t *data = pn_find_file_bytes(worker, task, row), *end = data + row->size;
   const pn_jpeg *jpeg = &worker->jpeg;
@@ -21,7 +21,7 @@ typedef struct {
   pn_window covers; /* in pixels */
 } cut;
 
-/* Find the segments that a window needs, with the neighbours that the upsampling of halved chroma reads. */
+/* Find the segments that a window needs, including the neighbours that upsampling of halved chroma reads. */
 static cut plan_cut(const pn_jpeg *jpeg, int32_t segment_mcus, pn_window window) {
   int32_t margin_x = jpeg->mcu_width > 8, margin_y = jpeg->mcu_height > 8;
   int32_t step_x = segment_mcus * jpeg->mcu_width, step_y = jpeg->mcu_height;
@@ -38,7 +38,7 @@ static cut plan_cut(const pn_jpeg *jpeg, int32_t segment_mcus, pn_window window)
 }
 
 /* Append the segments of `part` to `to`, with markers renumbered and the last one replaced by an end of image. NULL if
- * the markers do not match the image's size. There is room for the whole scan and a marker. */
+ * the markers do not match the image's size. `to` must have room for the whole scan and a marker. */
 static uint8_t *join_segments(const pn_jpeg *jpeg, const pn_scan *scan, const cut *part, uint8_t *to) {
   const uint8_t *at = scan->data, *end = at + scan->size;
   int32_t joined = 0;
@@ -66,7 +66,7 @@ static void put_word(uint8_t *to, int32_t value) {
   to[1] = (uint8_t)value;
 }
 
-/* Cut the part of an image in strips that holds the row's window, as a JPEG of `*size` bytes at `to`. */
+/* Write the part of an image in strips that contains the row's window to `to`, as a JPEG of `*size` bytes. */
 static pn_result cut_strips(pn_worker *worker, pn_task *task, pn_row *row, uint8_t *to, size_t room, size_t *size) {
   pn_strips strips;
   pn_window window = row->window;

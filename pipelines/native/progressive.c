@@ -1,18 +1,18 @@
-/* The scans of a progressive JPEG (T.81 Annex G). Every scan is read to its end, because libjpeg does that too and
- * reports damage anywhere in it; outside the window only masks are kept, which say where a later scan has bits. */
+/* The scans of a progressive JPEG (T.81 Annex G). Every scan is read to its end, because libjpeg does so too and
+ * reports damage anywhere in it; outside the window only masks are kept, which show where a later scan has bits. */
 #include "progressive.h"
 
 #include "bands.h"
 
-#define MAX_SCANS 32 /* Python accepts at least so many; see check_scans in header.py */
+#define MAX_SCANS 32 /* Python accepts at least as many; see check_scans in header.py */
 #define UNKNOWN 255
 
-/* How many low bits are missing of each coefficient. */
+/* The number of missing low bits of each coefficient. */
 typedef struct {
   uint8_t missing[3][64];
 } progress;
 
-/* Note what a scan gives; 0 where libjpeg would warn, or replace what is known. */
+/* Record the bits that a scan gives; 0 if libjpeg would warn, or replace known bits. */
 static int note_scan(progress *known, const pn_scan_header *scan) {
   for (int i = 0; i < scan->count; i++) {
     uint8_t *missing = known->missing[scan->component[i]];
@@ -55,14 +55,14 @@ typedef struct {
   uint8_t bytes[PN_SCAN_BUFFER];
 } workspace;
 
-/* The scan at hand. */
+/* The current scan. */
 typedef struct {
   const pn_coefficient_planes *planes;
   const pn_jpeg *jpeg; /* with this scan's header and tables */
   workspace *space;
   int16_t *values; /* a row of DC coefficients */
   pn_dc_scan dc;
-  int32_t h[3], v[3]; /* blocks of an MCU, of each of its components */
+  int32_t h[3], v[3]; /* blocks per MCU, for each component */
   pn_band band;
 } reader;
 
@@ -110,7 +110,7 @@ const uint64_t *pn_find_masks(const pn_coefficient_plane *plane, int32_t row) {
   return plane->masks + (size_t)row * (size_t)plane->wide + plane->plane->column;
 }
 
-/* Put the values of MCUs [mcu, mcu_end) where the window needs them; `from` is the first of the component's values. */
+/* Store the values of MCUs [mcu, mcu_end) that the window needs; `from` is the first of the component's values. */
 static void put_dc(const reader *scan, int i, int32_t row, int32_t mcu, int32_t mcu_end, const int16_t *from) {
   const pn_coefficient_plane *plane = &scan->planes->plane[scan->jpeg->scan.component[i]];
   const pn_plane *wanted = plane->plane;
@@ -149,7 +149,7 @@ static int read_part(reader *scan, pn_bits *bits, int32_t x, int32_t end, int32_
 
 static int32_t clip(int32_t value, int32_t low, int32_t high) { return pn_max(low, pn_min(value, high)); }
 
-/* Read blocks [x, end) of row `y` of a band: before, in and behind the window. */
+/* Read blocks [x, end) of row `y` of a band: before, in and after the window. */
 static int read_band(reader *scan, pn_bits *bits, int32_t y, int32_t x, int32_t end) {
   const pn_coefficient_plane *plane = &scan->planes->plane[scan->jpeg->scan.component[0]];
   const pn_plane *wanted = plane->plane;
@@ -183,7 +183,7 @@ static void begin_band(reader *scan) {
   pn_make_band_table(&jpeg->ac[jpeg->component[header->component[0]].ac], 1, header->high > 0, header->low, table);
 }
 
-/* Read a scan's data and return where they end, at a marker; NULL for damaged data. */
+/* Read a scan's data and return where it ends, at a marker; NULL for damaged data. */
 static const uint8_t *read_scan(reader *scan, const uint8_t *at, const uint8_t *end) {
   const pn_jpeg *jpeg = scan->jpeg;
   const pn_coefficient_plane *lone = &scan->planes->plane[jpeg->scan.component[0]]; /* its MCUs are blocks */

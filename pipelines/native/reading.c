@@ -48,7 +48,7 @@ static int join_path(const pn_task *task, const pn_row *row, char *path) {
 static int is_as_scanned(int fd, const pn_row *row) {
   struct stat status;
   if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size != row->file_size) return 0;
-  /* A file system can hold times that do not fit 64 bits; unsigned numbers wrap. */
+  /* A file system can store times that do not fit in 64 bits; unsigned numbers wrap. */
   return (uint64_t)status.st_mtim.tv_sec * 1000000000 + (uint64_t)status.st_mtim.tv_nsec == (uint64_t)row->mtime_ns;
 }
 

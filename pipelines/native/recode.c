@@ -1,13 +1,13 @@
 /* Lossless re-coding of a JPEG. The first pass lists the symbols of all blocks, the second writes them with optimal
- * codes. In a baseline JPEG the value bits behind a symbol's code stay the same, except for DC coefficients, which are
- * differences to the previous block of the segment. The symbols of a progressive one follow from its coefficients. */
+ * codes. In a baseline JPEG the value bits after a symbol's code stay the same, except for DC coefficients, which are
+ * differences from the segment's previous block. The symbols of a progressive JPEG are made from its coefficients. */
 #include "recode.h"
 
 #include "huffman_write.h"
 #include "progressive.h"
 #include "window.h"
 
-#define MAX_BLOCKS 6     /* of an MCU */
+#define MAX_BLOCKS 6     /* per MCU */
 #define READ_BEYOND 1024 /* symbols that may be read beyond the end of damaged data before pn_bits_ready notices */
 #define MAX_HEADER 1600  /* three quantisation tables of 16 bits, four Huffman tables, and 80 bytes */
 
@@ -46,7 +46,7 @@ static pn_symbol *read_mcu(workspace *space, pn_bits *bits, pn_symbol *to) {
   return to;
 }
 
-/* Read the symbols of all segments of the copy; `ends` receives how many there are up to the end of each. */
+/* Read the symbols of all segments of the copy; `ends` receives their number up to the end of each segment. */
 static int read_symbols(workspace *space, const uint8_t *scan, size_t size, int32_t segment_mcus, pn_symbol *symbols,
                         uint32_t *ends) {
   pn_symbol *to = symbols;
@@ -74,7 +74,7 @@ static int read_symbols(workspace *space, const uint8_t *scan, size_t size, int3
 /* Count the symbols, alternating between two tables: a processor waits if it counts the same one twice in a row. */
 static void count_symbols(workspace *space, const pn_symbol *symbols, const pn_symbol *end) {
   const uint32_t mask = (1u << PN_SYMBOL_BITS) - 1;
-  uint32_t *counts = &space->counts[0][0], *more = space->words; /* which are not made yet */
+  uint32_t *counts = &space->counts[0][0], *more = space->words; /* not in use yet */
   memset(space->counts, 0, sizeof space->counts);
   memset(space->words, 0, sizeof space->words);
   for (; end - symbols >= 2; symbols += 2) {
@@ -85,7 +85,7 @@ static void count_symbols(workspace *space, const pn_symbol *symbols, const pn_s
   for (uint32_t i = 0; i <= mask; i++) counts[i] += more[i];
 }
 
-/* Find the codes; returns how many bytes the coded symbols take at most, without stuffed zeros and markers. */
+/* Find the codes; returns the largest size of the coded symbols in bytes, without stuffed zeros and markers. */
 static uint64_t find_codes(workspace *space) {
   uint64_t bits = 0;
   memset(space->words, 0, sizeof space->words);
@@ -149,7 +149,7 @@ static uint8_t *put_codes(const workspace *space, uint8_t *to) {
   return end_segment(begin, to);
 }
 
-/* Write all that comes before the entropy-coded data. */
+/* Write everything before the entropy-coded data. */
 static uint8_t *put_header(const workspace *space, int32_t segment_mcus, uint8_t *to) {
   static const uint8_t start[20] = {0xFF, SOI, 0xFF, APP0, 0, 16, 'J', 'F', 'I', 'F', 0, 1, 1, 0, 0, 1, 0, 1, 0, 0};
   const pn_jpeg *jpeg = &space->jpeg;
@@ -180,7 +180,7 @@ static uint8_t *put_header(const workspace *space, int32_t segment_mcus, uint8_t
   return end_segment(begin, to);
 }
 
-/* Write the segments; `plain` takes the longest of them without stuffed zeros. Returns the end of the file. */
+/* Write the segments; `plain` has room for the longest without stuffed zeros. Returns the end of the file. */
 static uint8_t *write_segments(const workspace *space, const pn_symbol *symbols, uint32_t *ends, int64_t segments,
                                uint8_t *plain, uint8_t *to) {
   const uint8_t *scan = to;
@@ -231,7 +231,7 @@ static pn_result list_baseline(const pn_jpeg *jpeg, const pn_scan *scan, int32_t
   return read_symbols(space, scan->data, scan->size, segment_mcus, find_symbols(space), ends) ? PN_OK : PN_UNSUPPORTED;
 }
 
-/* Return a symbol whose value takes `extra` bits. */
+/* Return a symbol with a value of `extra` bits. */
 static pn_symbol make_symbol(uint32_t symbol, int extra, int32_t value) {
   uint32_t raw = (uint32_t)(value < 0 ? value + (1 << extra) - 1 : value);
   return raw << PN_SYMBOL_BITS | symbol | (uint32_t)extra;
@@ -259,8 +259,8 @@ static pn_symbol *list_block(const int16_t *block, uint64_t mask, int is_chroma,
   return to;
 }
 
-/* List the symbols of an MCU. The blocks that fill it up at the image's edges have no coefficients: they are as dark as
- * the block before. */
+/* List the symbols of an MCU. Padding blocks at the image's edges do not have AC coefficients, and repeat the DC of the
+ * previous block. */
 static pn_symbol *list_mcu(const pn_coefficient_planes *planes, int32_t row, int32_t mcu, int32_t *before,
                            pn_symbol *to) {
   static const int16_t nothing[64];

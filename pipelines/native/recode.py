@@ -32,7 +32,7 @@ class _Recoded(ctypes.Structure):
 
 
 class Recoded(NamedTuple):
-    """Hold a copy of a JPEG with restart markers.
+    """A copy of a JPEG with restart markers.
 
     Attributes:
         data: the JPEG file.
@@ -51,9 +51,9 @@ class NativeRecoder:
         weakref.finalize(self, _release, library, self._memory)
 
     def recode(self, data: bytes, segment_mcus: int, segments: int) -> Recoded | None:
-        """Make the copy with a restart marker after every `segment_mcus` MCUs, `segments` segments in all.
+        """Return a copy with a restart marker after every `segment_mcus` MCUs, `segments` segments in total.
 
-        None for unsupported images, such as one that libjpeg would warn about. Raises MemoryError.
+        Returns None for unsupported images, such as those that libjpeg would warn about. Raises MemoryError.
         """
         ends, made = np.empty(segments, np.uint32), _Recoded()
         place, memory, found = ends.ctypes.data, ctypes.byref(self._memory), ctypes.byref(made)

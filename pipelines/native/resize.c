@@ -1,8 +1,8 @@
-/* The resize: its weights, and its two passes over the rows of an image.
+/* The resize: weights, and two passes over the rows of an image.
  *
- * The arithmetic is torch's for uint8. Weights are of a triangle as wide as the scale, computed in double and rounded
- * to at most 15 bits. The horizontal pass comes first, and its result is rounded to uint8. A side that keeps its length
- * is left alone. */
+ * The arithmetic is torch's for uint8. Weights are those of a triangle as wide as the scale, computed in double and
+ * rounded to at most 15 bits. The horizontal pass comes first, and its result is rounded to uint8. A side that keeps
+ * its length is not resampled. */
 #include "resize.h"
 
 #include <string.h>
@@ -33,7 +33,7 @@ static size_t axis_bytes(int32_t in, int32_t out) {
 /* Return the bytes of the weights as doubles, before they are rounded; both sides use the same memory. */
 static size_t exact_bytes(int32_t in, int32_t out) { return (size_t)out * max_taps(in, out) * sizeof(double); }
 
-/* Set the weights of one sample, which add up to 1, and return the largest. */
+/* Set the weights of one sample, which sum to 1, and return the largest. */
 static double set_exact_weights(double *weights, int32_t first, int32_t size, double center, double inverse) {
   double total = 0, largest = 0;
   for (int32_t k = 0; k < size; k++) {
@@ -131,8 +131,7 @@ static void mirror_row(const uint8_t *in, uint8_t *out, int32_t width) {
   }
 }
 
-/* A running resize: the source's rows go through the horizontal pass in order, into a ring that the vertical pass
- * reads. */
+/* A resize in progress: the horizontal pass writes the source's rows, in order, into a ring for the vertical pass. */
 typedef struct {
   const uint8_t *rgb;
   size_t stride, reach;        /* reach: bytes from a row's start that the horizontal pass reads */
@@ -156,7 +155,7 @@ static const uint8_t *find_readable_row(const job *job, int32_t row, int which) 
   return memcpy(job->copies + (size_t)which * pn_align(job->reach), job->rgb + start, 3 * (size_t)job->width);
 }
 
-/* Take rows through the horizontal pass until `needed` of them are in the ring. */
+/* Run the horizontal pass until `needed` rows are in the ring. */
 static void fill_ring(job *job, int32_t needed) {
   if (!job->across && !job->flip) return;
   for (; job->done < needed; job->done += PN_ROWS) {

@@ -6,16 +6,16 @@
 #define PN_MAX_SIDE ((int32_t)1 << 20)
 
 /* Resize `rgb`, uint8 [height, width, 3] with `stride` bytes from row to row, to `out`, uint8
- * [out_height, out_width, 3] with `out_stride` bytes, perhaps below 0, from row to row; first turned upright as EXIF
- * `orientation` (1 to 8) says, at last mirrored left to right if `flip`. No byte outside the pixels is read, except
- * between the rows. PN_UNSUPPORTED for invalid sizes. */
+ * [out_height, out_width, 3] with `out_stride` bytes (possibly negative) from row to row; first turned upright by EXIF
+ * `orientation` (1 to 8), finally mirrored left to right if `flip`. No byte outside the pixels is read, except between
+ * the rows. PN_UNSUPPORTED for invalid sizes. */
 PN_EXPORT pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, uint8_t *out,
                               ptrdiff_t out_stride, int32_t out_width, int32_t out_height, int flip,
                               int32_t orientation, pn_memory *scratch);
 
 /* How one side is resized: sample i is the sum of `weights[i * taps + k]` times source sample `first[i] + k`, over k
- * below `size[i]`, shifted right by `precision`. The weights behind these are 0: `taps`, an even number, is the same
- * for all samples. */
+ * below `size[i]`, shifted right by `precision`. The following weights are 0: `taps`, an even number, is the same for
+ * all samples. */
 typedef struct {
   int32_t *first, *size;
   int16_t *weights;
@@ -24,8 +24,8 @@ typedef struct {
 } pn_axis;
 
 /* The two passes, in plain C and with AVX2.
- * Horizontal: PN_ROWS rows at a time, each to `axis->length` pixels. AVX2 reads PN_OVERREAD bytes behind its taps, and
- * writes 4 pixels and 4 bytes behind the last one.
+ * Horizontal: PN_ROWS rows per call, each to `axis->length` pixels. AVX2 reads PN_OVERREAD bytes after its taps, and
+ * writes 4 pixels and 4 bytes after the last one.
  * Vertical: one row of `bytes` bytes from `taps` rows of the same length. */
 #define PN_ROWS 4
 #define PN_OVERREAD 16

@@ -109,7 +109,7 @@ INLINE void vertical_chunk(const uint8_t *const *rows, const int16_t *weights, i
 INLINE void vertical(const uint8_t *const *rows, const int16_t *weights, int32_t taps, int precision, uint8_t *out,
                      size_t bytes) {
   for (size_t start = 0; start + 32 <= bytes; start += 32) vertical_chunk(rows, weights, taps, precision, out, start);
-  if (bytes % 32) vertical_chunk(rows, weights, taps, precision, out, bytes - 32); /* some of them again */
+  if (bytes % 32) vertical_chunk(rows, weights, taps, precision, out, bytes - 32); /* some bytes again */
 }
 
 AVX2 void pn_vertical_avx2(const uint8_t *const *rows, const int16_t *weights, int32_t taps, int precision,

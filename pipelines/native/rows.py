@@ -1,4 +1,4 @@
-"""Describes to the native library where the images of a batch are and how their crops are drawn, and calls it."""
+"""Calls the native library with the rows of a batch: where its images are, and how their crops are drawn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from penstock.pipelines.native.library import OK
 
-# How the bytes of a row are stored, explained in batch.h.
+# Kinds of stored bytes, explained in batch.h.
 ELSEWHERE, FILE, STORED, STRIPS, PIXELS, MEMORY, ENCODED = range(7)
 # The fields of pn_row in batch.h, in their order, by type.
 _ROW_FIELDS = (
@@ -39,11 +39,11 @@ RANDOM_RESIZED, CENTRE, WHOLE = range(3)
 
 
 class Crops:
-    """Hold how the crops of each view are drawn, and where its images lie in the batch's memory.
+    """Settings for drawing the crops of each view, and the position of its images in the batch's memory.
 
     Attributes:
         views: CROPS [views].
-        address: of their memory.
+        address: address of their memory.
     """
 
     def __init__(self, views: npt.NDArray[np.void]) -> None:
@@ -59,13 +59,13 @@ class Crops:
 
 
 class Names(NamedTuple):
-    """Hold what rows point into: names of files, as bytes, and memory.
+    """Data that rows point to: names of files, as bytes, and memory.
 
     Attributes:
         root: path of the folder, ending in a slash.
         folders: names of the folders below it, uint8, one after the other.
         names: names of the files in these, uint8, one after the other.
-        kept: objects whose memory rows of kind ENCODED point into; they live as long as this one.
+        kept: objects that own the memory of rows of kind ENCODED; they live as long as this one.
     """
 
     root: bytes
@@ -78,7 +78,7 @@ NO_NAMES = Names(b"", np.zeros(1, np.uint8), np.zeros(1, np.uint8))
 
 
 class Progress(NamedTuple):
-    """Hold addresses (of int64) at which the library reports its progress, and learns whether its work is still wanted.
+    """Addresses (of int64) where the library reports progress and checks whether its work is still wanted.
 
     Attributes:
         sample: address of the index of the current sample.
@@ -114,8 +114,8 @@ class NativeStage:
     Args:
         max_pixels: larger images are left to the Python path.
         apply_exif: turn images upright as EXIF says.
-        channels: of the output images: 3, or 1 for grey levels.
-        fill: the colour, red, green and blue, of the part of an output image in which no crop lies.
+        channels: channels of the output images: 3, or 1 for grey levels.
+        fill: red, green and blue of the area outside the crop in an output image.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class NativeStage:
         if not self._worker:
             raise MemoryError
         self._names: Names | None = None
-        self._own = np.zeros(3, np.int64)  # where progress goes if no caller wants it
+        self._own = np.zeros(3, np.int64)  # receives progress if the caller does not want it
         at = self._own.ctypes.data
         self._unwatched = Progress(at, at + 8, at + 16, 0)
         self._task = _Task(max_pixels=max_pixels, apply_exif=apply_exif, channels=channels, fill=(*fill, 0))
@@ -168,8 +168,8 @@ class NativeStage:
     def plan(self, rows: Rows, crops: Crops, keys: npt.NDArray[np.int64] | None) -> None:
         """Draw `window`, `place`, `turn` and `flip` of each row with `result` 0, after load().
 
-        crops: of the views, in turn for the rows. keys: numbers by which the images are drawn, int64 [images]; None
-        for their samples. A row with another `result` afterwards is left to Python.
+        crops: crops of the views; rows alternate between views. keys: numbers that the draws depend on, int64 [images];
+        None for the images' samples. A row with another `result` afterwards is left to Python.
         """
         task = self._task
         task.crops, task.views = crops.address, len(crops.views)
@@ -188,9 +188,9 @@ class NativeStage:
     ) -> int | None:
         """Do load(), plan() and fill() in one call; return how many images were made, None if the work was stopped.
 
-        An image lies `offset` + row * `row_bytes` of its view's crops into the memory `images`. Without `images` the
-        crops are only decoded. notes: batch_row [batch], in which each row that is made notes how. An image of several
-        views is made with all of them, or not at all.
+        An image begins at `offset` + row * `row_bytes` of its view's crops in the memory `images`. Without `images` the
+        crops are only decoded. notes: batch_row [batch], receives how each row was made. An image of several views is
+        made with all of them, or not at all.
         """
         self._begin(names, progress)
         task = self._task
@@ -200,12 +200,11 @@ class NativeStage:
         return task.num_made if self._call(self._library.pn_make, rows) else None
 
     def fill(self, rows: Rows, images: npt.NDArray[np.uint8] | None) -> bool:
-        """Draw the image of each row with `result` 0 into the memory `images`, of uint8; False if stopped.
+        """Draw the image of each row with `result` 0 into the memory `images`, uint8; False if stopped.
 
         rows: as load() left them, with `window` (in the upright image), `out`, `out_width`, `out_height`, `place`,
-        `turn` and `flip` set. A row whose `result` is not 0 afterwards has undefined pixels. Rows that follow each
-        other and have `repeats` set are of one image, which is decoded once. Without `images` the crops are only
-        decoded.
+        `turn` and `flip` set. A row with a `result` other than 0 afterwards has undefined pixels. Consecutive rows with
+        `repeats` set belong to one image, which is decoded once. Without `images` the crops are only decoded.
         """
         if images is not None:
             assert images.flags.c_contiguous
@@ -220,8 +219,8 @@ class NativeStage:
         """Prepare each row with `result` 0 for another decoder, after load() with `files`; False if stopped.
 
         rows: as load() left them, with `window` set. Rows of kind FILE and STORED are only checked. For the others
-        `parts`, uint8, holds row["size"] bytes from row["at"] on: for STRIPS a JPEG in which the window begins at
-        row["window"], otherwise the window's pixels. A row whose `result` is not 0 afterwards is left to Python.
+        `parts`, uint8, receives row["size"] bytes from row["at"] on: for STRIPS a JPEG in which the window begins at
+        row["window"], otherwise the window's pixels. A row with a `result` other than 0 afterwards is left to Python.
         """
         self._task.parts, self._task.parts_bytes = parts.ctypes.data, parts.size
         return self._call(self._library.pn_cut, rows)

@@ -1,7 +1,7 @@
-/* The bits of a segment of entropy-coded data (T.81 F.1.2.3: a zero is stuffed behind each byte 0xFF). */
+/* The bits of a segment of entropy-coded data (T.81 F.1.2.3: a zero is stuffed after each byte 0xFF). */
 #include "scan_bits.h"
 
-/* Unstuff until the buffer is full or a marker is met. */
+/* Unstuff until the buffer is full or a marker is reached. */
 static void unstuff(pn_bits *bits) {
   uint8_t *to = bits->filled, *stop = bits->buffer + PN_CHUNK;
   const uint8_t *at = bits->at;

@@ -5,7 +5,7 @@
 
 #include "native.h"
 
-/* More bytes than an MCU takes, with those that a reader looks ahead: 6 blocks of 64 codes of at most 16 + 11 bits. */
+/* More bytes than an MCU needs, including look-ahead: 6 blocks of 64 codes of at most 16 + 11 bits. */
 #define PN_RESERVE 1408
 #define PN_LOOK_BACK 16 /* bytes kept before `next`, for a reader that goes back */
 #define PN_CHUNK 8192
@@ -14,11 +14,11 @@
 #define PN_RST0 0xD0
 
 typedef struct {
-  uint64_t bits;        /* the next bits, from the highest on; bits behind `count` may already be set */
+  uint64_t bits;        /* the next bits, from the highest on; bits after `count` may already be set */
   int32_t count;        /* number of these bits, at most 63 */
   int32_t marker;       /* second byte of the marker that ends the segment; PN_NO_MARKER at the end of the data; 0 while
                            neither is reached */
-  const uint8_t *next;  /* the unstuffed byte behind them */
+  const uint8_t *next;  /* the unstuffed byte after them */
   const uint8_t *limit; /* the highest `next` at which an MCU may begin */
   const uint8_t *at;    /* the next byte to unstuff; once `marker` is set, the marker's first byte */
   const uint8_t *end;
@@ -32,14 +32,13 @@ void pn_bits_start(pn_bits *bits, const uint8_t *data, size_t size, uint8_t *buf
 /* Unstuff more bytes; 0 if more bits were read than there are. Readers call pn_bits_ready before each MCU instead. */
 int pn_bits_more(pn_bits *bits);
 
-/* Whether all bits read so far were there. */
+/* Whether all bits read so far were in the data. */
 int pn_bits_in_range(const pn_bits *bits);
 
 /* Whether all bytes of the segment were read, and no more. */
 int pn_bits_done(pn_bits *bits);
 
-/* Go on behind a restart marker: where all bytes of the segment were read, and the marker has this number (modulo 8).
- */
+/* Continue after a restart marker; 0 unless all bytes of the segment were read and the marker has this number mod 8. */
 int pn_bits_restart(pn_bits *bits, int32_t number);
 
 static inline int pn_bits_ready(pn_bits *bits) { return bits->next <= bits->limit || pn_bits_more(bits); }
@@ -77,7 +76,7 @@ PN_INLINE void pn_refill(pn_cursor *at) {
   at->count |= PN_REFILLED;
 }
 
-/* Pass over at most 63 bits. */
+/* Skip at most 63 bits. */
 PN_INLINE void pn_consume(pn_cursor *at, int32_t count) {
   at->bits <<= count & 63;
   at->count -= count;

@@ -1,14 +1,14 @@
-/* Reading the Huffman symbols of blocks (T.81 F.2.2): a lookup of PN_LOOKUP_BITS bits gives one or two of them. */
+/* Reads the Huffman symbols of blocks (T.81 F.2.2): a lookup of PN_LOOKUP_BITS bits gives one or two of them. */
 #include "symbols.h"
 
 /* An entry of a lookup table:
  *
  *   bits     field
  *   0 - 5    number of input bits that the entry consumes
- *   6 - 9    how many of these are value bits that the entry does not hold
+ *   6 - 9    how many of these are value bits that the entry does not contain
  *   10 - 17  advance: how far the zigzag index moves
  *   18 - 19  number of symbols, 1 or 2
- *   20 - 41  the first symbol; entries of `pairs` hold its value bits too
+ *   20 - 41  the first symbol; entries of `pairs` include its value bits
  *   42 - 63  the second symbol with its value bits */
 #define END_OF_BLOCK 128 /* as in huffman.c */
 #define INCOMPLETE 192   /* the only entry of 0 bits: a code that is too long or invalid */
@@ -44,7 +44,7 @@ PN_INLINE pn_symbol first_symbol(uint64_t entry, uint64_t bits) {
   return (pn_symbol)(entry >> 20 & SYMBOL_MASK) | (pn_symbol)(value << PN_SYMBOL_BITS);
 }
 
-/* Put the value bits of symbols into the entries, and two symbols into one where both fit into PN_LOOKUP_BITS bits. */
+/* Add the value bits of symbols to the entries, and join two symbols if both fit in PN_LOOKUP_BITS bits. */
 static void make_pairs(pn_symbol_table *table) {
   for (uint32_t i = 0; i < 1 << PN_LOOKUP_BITS; i++) {
     uint64_t entry = table->singles[i];
@@ -96,7 +96,7 @@ static uint32_t find_long_code(const pn_symbol_table *table, uint64_t bits) {
     pn_consume(&at, (int32_t)entry_bits(entry));         \
   } while (0)
 
-/* Look up one symbol; for `read_block`, whose variables it shares. */
+/* Look up one symbol, in `read_block`, with its variables. */
 #define ENTRY_OF_ONE(table)                                                                  \
   do {                                                                                       \
     entry = (table)->singles[at.bits >> (64 - PN_LOOKUP_BITS)];                              \
@@ -134,7 +134,7 @@ PN_INLINE pn_symbol *read_block(pn_bits *reader, const pn_symbol_table *dc, cons
       TAKE_ONE_OR_TWO();
     } while (k < LAST);
     if (k == LAST || (k >= END_OF_BLOCK && k < END_OF_BLOCK + LAST)) break;
-    /* The entry was incomplete, or went beyond the block's last coefficient: go back and take one symbol alone. */
+    /* The entry was incomplete, or went beyond the block's last coefficient: go back and read a single symbol. */
     k -= entry_advance(entry);
     to -= entry_count(entry);
     at.count += (int32_t)entry_bits(entry);

@@ -1,4 +1,4 @@
-/* The Huffman symbols of a baseline JPEG's blocks, read without making coefficients of them. */
+/* The Huffman symbols of a baseline JPEG's blocks, read without making coefficients. */
 #pragma once
 
 #include "huffman.h"
@@ -30,17 +30,17 @@ typedef struct {
   uint32_t number; /* bits 8 - 9 of its symbols */
 } pn_symbol_table;
 
-/* `number`: of the table in the copy, below PN_SYMBOL_TABLES; 2 and 3 are for AC. */
+/* `number`: the table's number in the copy, below PN_SYMBOL_TABLES; 2 and 3 are for AC. */
 void pn_make_symbol_table(const pn_code *code, int number, pn_symbol_table *table);
 
-/* The previous DC coefficient: in the file, and in the copy, where segments begin elsewhere. */
+/* The previous DC coefficient: in the file, and in the copy, which has other segments. */
 typedef struct {
   int32_t read, written;
 } pn_predictions;
 
-/* Read a block's symbols to `to`, at most PN_BLOCK_SYMBOLS, behind which 2 more may be written. The DC coefficient is
- * given as its difference to `before->written`. Returns the end of the symbols; NULL where pn_decode_block fails and
- * for a difference that a baseline JPEG cannot hold. Otherwise as pn_decode_block; _fast is for AVX2. */
+/* Read a block's symbols to `to`, at most PN_BLOCK_SYMBOLS; 2 more may be written after them. The DC coefficient is
+ * given as its difference from `before->written`. Returns the end of the symbols; NULL if pn_decode_block fails and
+ * for a difference that a baseline JPEG cannot store. Otherwise as pn_decode_block; _fast is for AVX2. */
 pn_symbol *pn_read_symbols(pn_bits *bits, const pn_symbol_table *dc, const pn_symbol_table *ac, pn_predictions *before,
                            pn_symbol *to);
 pn_symbol *pn_read_symbols_fast(pn_bits *bits, const pn_symbol_table *dc, const pn_symbol_table *ac,

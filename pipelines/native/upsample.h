@@ -10,7 +10,7 @@
 /* Mix a row of samples with the next nearest one, above or below: (3 near + next + bias) / 4. */
 void pn_mix_rows(const uint8_t *near, const uint8_t *next, int bias, uint8_t *to, int32_t count);
 
-/* Repeat each of `count` samples so many times. */
+/* Repeat each of `count` samples this number of times. */
 void pn_repeat_row(const uint8_t *from, uint8_t *to, int32_t count, int32_t times);
 
 /* Double `count` samples: mix each with its neighbours. */
@@ -23,7 +23,7 @@ void pn_widen_rows(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_
 void pn_ycc_to_rgb(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb, int32_t count);
 void pn_grey_to_rgb(const uint8_t *y, uint8_t *rgb, int32_t count);
 
-/* The variants for AVX2 do the same. */
+/* The variants for AVX2, with the same results. */
 void pn_widen_row_avx2(const uint8_t *from, uint8_t *to, int32_t count);
 void pn_widen_rows_avx2(const uint8_t *near, const uint8_t *next, uint8_t *to, int32_t count);
 void pn_ycc_to_rgb_avx2(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *rgb, int32_t count);

@@ -1,5 +1,5 @@
 /* Pixels of the batch stage: shears, translations and rotations as in batch/geometry.py and batch/interpolate.py, and
- * grey as in batch/color.py; all results are the same as there. */
+ * grey as in batch/color.py, with equal results. */
 #include "native.h"
 
 #include <string.h>
@@ -16,8 +16,8 @@ PN_EXPORT void pn_grey(uint8_t *pixels, int64_t count) {
   }
 }
 
-/* Write to `out` the pixel of `in` that moves.fixed_steps says for each pixel, or `fill` from outside the image. A
- * constant `bytes` makes the copies single instructions. */
+/* Write to `out` the pixels of `in` at the positions of moves.fixed_steps, or `fill` from outside the image. A
+ * constant `bytes` makes each copy a single instruction. */
 static inline void move(const uint8_t *in, uint8_t *out, int32_t height, int32_t width, size_t bytes,
                         const int32_t steps[6], const uint8_t *fill) {
   for (int32_t y = 0; y < height; y++) { /* sums wrap around, as numpy's do */
@@ -53,7 +53,7 @@ typedef struct {
 static inline taps_of place_taps(double position, int32_t length, int taps, int32_t own) {
   taps_of found = {.at = {own}, .weights = {1.0f}, .is_outside = 0};
   if (taps == 1) return found;
-  position = position > -16.0 ? position : -16.0; /* farther out all taps are the border's */
+  position = position > -16.0 ? position : -16.0; /* farther out all taps are border pixels */
   position = position < length + 16.0 ? position : length + 16.0;
   double lower = (double)(int32_t)(position - 0.5 + 32) - 32; /* rounded down: the sum is above zero */
   float share = (float)(position - 0.5 - lower);
@@ -102,7 +102,7 @@ static inline void move_smoothly(const uint8_t *in, uint8_t *out, int32_t height
   }
 }
 
-/* Move an image of three channels by a matrix of moves.inverse_matrices; of an axis with one tap nothing moves. */
+/* Move an image of three channels by a matrix of moves.inverse_matrices; nothing moves along an axis with one tap. */
 PN_EXPORT void pn_move_smoothly(const uint8_t *in, uint8_t *out, int32_t height, int32_t width, int32_t taps_x,
                                 int32_t taps_y, const double matrix[6], const uint8_t fill[CHANNELS]) {
   if (taps_x == 2 && taps_y == 2) move_smoothly(in, out, height, width, 2, 2, matrix, fill);

@@ -14,7 +14,7 @@ _BUILD = Path(__file__).with_name("build.py")
 
 
 class BuildWithLibrary(build_py):  # type: ignore[misc]
-    """Copies the modules and builds the library next to them; next to its sources for an editable install."""
+    """Copy the modules and build the library next to them (next to its sources for an editable install)."""
 
     def run(self) -> None:
         """Tag a wheel with its platform if it contains the library, but not with a Python version."""

@@ -1,4 +1,4 @@
-/* Decoding a window of a JPEG: chooses the segments of entropy-coded data to read, and checks their ends. */
+/* Decodes a window of a JPEG: chooses the segments of entropy-coded data to read, and checks their ends. */
 #include "window.h"
 
 #include "planes.h"
@@ -14,10 +14,10 @@ typedef struct {
   const pn_scan *scan;
   uint8_t *rgb, *bytes;
   size_t stride;
-  int32_t made; /* row of pixels behind the last made */
+  int32_t made; /* row of pixels after the last one made */
 } task;
 
-/* End a row of MCUs: make the pixels that can be made. */
+/* End a row of MCUs: make all available rows of pixels. */
 static int finish_row(task *work, int32_t row) {
   const pn_window *window = &work->planes.window;
   if (row < work->planes.row || row >= work->planes.row_end) return 1;
@@ -40,7 +40,7 @@ int pn_leads_to_end(const uint8_t *at, const uint8_t *end, int restarts) {
   return marker != NULL && marker[1] == PN_EOI;
 }
 
-/* Read a whole file's MCUs, from the first to the last that a decoder reads if it stops below the window. */
+/* Read a whole file's MCUs, up to the last that a decoder reads if it stops below the window. */
 static pn_result decode_file(task *work) {
   const pn_jpeg *jpeg = work->planes.jpeg;
   const uint8_t *end = work->scan->data + work->scan->size;
@@ -89,7 +89,7 @@ static pn_result decode_strips(task *work) {
   const pn_planes *planes = &work->planes;
   const pn_plane *last = &planes->plane[planes->count - 1];
   int32_t length = work->scan->segment_mcus, segments = jpeg->mcus_wide / length;
-  int32_t first = last->column / length, first_end = (last->column_end - 1) / length + 1; /* it has a block an MCU */
+  int32_t first = last->column / length, first_end = (last->column_end - 1) / length + 1; /* it has one block per MCU */
   const uint8_t *at = work->scan->data, *end = at + work->scan->size;
   for (int32_t row = work->scan->first_row; row < planes->row_end; row++) {
     for (int32_t segment = 0; segment < segments; segment++) {
@@ -106,7 +106,7 @@ static pn_result decode_strips(task *work) {
   return PN_OK;
 }
 
-/* Read all scans, then make pixels of the coefficients. `memory` has the size that is planned for them. */
+/* Read all scans, then make pixels from the coefficients. `memory` has the planned size. */
 static pn_result decode_progressive(task *work, pn_coefficient_planes *coefficients, uint8_t *memory) {
   pn_planes *planes = &work->planes;
   if (!pn_read_coefficients(coefficients, work->scan, memory)) return PN_UNSUPPORTED;
@@ -172,7 +172,7 @@ pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window w
   if (memory == NULL) return PN_NO_MEMORY;
   workspace *space = (workspace *)memory;
   work.bytes = space->bytes;
-  memset(space->bytes, 0, sizeof space->bytes); /* damaged data are read beyond their end, but never undefined memory */
+  memset(space->bytes, 0, sizeof space->bytes); /* damaged data is read beyond its end, but never undefined memory */
   make_tables(jpeg, space, &work.planes);
   pn_place_planes(&work.planes, memory + fixed);
   return scan->whole_file ? decode_file(&work) : decode_strips(&work);

@@ -1,4 +1,4 @@
-/* Decoding a window of a JPEG, from a whole file or from the restart strips of a baseline one. */
+/* Decodes a window of a JPEG, from a whole file or from the restart strips of a baseline JPEG. */
 #pragma once
 
 #include "jpeg_header.h"
@@ -19,10 +19,10 @@ typedef struct {
 /* Decode `window` (in pixels as stored) to RGB, rows `stride` bytes apart, bit for bit as libjpeg does with its
  * accurate inverse DCT and fancy upsampling.
  *
- * In a whole file all MCUs down to the window are read, and the next marker except restarts must be the end of the
- * image; of a progressive one, all scans. In strips only the segments that the window needs are read. PN_UNSUPPORTED if
- * libjpeg would warn about or repair the data that were read, if the window does not lie in the image, and if the
- * strips do not have the restart markers that the image's size requires. `rgb` may have been written to then. */
+ * In a whole file all MCUs down to the window are read (all scans of a progressive file), and the next marker except
+ * restarts must be the end of the image. In strips only the segments that the window needs are read. PN_UNSUPPORTED if
+ * libjpeg would warn about or repair the data read, if the window does not lie in the image, or if the strips do not
+ * have the restart markers that the image's size requires; `rgb` may have been written to. */
 pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window window, uint8_t *rgb, size_t stride,
                            pn_memory *scratch);
 
