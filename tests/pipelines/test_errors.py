@@ -97,7 +97,7 @@ def test_pickles_with_everything() -> None:
 
 
 @pytest.mark.parametrize("path", [None, "a.jpg", 'it\'s "x" y.jpg', "a' rank=3 cause=x: fix=y.jpg", "\\", ""])
-def test_is_built_again_from_the_text_of_torchs_worker_error(path: str | None) -> None:
+def test_an_error_is_rebuilt_from_the_text_of_torchs_worker_error(path: str | None) -> None:
     error = LoaderError("E-READ", "EIO: cause fix= it", sample=0, path=path, worker=9, fix="mend: it")
     first = LoaderError("E-BOMB", "the cause of the other")
     text = f"Caught LoaderError in DataLoader worker process 2.\nOriginal Traceback:\n{first}\nerrors.{error}\n"

@@ -1,4 +1,4 @@
-"""Presets: each does to the pixels what its paper's code does, in the same shares, with the settings of its tables."""
+"""Presets: each has the settings of its paper's tables, and changes pixels as the paper's code does."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_settings_are_those_of_the_tables(name: str) -> None:
     )
     assert (made.mean, made.std) == (mean, IMAGENET_STD if mean == IMAGENET_MEAN else (1, 1, 1))
     assert (made.augment.mixup, made.augment.cutmix, made.augment.erasing) == (mixup, cutmix, 0)
-    changed = preset(name, size=(20, 30), flip=0.0, mixup=0.7, exif="apply")  # a recipe's own settings can be replaced
+    changed = preset(name, size=(20, 30), flip=0.0, mixup=0.7, exif="apply")  # a recipe's settings can be overridden
     assert (changed.size, changed.flip, changed.augment.mixup, changed.exif) == ((20, 30), 0.0, 0.7, "apply")
     assert changed.augment == replace(made.augment, mixup=0.7)
 
@@ -58,7 +58,7 @@ _MOVES = ("ShearX", "ShearY", "TranslateXRel", "TranslateYRel", "Rotate")
 
 
 def name_of(op: Op, value: float, *, timm: bool) -> str:
-    """The reference's name of an operation of a plan."""
+    """Return the reference's name for an operation of a plan."""
     if op >= Op.SHEAR_X_BILINEAR:
         kernel = "bilinear" if op < Op.SHEAR_X_BICUBIC else "bicubic"
         return f"{_MOVES[(op - Op.SHEAR_X_BILINEAR) % 5]} {kernel}"
@@ -68,7 +68,7 @@ def name_of(op: Op, value: float, *, timm: bool) -> str:
 
 
 def steps_of(plan: AugmentPlan, row: int, *, timm: bool) -> list[tuple[str, float]]:
-    """What a plan does to an image, in the reference's terms."""
+    """Return the steps of a plan for an image, in the reference's terms."""
     steps, pixels = [], {"TranslateXRel": SIZE[1], "TranslateYRel": SIZE[0]}
     for op, value in zip(plan.ops[:, row].tolist(), plan.values[:, row].tolist(), strict=True):
         if op != Op.IDENTITY:
@@ -79,7 +79,7 @@ def steps_of(plan: AugmentPlan, row: int, *, timm: bool) -> list[tuple[str, floa
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_preset_does_what_its_reference_does_with_the_same_draws(name: str) -> None:
+def test_a_preset_equals_its_reference_for_the_same_draws(name: str) -> None:
     number = 150
     made = preset(name, size=SIZE, mixup=0.0, cutmix=0.0)
     fill = tuple(round(255 * mean) for mean in made.mean)
@@ -99,7 +99,7 @@ def test_a_preset_does_what_its_reference_does_with_the_same_draws(name: str) ->
         for step, value in steps:
             expected = apply_step(expected, step, value, fill)  # type: ignore[arg-type]
         off.append(share_off(ours, np.asarray(expected), levels=1))
-    # A level that is rounded otherwise can be spread by a second operation, such as equalize.
+    # A second operation, such as equalize, can amplify a rounding difference.
     assert max(off) <= 0.05
     assert np.mean(off) <= 0.0005
     assert share_off(found, images) > 0.3

@@ -1,4 +1,4 @@
-"""Settings of both stages: impossible ones raise at construction, with their names."""
+"""Settings of both stages: impossible settings raise at construction, with their names."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_short_forms_of_settings() -> None:
     assert [ImagePipeline(crop=crop, flip=0).num_views for crop in ("five", "ten", "center")] == [5, 10, 1]
 
 
-def test_the_limits_themselves_are_legal() -> None:
+def test_the_limits_themselves_are_valid() -> None:
     edge = ImagePipeline(
         size=(1, 16384), scale=(1, 1), ratio=(1, 1), center_fraction=1, flip=1, std=(1e-9, 1, 1), max_pixels=1
     )

@@ -1,4 +1,4 @@
-"""The operations for devices: to the bit those for CPUs, in few kernels and little memory traffic."""
+"""The operations for devices: bit-exact with the CPU versions, with few kernels and little memory traffic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("size", [(41, 56), (2, 5), (3, 3), (1, 1)], ids=str)
 @pytest.mark.parametrize("op", PAIRS, ids=lambda op: op.name)
-def test_each_operation_is_the_cpus(op: Op, size: tuple[int, int]) -> None:
+def test_each_operation_equals_the_cpus(op: Op, size: tuple[int, int]) -> None:
     images, values = torch.from_numpy(images_of(100, size)), values_of(op, 100)
     results = []
     for adjust in PAIRS[op]:
@@ -42,7 +42,7 @@ def test_each_operation_is_the_cpus(op: Op, size: tuple[int, int]) -> None:
     )
 
 
-def test_hue_and_saturation_of_every_kind_of_pixel_are_the_cpus() -> None:
+def test_hue_and_saturation_of_every_kind_of_pixel_equal_the_cpus() -> None:
     levels = torch.arange(0, 256, 5, dtype=torch.uint8)
     colours = torch.cartesian_prod(levels, levels, levels).view(1, 104, -1, 3)
     for op in (Op.COLOR, Op.HUE):
@@ -63,7 +63,7 @@ def test_more_images_than_a_byte_can_number() -> None:
 
 @pytest.mark.parametrize("augment", [FULL, TIMM], ids=["full", "timm"])
 @pytest.mark.parametrize("size", [(33, 40), (40, 33)], ids=str)
-def test_a_whole_plan_is_the_cpus(
+def test_a_whole_plan_equals_the_cpus(
     size: tuple[int, int], augment: Augmentations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = torch.from_numpy(images_of(200, size))
@@ -79,7 +79,7 @@ def test_a_whole_plan_is_the_cpus(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_one_kernel_normalises_all_levels_as_the_cpu_does(dtype: torch.dtype) -> None:
-    """Every level in every channel, to the bit."""
+    """Every level in every channel, bit-exact."""
     images = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(1, 1, 1, 3)
     for mean, std in (((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), ((-1.0, 0.25, 2.0), (0.01, 3.0, 0.7))):
         stage = BatchStage(ImagePipeline(size=(16, 16), mean=mean, std=std), dtype, torch.device("cpu"))
@@ -91,7 +91,7 @@ def test_one_kernel_normalises_all_levels_as_the_cpu_does(dtype: torch.dtype) ->
         assert not torch.equal(found.flip(-1), stage._normalise_on_cpu(images, None))
 
 
-# What a batch of 256 of 224 x 224 costs a device, in kernels (copies to it counted) and in bytes. Before there were
+# The cost of a batch of 256 of 224 x 224 on a device, in kernels (including copies to it) and bytes. Before there were
 # kernels for devices: 858 and 19.4e9 for the full recipe in bfloat16, 4 and 0.73e9 for normalising alone.
 BUDGETS = {
     "normalised": (Augmentations(), torch.bfloat16, 1, 0.12e9),
@@ -106,7 +106,7 @@ BUDGETS = {
 
 
 @pytest.mark.parametrize("name", BUDGETS)
-def test_a_batch_costs_a_device_no_more_than_its_budget(name: str) -> None:
+def test_the_device_cost_of_a_batch_is_within_its_budget(name: str) -> None:
     augment, dtype, kernels, num_bytes = BUDGETS[name]
     stage = BatchStage(ImagePipeline(augment=augment), dtype, META, num_classes=1000)
     images = torch.empty((256, 224, 224, 3), dtype=torch.uint8, device=META)
@@ -122,13 +122,13 @@ def test_a_batch_costs_a_device_no_more_than_its_budget(name: str) -> None:
 
 @pytest.mark.parametrize(("augment", "first"), [(FULL, 1), (TIMM, 3)], ids=["full", "timm"])
 def test_no_batch_after_the_first_waits_for_the_device(augment: Augmentations, first: int) -> None:
-    """Tables that are made once are copied by a call that waits: none may depend on what a batch happens to hold.
+    """Cached tables are copied by a blocking call: they must not depend on a batch's contents.
 
-    But for their length, a power of two: the images that share an operation vary more with timm's policy.
+    Except in their length, a power of two: the number of images with the same operation varies more with timm's policy.
     """
 
     class Waiting(KernelCount):
-        """Notes copies that do not come by to_device, which alone passes non_blocking."""
+        """Records copies that do not use to_device: only to_device passes non_blocking."""
 
         waited = 0
 

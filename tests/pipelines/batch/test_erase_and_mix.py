@@ -1,4 +1,4 @@
-"""Erased boxes, mixed pairs, soft targets: against loops over samples in float64."""
+"""Erased boxes, mixed pairs, soft targets: compared with loops over samples in float64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def batch_of(number: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def boxes_of(number: int, seed: int = 0) -> np.ndarray:
-    """Boxes of every kind: inside, at the edges, the whole image, of no area."""
+    """Return boxes of every kind: inside, at the edges, the whole image, empty."""
     draw = np.random.default_rng(seed)
     x, y = np.sort(draw.integers(0, WIDTH + 1, (number, 2))), np.sort(draw.integers(0, HEIGHT + 1, (number, 2)))
     boxes = np.stack((x[:, 0], y[:, 0], x[:, 1], y[:, 1]), 1).astype(np.int32)
@@ -30,7 +30,7 @@ def boxes_of(number: int, seed: int = 0) -> np.ndarray:
 
 
 def mixing_of(pairs: int, seed: int = 0) -> Mixing:
-    """Half of the pairs cut, some of either kind left alone."""
+    """Return a plan in which half of the pairs exchange boxes, and some pairs of either kind are not mixed."""
     draw = np.random.default_rng(seed)
     cut = np.arange(pairs) % 2 == 0
     boxes = np.where(cut[:, None], boxes_of(pairs, seed), 0).astype(np.int32)
@@ -68,16 +68,16 @@ def test_pairs_are_mixed(dtype: torch.dtype, values: int, monkeypatch: pytest.Mo
             share = mixing.share[k]
             expected[2 * k], expected[2 * k + 1] = share * even + (1 - share) * odd, share * odd + (1 - share) * even
     mix(images, mixing)
-    # of the short floats the sum is rounded once
+    # for the short floats the sum is rounded once
     unit = {torch.float32: 2.0**-22, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}[dtype]
     assert ((images.double() - expected).abs() <= unit * expected.abs() + 4e-6).all()
     exact = np.repeat(mixing.cut | (mixing.share == 1), 2)
-    assert torch.equal(images[exact].double(), expected[exact])  # exchanged or left alone: to the last bit
+    assert torch.equal(images[exact].double(), expected[exact])  # exchanged or not mixed: bit-exact
     assert not torch.equal(images[~exact], before[~exact])
 
 
 def test_a_box_without_area_exchanges_nothing() -> None:
-    """As cutmix draws it for a share near 1: at some place in the image, alone in its batch."""
+    """As drawn by cutmix for a share near 1: somewhere in the image, alone in its batch."""
     images = batch_of(2)
     before = images.clone()
     mix(images, Mixing(np.ones(1), np.ones(1, np.bool_), np.array([[3, 4, 3, 6]], np.int32)))
@@ -87,7 +87,7 @@ def test_a_box_without_area_exchanges_nothing() -> None:
 def test_soft_targets_are_the_shares_of_the_labels() -> None:
     draw, mixing = np.random.default_rng(5), mixing_of(20)
     labels = draw.integers(0, 6, 40)
-    labels[[2, 14, 15]] = -1  # pairs 1 and 7, which are left alone
+    labels[[2, 14, 15]] = -1  # pairs 1 and 7, which are not mixed
     labels[20:22] = 3  # a pair of one class
     expected = np.zeros((40, 6))
     for n, label in enumerate(labels.tolist()):
@@ -102,12 +102,12 @@ def test_soft_targets_are_the_shares_of_the_labels() -> None:
     assert found.sum(1).numpy() == pytest.approx((labels >= 0).astype(float), abs=1e-6)
     assert not found[[2, 14, 15]].any()
     assert found[3].max() == 1  # next to padding
-    assert (labels[[2, 14, 15]] == -1).all()  # the labels themselves are left as they were
+    assert (labels[[2, 14, 15]] == -1).all()  # the labels themselves are unchanged
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_a_device_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
+def test_a_device_equals_the_cpu(dtype: torch.dtype) -> None:
     here, there = batch_of(40, dtype), batch_of(40, dtype).cuda()
     for images in (here, there):
         erase(images, boxes_of(40), torch.ones(3, dtype=dtype, device=images.device))

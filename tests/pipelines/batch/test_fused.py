@@ -1,4 +1,4 @@
-"""The fused path of the batch stage: what it costs a device, and what is done where its kernels cannot be used."""
+"""The fused path of the batch stage: its cost on a device, and the fallback if its kernels cannot be used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.pipelines.spec import Augmentations, ImagePipeline
 META, CPU, CUDA = torch.device("meta"), torch.device("cpu"), torch.device("cuda:0")
 JITTER = (0.4, 0.4, 0.4, 0.1)
 FULL = Augmentations(auto_augment="rand", color_jitter=JITTER, erasing=0.25, mixup=0.2, cutmix=1.0)
-# What a batch of 256 of 224 x 224 costs a device, in launches (the copy of parameters to it counted, and soft targets)
+# The cost of a batch of 256 of 224 x 224 on a device, in launches (including the copy of parameters and soft targets)
 # and in bytes.
 BUDGETS = {
     "rand": (Augmentations(auto_augment="rand"), torch.bfloat16, 6, 0.29e9),
@@ -38,7 +38,7 @@ def fused_anyway(levels: torch.Tensor, device: torch.device, *, augments: bool) 
 
 
 class LaunchCount(KernelCount):
-    """Counts launches of fused kernels too, with what each reads and writes: tables once, pixels as often as read."""
+    """Also counts launches of fused kernels, with the bytes they read and write: tables once, pixels once per read."""
 
     def __init__(self, plan: AugmentPlan | None) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class LaunchCount(KernelCount):
 
 
 @pytest.mark.parametrize("name", BUDGETS)
-def test_a_batch_costs_a_device_no_more_than_its_budget(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_cost_of_a_batch_is_within_its_budget(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     augment, dtype, launches, num_bytes = BUDGETS[name]
     monkeypatch.setattr(batch_stage, "choose_fused_stage", fused_anyway)
     stage = BatchStage(ImagePipeline(augment=augment), dtype, META, num_classes=1000)
@@ -73,7 +73,7 @@ def test_a_batch_costs_a_device_no_more_than_its_budget(name: str, monkeypatch: 
     assert count.num_bytes <= num_bytes, count.bytes
 
 
-def test_images_are_left_alone_and_nothing_to_do_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_unchanged_and_an_empty_plan_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Any] = []
     monkeypatch.setattr(fused, "launch", lambda name, work, images, *rest, **_: written.append((name, rest[0])))
     stage = fused.FusedStage(torch.zeros((3, 257), dtype=torch.uint8), META)
@@ -89,7 +89,7 @@ def test_images_are_left_alone_and_nothing_to_do_costs_nothing(monkeypatch: pyte
     assert stage(images[:0], empty).shape == (0, 6, 7, 3)
 
 
-# ---- where the kernels cannot be used ----
+# ---- kernels that cannot be used ----
 
 
 class Right:
@@ -109,7 +109,7 @@ class Right:
 
 
 class Wrong(Right):
-    """Stands in for kernels of which one value in the last image of a mixed batch is wrong, or of a plain one."""
+    """Stands in for kernels with one wrong value in the last image of a mixed batch, or of a plain one."""
 
     def __call__(self, images: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
         found = super().__call__(images, plan)
@@ -124,12 +124,12 @@ class Failing(Right):
         raise RuntimeError("Failed to find C compiler.\nPlease specify")
 
 
-def test_the_test_batch_shows_what_each_part_does() -> None:
-    """A kernel that left out an operation, a box or a pair, or confused two images, would give another result."""
+def test_the_test_batch_detects_each_missing_part() -> None:
+    """A kernel that omits an operation, a box or a pair, or confuses two images, gives another result."""
     images, plan = fused_check.make_test_batch()
     levels = images.to(torch.float32)
     steps = levels.diff(dim=1).abs().mean((1, 2, 3))
-    assert steps[1::2].median() < steps[::2].min() / 2  # every other image is smooth, but for a few edges
+    assert steps[1::2].median() < steps[::2].min() / 2  # every other image is smooth, except for a few edges
     assert len({(int(image.min()), int(image.max())) for image in images}) > 3
     seen: set[Op] = set()
     for ops, values in zip(plan.ops, plan.values, strict=True):
@@ -178,7 +178,7 @@ def test_right_kernels_are_used(dtype: torch.dtype, monkeypatch: pytest.MonkeyPa
     [(Wrong, r"0\.\d+ % of the values"), (Failing, r"RuntimeError: Failed to find C compiler\. Please specify\)")],
 )
 @pytest.mark.parametrize("augments", [True, False])
-def test_other_kernels_are_told_of_in_one_line(
+def test_kernels_that_cannot_be_used_are_reported_in_one_line(
     kernels: type[Right], why: str, augments: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fused_check, "FusedStage", kernels)
@@ -231,7 +231,7 @@ def test_settings_without_a_fused_kernel_run_in_torch_and_are_named(monkeypatch:
 
 
 def test_after_operations_of_torch_a_fused_kernel_normalises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Erasing and mixing are torch's then: on values that it has normalised in the same place."""
+    """Then torch also erases and mixes, on values normalised in place."""
     launched: list[str] = []
     monkeypatch.setattr(batch_stage, "choose_fused_stage", fused_anyway)
     monkeypatch.setattr(fused, "launch", lambda name, *_, **__: launched.append(name))
@@ -245,20 +245,20 @@ def test_after_operations_of_torch_a_fused_kernel_normalises(monkeypatch: pytest
 @pytest.mark.parametrize(
     "changed", [{"channels": 1, "mean": (0.5,), "std": (0.2,)}, {"depth": 16}], ids=["one channel", "16 bits"]
 )
-def test_what_the_kernel_does_not_take_is_normalised_by_torch(
+def test_input_that_the_kernel_does_not_support_is_normalised_by_torch(
     changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_stage, "choose_fused_stage", fused_anyway)
     assert not BatchStage(ImagePipeline(**changed), torch.float32, META).fused
 
 
-def test_a_stage_on_the_cpu_has_no_kernels() -> None:
+def test_a_stage_on_the_cpu_does_not_use_fused_kernels() -> None:
     assert not BatchStage(ImagePipeline(augment=FULL), torch.float32, CPU, num_classes=3).fused
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", fused.DTYPES, ids=str)
-def test_a_device_runs_the_kernels_and_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
+def test_a_device_runs_the_kernels_and_equals_the_cpu(dtype: torch.dtype) -> None:
     augment = FULL if dtype != torch.uint8 else Augmentations(auto_augment="rand", color_jitter=JITTER, erasing=0.25)
     pipeline = ImagePipeline(size=(61, 70), augment=augment)
     images = torch.randint(256, (64, 61, 70, 3), dtype=torch.uint8)

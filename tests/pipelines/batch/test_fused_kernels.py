@@ -1,4 +1,4 @@
-"""The fused kernels: interpreted on the CPU, to the bit what the CPU path makes; and compiled for an H100."""
+"""The fused kernels: interpreted on the CPU, bit-exact with the CPU path; and compiled for an H100."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, str]:
-    """What is wrong, by case; Triton's interpreter must be asked for before Triton is imported."""
+    """Return the faults by case; Triton's interpreter must be enabled before Triton is imported."""
     command = [sys.executable, interpreted_kernels.__file__]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -39,12 +39,12 @@ def interpreted() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", interpreted_kernels.CASES)
-def test_interpreted_kernels_make_what_the_cpu_path_makes(case: str, interpreted: dict[str, str]) -> None:
+def test_interpreted_kernels_equal_the_cpu_path(case: str, interpreted: dict[str, str]) -> None:
     assert interpreted[case] == ""
 
 
 class H100:
-    """Stands in for Triton's driver, which is asked what to compile for, and has no device to run it on."""
+    """Stands in for Triton's driver: names the target to compile for, without a device to run on."""
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", 90, 32)
@@ -57,7 +57,7 @@ class H100:
 
 
 class Compiled:
-    """Stands in for a kernel: what would be launched is compiled as for that launch, and not run."""
+    """Stands in for a kernel: compiles it as for a launch, but does not run it."""
 
     def __init__(self, kernel: Any, **options: bool) -> None:
         self.kernel, self.options = kernel, options
@@ -79,7 +79,7 @@ def h100(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compiled_for(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, **options: bool) -> dict[str, list[Any]]:
-    """What a mixed batch and one that is not mixed launch, of several sizes, by kernel."""
+    """Return the launches of batches of several sizes, mixed and not mixed, by kernel."""
     kernels = {name: Compiled(getattr(fused_kernels, name), **options) for name in fused.BLOCKS}
     with monkeypatch.context() as patch:
         for name, kernel in kernels.items():
@@ -94,7 +94,7 @@ def compiled_for(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, **options:
     return {name: kernel.found for name, kernel in kernels.items()}
 
 
-# Products and sums in one rounding; quotients, roots and powers that are not rounded as the CPU's.
+# Fused products and sums; quotients, roots and powers that are not rounded as on the CPU.
 INEXACT = re.compile(r"\bfma\.|\bdiv\.(?:full|approx)|\.approx|\.ftz")
 
 

@@ -1,4 +1,4 @@
-"""The batch stage: values against float64, memory layout, and what it calls."""
+"""The batch stage: values compared with float64, memory layout, and the calls it makes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECIPES = {
 
 
 def batch_of(number: int, size: tuple[int, int] = SIZE) -> torch.Tensor:
-    """uint8 [number, height, width, 3] in which each of the 256 values occurs in each channel."""
+    """Return uint8 [number, height, width, 3] with each of the 256 values in each channel."""
     values = np.random.default_rng(number).integers(0, 256, (number, *size, 3), np.uint8)
     flat = values.reshape(-1, 3)
     flat[:256] = np.arange(256, dtype=np.uint8)[: len(flat), None]
@@ -36,7 +36,7 @@ def batch_of(number: int, size: tuple[int, int] = SIZE) -> torch.Tensor:
 
 
 def reference(images: torch.Tensor, pipeline: ImagePipeline) -> torch.Tensor:
-    """torchvision's ToTensor and Normalize in float64: [batch, 3, height, width]."""
+    """Return the result of torchvision's ToTensor and Normalize in float64: [batch, 3, height, width]."""
     mean, std = (torch.tensor(v, dtype=torch.float64) for v in (pipeline.mean, pipeline.std))
     return ((images.to(torch.float64) / 255 - mean) / std).permute(0, 3, 1, 2)
 
@@ -48,7 +48,7 @@ def test_values_are_those_of_float64(dtype: torch.dtype, name: str) -> None:
     found = BatchStage(pipeline, dtype, CPU)(images)
     expected = reference(images, pipeline)
     assert (found.dtype, found.shape) == (dtype, (3, 3, *SIZE))
-    # float32 rounds the product, the sum and the two constants; float16 and bfloat16 round that once more
+    # float32 rounds the product, the sum and the two constants; float16 and bfloat16 round once more
     unit = {torch.float32: 0.0, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}[dtype]
     constants = max(abs(m) / s + 1 / s for m, s in zip(pipeline.mean, pipeline.std, strict=True))
     error = (found.to(torch.float64) - expected).abs()
@@ -65,7 +65,7 @@ def test_uint8_is_the_batch_itself() -> None:
     assert found[2, 1, 1, 0] == images[2, 1, 0, 1]
 
 
-def test_patches_are_normalised_as_images_and_can_go_into_memory_at_hand() -> None:
+def test_patches_are_normalised_like_images_and_can_be_written_to_given_memory() -> None:
     images = batch_of(3)
     patches = images.reshape(3, 20, 36 * 3)  # each line of an image as one patch
     memory = torch.full((5, *patches.shape[1:]), 7.0)
@@ -106,7 +106,7 @@ def key_of(number: int) -> BatchKey:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_pipeline_without_augmentations_costs_no_call_more(dtype: torch.dtype) -> None:
+def test_a_pipeline_without_augmentations_makes_no_extra_calls(dtype: torch.dtype) -> None:
     stage, images, labels = BatchStage(RECIPES["imagenet"], dtype, CPU), batch_of(3), torch.arange(3)
     plan = stage.plan(key_of(3))
     assert plan is None
@@ -137,7 +137,7 @@ def test_order_is_operations_normalising_erasing_mixing(dtype: torch.dtype) -> N
     found = stage(images, memory, plan)
     assert torch.equal(found, expected.permute(0, 3, 1, 2))
     assert found.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(images, batch_of(8))  # left alone
+    assert torch.equal(images, batch_of(8))  # unchanged
     if dtype != torch.uint8:
         assert found.data_ptr() == memory.data_ptr()
     assert torch.equal(stage(images, None, plan), found)
@@ -194,7 +194,7 @@ AFTER_PIXELS = {
 
 @pytest.mark.parametrize("name", AFTER_PIXELS)
 def test_gradients_are_those_of_finite_differences(name: str) -> None:
-    """In float64, with respect to the levels; what is planned before these works on whole levels and has none."""
+    """In float64, with respect to the levels; earlier operations work on integer levels and do not have gradients."""
     pipeline = ImagePipeline(size=(6, 7), augment=AFTER_PIXELS[name])
     exact, usual = (BatchStage(pipeline, dtype, CPU, num_classes=3) for dtype in (torch.float64, torch.float32))
     plan, pixels = exact.plan(BatchKey(0, 0, np.arange(2))), batch_of(2, (6, 7))
@@ -219,7 +219,7 @@ BRIGHT = Augmentations(color_jitter=(0.4, 0.4, 0.0, 0.0), auto_augment="rand", e
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16])
 @pytest.mark.parametrize("augment", [Augmentations(), BRIGHT, replace(BRIGHT, mixup=0.4, cutmix=1.0)])
-def test_one_channel_is_what_three_equal_ones_have(augment: Augmentations, dtype: torch.dtype) -> None:
+def test_one_channel_equals_each_of_three_equal_channels(augment: Augmentations, dtype: torch.dtype) -> None:
     if augment.mixes and dtype == torch.uint8:
         augment = replace(augment, mixup=0.0, cutmix=0.0)
     colour = ImagePipeline(size=SIZE, mean=GREY.mean * 3, std=GREY.std * 3, augment=augment)
@@ -238,7 +238,7 @@ def deep_batch() -> torch.Tensor:
 
 @pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("channels", [3, 1])
-def test_levels_of_16_bits_are_normalised_or_handed_on(channels: int, device: torch.device) -> None:
+def test_levels_of_16_bits_are_normalised_or_passed_on(channels: int, device: torch.device) -> None:
     pipeline = replace(GREY, depth=16) if channels == 1 else ImagePipeline(size=SIZE, depth=16)
     images = deep_batch()[..., :channels].contiguous()
     raw = BatchStage(pipeline, torch.uint16, device)(images.to(device)).cpu()
@@ -272,6 +272,6 @@ def test_16_bits_are_erased_and_mixed() -> None:
 
 
 @pytest.mark.parametrize(("depth", "dtype"), [(8, torch.uint16), (16, torch.uint8)])
-def test_levels_of_another_depth_are_no_dtype(depth: Literal[8, 16], dtype: torch.dtype) -> None:
+def test_levels_of_another_depth_are_rejected(depth: Literal[8, 16], dtype: torch.dtype) -> None:
     with pytest.raises(ValueError, match=f"dtype must be one of .*depth={depth}"):
         BatchStage(ImagePipeline(size=SIZE, depth=depth), dtype, CPU)

@@ -1,4 +1,4 @@
-"""Masks as files: every value comes back, in the smallest kind of file that holds all of them."""
+"""Masks as files: every value is restored, from the smallest kind of file that can store all values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.pipelines.fields.masks import decode_mask, encode_mask
     ("low", "high", "kind"),
     [(0, 255, "PNG"), (0, 256, "PNG"), (7, 65535, "PNG"), (0, 65536, "TIFF"), (-1, 3, "TIFF"), (-(2**31), 0, "TIFF")],
 )
-def test_every_value_comes_back(low: int, high: int, kind: str) -> None:
+def test_every_value_is_restored(low: int, high: int, kind: str) -> None:
     mask = np.array([[low, high, 1], [high, low, 0]], np.int64)
     data = encode_mask(mask)
     assert Image.open(io.BytesIO(data)).format == kind

@@ -1,4 +1,4 @@
-"""Masks, boxes and keypoints against references written in another way, on random windows, places, turns and flips."""
+"""Masks, boxes and keypoints compared with independent references, on random windows, places, turns and flips."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRIALS = 1000
 
 
 def random_plans(rng: np.random.Generator, count: int) -> tuple[list[tuple[int, int]], tuple[int, int], BatchPlan]:
-    """Sizes (width, height) of images, the size (height, width) of all outputs, and a plan of `count` rows."""
+    """Return sizes (width, height) of images, the size (height, width) of all outputs, and a plan of `count` rows."""
     square = bool(rng.integers(2))
     height, width = (int(side) for side in rng.integers(3, 60, 2))
     out = (height, height if square else width)
@@ -122,7 +122,7 @@ def test_masks_are_those_of_pillow() -> None:
 
 
 def random_moves(rng: np.random.Generator, count: int) -> AugmentPlan:
-    """One to three operations on each image, most of which move its pixels."""
+    """Return a plan with one to three operations per image; most of them move pixels."""
     known = np.array([*Op][: Op.BRIGHTNESS] + [*Op][Op.SHEAR_X_BILINEAR :], np.int8)
     ops = rng.choice(known, (rng.integers(1, 4), count))
     values = [[0.3 * values_of(Op(op), 20)[rng.integers(20)] for op in each] for each in ops.tolist()]
@@ -130,7 +130,7 @@ def random_moves(rng: np.random.Generator, count: int) -> AugmentPlan:
 
 
 def test_fields_move_with_the_operations_of_the_batch_stage() -> None:
-    """Boxes lie around their moved corners, are cut after each move and dropped by area; points stay while inside."""
+    """Boxes surround their moved corners, are cut after each move and dropped by area; points are kept while inside."""
     rng = np.random.default_rng(4)
     whole, kind, points_kind = (FieldKind(kind="boxes", min_area=share) for share in (0, 0.2, 0))
     left_out = [0, 0]

@@ -99,7 +99,7 @@ def decode(name: str) -> ImageDecoder:
 
 
 def windows_of(width: int, height: int, number: int, seed: int) -> list[tuple[int, int, int, int]]:
-    """Random windows, and those that end at one of three rows, each at another."""
+    """Return random windows, and windows that end at each of three rows."""
     rng = np.random.default_rng(seed)
     x, y = rng.integers(0, width, number), rng.integers(0, height, number)
     w, h = rng.integers(1, width - x + 1), rng.integers(1, height - y + 1)
@@ -150,7 +150,7 @@ def test_only_files_of_one_scan_are_stoppable(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["420_83x61", "grey_83x61", "420_restart_3_83x61"])
-def test_metadata_can_go_without_changing_a_pixel(kind: str) -> None:
+def test_removing_metadata_does_not_change_a_pixel(kind: str) -> None:
     data = stoppable()[kind]
     extra = (
         exif_segment(6, thumbnail=jpeg(scene(8, 8))),
@@ -215,7 +215,7 @@ def markers_refused(data: bytes, header: JpegHeader) -> tuple[str, str] | None:
     return None
 
 
-def test_long_fill_is_looked_at_once() -> None:
+def test_long_fill_is_scanned_once() -> None:
     # 40 MB of fill bytes in a pattern that backtracks quadratically would take years.
     data = WHOLE[:-2] + b"\xff" * 40_000_000 + b"\0" + jp.EOI
     assert markers_refused(data, parse_header(data)) is None
@@ -226,7 +226,7 @@ def test_long_fill_is_looked_at_once() -> None:
 
 
 def stray_at(data: bytes, header: JpegHeader) -> int | None:
-    """A version of check_markers from one 0xFF to the next: where the first stray bytes begin; None if there are none.
+    """Return where the first stray bytes begin, found from one 0xFF to the next; None if there are none.
 
     T.81, B.1.1.2 (markers and fill), B.1.1.5 (stuffed bytes, restarts) and B.2.1 (their order).
     """
@@ -261,7 +261,7 @@ INSERTS = (
 
 
 def damaged(data: bytes, start: int, rng: random.Random) -> bytes:
-    """The file changed at up to four places from `start` on; often around its end marker."""
+    """Return the file with changes at up to four places from `start` on, often around its end marker."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4))):
         end = max(start, out.rfind(jp.EOI))
@@ -285,7 +285,7 @@ def damaged(data: bytes, start: int, rng: random.Random) -> bytes:
         *("progressive_420", "progressive_restart", "scan_a_component"),
     ],
 )
-def test_markers_are_judged_as_byte_by_byte(kind: str) -> None:
+def test_markers_are_judged_as_by_a_search_byte_by_byte(kind: str) -> None:
     whole = {**stoppable(), **unstoppable()}[kind]
     header = parse_header(whole)
     rng = random.Random(kind)

@@ -1,4 +1,4 @@
-"""Warnings show the user's line, however deep in the package something was found."""
+"""Warnings show the user's line, however deep in the package their cause is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of every test of the native library."""
+"""Fixtures for all tests of the native library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of how the native library is built, found and left out."""
+"""Building, finding and omitting the native library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_library_is_loaded_and_of_this_version(native: ctypes.CDLL) -> None:
     assert native.pn_abi() == native_library._ABI
 
 
-def test_what_cannot_be_loaded_is_no_library(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_loaded_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "text.so").write_text("no library")
     assert native_library.load(tmp_path / "text.so") is None
     assert native_library.load(tmp_path / "missing.so") is None
@@ -37,8 +37,8 @@ def test_library_of_another_version_is_not_called(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("native")
-def test_instructions_are_used_only_where_the_processor_was_asked_for_them() -> None:
-    """Every name in a `target` attribute must be asked for; those that AVX2 implies are left out."""
+def test_instructions_are_used_only_after_a_check_of_the_processor() -> None:
+    """Every name in a `target` attribute must be checked, except those that AVX2 implies."""
     text = "".join(path.read_text(encoding="utf-8") for path in sorted(native_build.SOURCES.glob("*.[ch]")))
     used = {name for names in re.findall(r'target\("([^"]*)"\)', text) for name in names.split(",")}
     asked = set(re.findall(r'__builtin_cpu_supports\("([^"]*)"\)', text))
@@ -53,7 +53,7 @@ def test_clang_has_no_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("command", ["/bin/false", "no-such-compiler"])
-def test_without_a_compiler_one_line_and_no_library(command: str) -> None:
+def test_a_missing_compiler_is_reported_in_one_line(command: str) -> None:
     before = native_build.LIBRARY.exists() and native_build.LIBRARY.stat()
     run = subprocess.run(
         [sys.executable, native_build.__file__], env={"CC": command}, capture_output=True, text=True, check=False
@@ -66,7 +66,7 @@ def test_without_a_compiler_one_line_and_no_library(command: str) -> None:
 
 
 @pytest.mark.usefixtures("native")
-def test_what_does_not_compile_says_the_compilers_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compilers_messages_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_build, "SOURCES", tmp_path)
     (tmp_path / "broken.c").write_text("int x = ;\n")
     with pytest.raises(native_build.BuildError, match=r"(?s)failed with exit code 1.*broken\.c:1"):

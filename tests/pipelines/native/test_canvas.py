@@ -1,4 +1,4 @@
-"""Crops drawn to a place in an output image that is turned, in colour or grey; several images of one decoded row."""
+"""Crops drawn to a place in a turned output image, in colour or grey; several images from one decoded row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEIGHT, WIDTH = 61, 83
 
 
 def draw(pixels: Pixels, row: Any, channels: int) -> npt.NDArray[np.uint8]:
-    """What the image of a row is, made in another way: uint8 [height, width, channels]."""
+    """Return the image of a row, computed independently: uint8 [height, width, channels]."""
     x, y, w, h = row["window"].tolist()
     left, top, width, height = row["place"].tolist()
     crop = torch.empty((1, height, width, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
@@ -56,7 +56,7 @@ def photo() -> tuple[bytes, Pixels]:
 def test_random_images_equal_those_made_in_numpy(
     native: ctypes.CDLL, photo: tuple[bytes, Pixels], kind: int, channels: int
 ) -> None:
-    """Ten images of one decoded row at a time, and what lies between them stays as it was."""
+    """Ten images from one decoded row; the memory between them is unchanged."""
     data, pixels = photo
     held = np.frombuffer(data, np.uint8) if kind == ENCODED else pixels
     random = np.random.default_rng(0)
@@ -64,7 +64,7 @@ def test_random_images_equal_those_made_in_numpy(
     for _ in range(30):
         rows = np.zeros(10, ROW)
         rows["kind"], rows["offset"], rows["size"], rows["repeats"] = kind, held.ctypes.data, held.nbytes, 1
-        rows["repeats"][[0, 7]] = 0  # two rows of the same image that are decoded for themselves
+        rows["repeats"][[0, 7]] = 0  # two rows of the same image that are decoded separately
         rows["width"], rows["height"] = (0, 0) if kind == ENCODED else (WIDTH, HEIGHT)
         assert stage.load(rows, NO_NAMES)
         assert rows["width"].tolist() == [WIDTH] * 10

@@ -1,4 +1,4 @@
-"""Tests that the native CRC-32 is zlib's, by folding and by tables."""
+"""The native CRC-32 equals zlib's, by folding and by tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crops that the native library draws: those of numpy, bit for bit, or left to Python."""
+"""Crops drawn by the native library: bit-exact with numpy, or left to Python."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def draw(
     sizes: Any,
     keys: Any = None,
 ) -> Rows:
-    """Return ROW [images, views] that the library has planned; place: seed and epoch."""
+    """Return ROW [images, views] planned by the library; place: seed and epoch."""
     rows = np.zeros((len(samples), len(views)), ROW)
     rows["sample"], rows["row"] = np.reshape(samples, (-1, 1)), np.arange(len(samples))[:, None]
     rows["width"], rows["height"] = np.reshape(sizes[:, :1], (-1, 1)), np.reshape(sizes[:, 1:], (-1, 1))
@@ -61,7 +61,7 @@ def check(rows: Rows, views: tuple[ImagePipeline, ...], place: tuple[int, int], 
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_every_draw_is_that_of_numpy(native: ctypes.CDLL, name: str) -> None:
+def test_every_draw_equals_numpys(native: ctypes.CDLL, name: str) -> None:
     rng, views = np.random.default_rng(1), (PIPELINES[name],)
     for number in range(40):
         seed, epoch = int(rng.integers(0, 2**64, dtype=np.uint64)) >> number, int(rng.integers(0, 2**32)) >> number
@@ -72,7 +72,7 @@ def test_every_draw_is_that_of_numpy(native: ctypes.CDLL, name: str) -> None:
         check(rows, views, (seed, epoch), samples, sizes)
 
 
-def test_views_and_keys_are_those_of_numpy(native: ctypes.CDLL) -> None:
+def test_draws_by_views_and_keys_equal_numpys(native: ctypes.CDLL) -> None:
     views = PIPELINES["imagenet"], PIPELINES["turned"], PIPELINES["centre, flipped"]
     sizes = np.random.default_rng(2).integers(1, 700, (500, 2))
     keys = np.random.default_rng(3).integers(0, 2**40, 500)
@@ -82,7 +82,7 @@ def test_views_and_keys_are_those_of_numpy(native: ctypes.CDLL) -> None:
 
 
 def test_a_side_that_the_last_bits_decide_is_left_to_python(native: ctypes.CDLL) -> None:
-    """Of 27 pixels at the aspect 3/4 the width is the root of 20.25, between 4 and 5: exp need not be numpy's."""
+    """For 27 pixels at the aspect 3/4 the width is the root of 20.25, between 4 and 5: exp may differ from numpy's."""
     views = (ImagePipeline(scale=(1, 1), ratio=(0.75, 0.75)),)
     rows = draw(native, views, (0, 0), np.arange(2), np.array([(9, 3), (9, 4)]))
     assert rows["result"][:, 0].tolist() == [1, 0]

@@ -127,7 +127,7 @@ def test_unusual_files(native: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize("interval", [0, 1])
-def test_data_below_the_window_are_only_searched_for_markers(native: ctypes.CDLL, interval: int) -> None:
+def test_data_below_the_window_is_only_searched_for_markers(native: ctypes.CDLL, interval: int) -> None:
     data = jpeg(textured(200, 64), quality=80, subsampling=2, restart_marker_blocks=interval or 10_000)
     header, oracle = info(native, data), Oracle(native)
     assert header is not None
@@ -157,7 +157,7 @@ def test_data_below_the_window_are_only_searched_for_markers(native: ctypes.CDLL
 
 @pytest.mark.parametrize("side", [65500, 65501, 65504])
 def test_sides_above_libjpegs_limit_are_unsupported(native: ctypes.CDLL, side: int) -> None:
-    """libjpeg rejects more than 65500 pixels, though the MCUs of such a file reach to 65504."""
+    """libjpeg rejects more than 65500 pixels, although the MCUs of such a file extend to 65504."""
     size = side.to_bytes(2, "big")
     for height, width in ((8, 65500), (65500, 8)):
         data = simplejpeg.encode_jpeg(np.zeros((height, width, 3), np.uint8), 50, "RGB", "444")

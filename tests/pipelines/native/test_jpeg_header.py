@@ -1,4 +1,4 @@
-"""Headers as the native library reads them, compared with the Python path."""
+"""Headers read by the native library, compared with the Python path."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_most_unusual_but_valid_images_are_supported(native: ctypes.CDLL) -> Non
 
 
 def orientation(data: bytes) -> int:
-    """The orientation that Python reads; 1 for a file that it rejects."""
+    """Return the orientation that Python reads; 1 for a file that it rejects."""
     try:
         return ImageDecoder(UPRIGHT).probe(data).orientation
     except LoaderError:
@@ -60,14 +60,14 @@ def orientation(data: bytes) -> int:
 
 
 def exif(entries: list[bytes], order: str = "<", *, offset: int = 8, rest: bytes = bytes(4)) -> bytes:
-    """The file with an EXIF block of these directory entries."""
+    """Return the file with an EXIF block of these directory entries."""
     tiff = struct.pack(f"{order}2sHI", b"II" if order == "<" else b"MM", 42, offset) + bytes(offset - 8)
     block = tiff + struct.pack(f"{order}H", len(entries)) + b"".join(entries) + rest
     return jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0" + block))
 
 
 def entry(tag: int, kind: int, count: int, value: int, order: str = "<") -> bytes:
-    """An entry of a directory; a SHORT stands in the first half of its field."""
+    """Return an entry of a directory; a SHORT is in the first half of its field."""
     field = struct.pack(f"{order}HH", value, 0) if kind == 3 and count == 1 else struct.pack(f"{order}I", value)
     return struct.pack(f"{order}HHI", tag, kind, count) + field
 
@@ -99,7 +99,7 @@ def test_orientation(native: ctypes.CDLL, order: str, value: int) -> None:
         jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0II+\0\x08\0\0\0\0\0\0\0\0\0")),
         jp.inserted(PLAIN, jp.segment(jp.APP1, b"http:" + exif_segment(6)[4:])),
         exif([*[entry(0x010F, 2, 4, 0)] * 11, entry(0x0112, 3, 1, 6)[:-2]], rest=b""),
-        # the number of entries is half in the segment, and what follows reads as entries of no meaning
+        # the number of entries is half in the segment, and the following bytes read as meaningless entries
         jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0MM\0*\0\0\0\x08\0") + jp.segment(jp.COM, bytes(3200))),
     ],
 )
@@ -131,7 +131,7 @@ def test_an_exif_block_that_begins_in_its_segments_length(native: ctypes.CDLL, e
 
 
 def changed(marker: int, at: int, value: int, data: bytes = PLAIN) -> bytes:
-    """The file with byte `at` of the first segment of a kind changed; 4 is the first after its length."""
+    """Return the file with byte `at` of the first segment of a kind changed; 4 is the first after its length."""
     out = bytearray(data)
     out[next(start for found, start, _ in jp.segments(data) if found == marker) + at] = value
     return bytes(out)
@@ -142,7 +142,7 @@ STEEP = b"".join(bytes([0x10 | table]) + b"\x08\0" * 64 for table in (0, 1))  # 
 
 
 def chunk(number: int, count: int) -> bytes:
-    """A part of a colour profile."""
+    """Return a part of a colour profile."""
     return jp.segment(jp.APP2, ICC + bytes([number, count]) + bytes(40))
 
 

@@ -18,7 +18,7 @@ from penstock.pipelines.native.recode import NativeRecoder
 FOURS = {0: 4}  # a step of 4 for DC: 2048 and -2048 are the first values beyond 512 levels
 BLOCK: Window = (0, 0, 8, 8)
 LAST: Window = (312, 0, 8, 8)
-# File, window, whether it is decoded, number of MCUs, whether it is re-coded.
+# File, window, whether it is decoded, number of MCUs, whether it is re-encoded.
 LIMITS: dict[str, tuple[bytes, Window, bool, int, bool]] = {
     "AC of 10 bits": (crafted([{5: 1023}, {0: 9}]), BLOCK, True, 2, True),
     "AC of 11 bits": (crafted([{5: 1024}, {0: 9}]), BLOCK, False, 2, False),

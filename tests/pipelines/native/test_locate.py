@@ -1,4 +1,4 @@
-"""Tables that say where files and stored images lie: random ones read as numpy does, damaged ones not beyond them."""
+"""Tables with locations of files and stored images: random tables as numpy reads them, damaged ones within bounds."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _this_library(native: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def random_tables(rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """The columns of a folder's index with random names, each of a random width."""
+    """Return the columns of a folder's index with random names, each of a random width."""
 
     def unsigned(values: np.ndarray) -> np.ndarray:
-        """A column of a random width, with zeros before and behind it, which would pass for a sound entry."""
+        """Return a column of a random width, between zeros that would look like valid entries."""
         return np.pad(values.astype(rng.choice(["<u2", "<u4", "<u8"])), 8)[8:-8]
 
     folders, files = int(rng.integers(1, 5)), int(rng.integers(1, 30))
@@ -42,14 +42,14 @@ def random_tables(rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def name_of(tables: dict[str, np.ndarray], what: str, number: int) -> tuple[int, int] | None:
-    """Where a name begins and its length; None if it is not sound."""
+    """Return where a name begins and its length; None if it is invalid."""
     begin, end = (int(tables[f"{what}_offsets"][at].astype(np.int64)) for at in (number, number + 1))
     is_sound = 0 <= begin <= end <= len(tables[f"{what}_names"]) and end - begin < _NAME_BYTES
     return (begin, end - begin) if is_sound else None
 
 
 def check(tables: dict[str, np.ndarray], samples: list[int]) -> int:
-    """Compare rows with those of numpy; return how many names are not sound."""
+    """Compare rows with numpy's, and return the number of invalid names."""
     rows, broken = np.zeros(len(samples), ROW), 0
     assert FileTables(tables).locate(np.array(samples), rows, _MAX_BYTES)
     for row, sample in zip(rows, samples, strict=True):
@@ -78,7 +78,7 @@ def test_random_tables() -> None:
         for what in (
             "container",
             "folder",
-        ):  # an offset that lies: too small, behind the names, negative
+        ):  # a wrong offset: too small, after the names, negative
             lying = {name: column.copy() for name, column in tables.items()}
             offsets = lying[f"{what}_offsets"] = lying[f"{what}_offsets"].astype("<u8")
             at, length = int(rng.integers(0, len(offsets))), len(lying[f"{what}_names"])
@@ -98,7 +98,7 @@ def test_a_name_longer_than_any_system_opens(length: int) -> None:
     assert check(tables, [0, 1]) == (length == _NAME_BYTES)
 
 
-def test_a_file_of_just_so_many_bytes_is_read() -> None:
+def test_a_file_of_exactly_the_limit_is_read() -> None:
     tables = random_tables(np.random.default_rng(3))
     for size, kind in ((_MAX_BYTES - 1, FILE), (_MAX_BYTES, FILE), (_MAX_BYTES + 1, ELSEWHERE)):
         rows = np.zeros(1, ROW)
@@ -117,7 +117,7 @@ def test_samples_and_folders_that_are_not_in_the_tables() -> None:
         assert not FileTables(lying).locate(np.array([0]), np.zeros(1, ROW), _MAX_BYTES)
 
 
-def test_records_outside_of_a_cache_are_not_read(native: ctypes.CDLL) -> None:
+def test_records_outside_a_cache_are_not_read(native: ctypes.CDLL) -> None:
     records = at_the_end_of_memory(bytes(42 * 3))
     for sample, found in ((0, True), (2, True), (3, False), (-1, False), (1 << 58, False)):
         rows = np.zeros(1, ROW)

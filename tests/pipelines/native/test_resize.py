@@ -1,4 +1,4 @@
-"""Tests that the native resize gives torch's pixels, bit for bit, in generic C and with AVX2."""
+"""The native resize: bit-exact with torch, in generic C and with AVX2."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Resize = Callable[..., Pixels]
 
 
 def by_torch(pixels: Pixels, size: tuple[int, int], flip: bool = False) -> Pixels:
-    """Return what the Python path makes of `pixels`; size: (width, height)."""
+    """Return the Python path's result for `pixels`; size: (width, height)."""
     slot = torch.empty((1, 3, size[1], size[0]), dtype=torch.uint8).to(memory_format=torch.channels_last)
     write_sample(pixels, slot, flip, resize_torch)
     return slot[0].permute(1, 2, 0).numpy()
@@ -51,7 +51,7 @@ def resize(library: ctypes.CDLL) -> Iterator[Resize]:
 
 
 def drawn(draw: np.random.Generator, width: int, height: int, stride: int = 0) -> Pixels:
-    """Pixels of one of several kinds, in rows of `stride` bytes, after which no byte can be read."""
+    """Return pixels of one of several kinds, in rows of `stride` bytes, followed by memory that cannot be read."""
     rows = draw.integers(0, 256, (height, max(stride, 3 * width)), dtype=np.uint8)
     kind = draw.integers(4)
     if kind == 1:
@@ -135,7 +135,7 @@ def test_orientation(resize: Resize, orientation: int) -> None:
         (30, (5, 5, 4, 4), 9),
     ],
 )
-def test_sizes_that_make_no_sense_touch_nothing(
+def test_invalid_sizes_write_nothing(
     native: ctypes.CDLL, stride: int, sides: tuple[int, int, int, int], orientation: int
 ) -> None:
     memory = native_tests.Memory()
@@ -149,9 +149,9 @@ def test_sizes_that_make_no_sense_touch_nothing(
 
 @pytest.fixture
 def two_tebibytes() -> Iterator[None]:
-    """Limit the process's addresses to 2 TiB: more would be given where memory is overcommitted without limit."""
+    """Limit the process's address space to 2 TiB, because larger allocations succeed with unlimited overcommit."""
     if "sanitize" in os.environ.get("CFLAGS", ""):
-        pytest.skip("AddressSanitizer takes 16 TiB of addresses itself")
+        pytest.skip("AddressSanitizer itself needs 16 TiB of address space")
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (2 << 40, before[1]))
     yield
@@ -159,10 +159,10 @@ def two_tebibytes() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two_tebibytes")
-def test_no_memory_is_said(native: ctypes.CDLL) -> None:
+def test_missing_memory_is_reported(native: ctypes.CDLL) -> None:
     memory = native_tests.Memory()
     pixels = np.zeros((1, 1, 3), np.uint8)
-    side = 1 << 20  # its turned copy would take 3 TiB
+    side = 1 << 20  # the turned copy would need 3 TiB
     place = ctypes.c_void_p(pixels.ctypes.data)
     row_bytes = ctypes.c_size_t(3 * side), ctypes.c_size_t(3)
     arguments = (place, row_bytes[0], side, side, place, row_bytes[1], 1, 1, 0, 2, ctypes.byref(memory))

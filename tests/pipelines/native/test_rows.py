@@ -44,7 +44,7 @@ WINDOW = (3, 35, 40, 20)
 
 
 class Stored:
-    """A file with an image of one kind as a cache stores it, and the row that describes it."""
+    """A file with an image of one kind, stored as in a cache, and the row that describes it."""
 
     def __init__(self, folder: Path, native: ctypes.CDLL, kind: int) -> None:
         self.pixels, self.row = textured(*SIDES), np.zeros(1, ROW)
@@ -86,7 +86,7 @@ class Stored:
         self.row["head"], self.row["crc"], self.row["size"] = len(head), zlib.crc32(head), len(head + self.parts)
 
     def result(self, window: Any = WINDOW, max_pixels: int = 2**62, **lies: Any) -> int:
-        """The result of the row with other fields; if an image is made, its pixels are compared."""
+        """Return the result of the row with changed fields; compare the pixels if an image is made."""
         stage = NativeStage(self.library, max_pixels, apply_exif=False)
         rows = self.row.copy()
         for name, value in lies.items():
@@ -100,7 +100,7 @@ class Stored:
         return int(rows["result"][0])
 
     def cut(self, window: Any = WINDOW, room: int = 1 << 17, **lies: Any) -> tuple[np.void, np.ndarray]:
-        """The row of a window that was cut into `room` bytes, and these bytes; nothing is written after them."""
+        """Return the row of a window that was cut into `room` bytes, and these bytes; nothing is written after them."""
         stage, rows = NativeStage(self.library, 2**62, apply_exif=False), self.row.copy()
         for name, value in lies.items():
             rows[name] = value
@@ -172,7 +172,7 @@ def test_strips_of_a_progressive_image_are_unsupported(strips: Stored) -> None:
     assert strips.result() == strips.cut()[0]["result"] == UNSUPPORTED
 
 
-def test_bytes_behind_the_header_of_strips_are_unsupported(strips: Stored) -> None:
+def test_bytes_after_the_header_of_strips_are_unsupported(strips: Stored) -> None:
     assert strips.result() == strips.cut()[0]["result"] == OK
     strips.header += b"\0\0"
     strips.seal()
@@ -188,7 +188,7 @@ def test_a_window_outside_is_unsupported(stored: Stored, window: tuple[int, int,
 
 
 def test_cut_has_the_bounds_of_fill(stored: Stored) -> None:
-    """An image as high as its record says would overflow where its rows are rounded up: pass UBSan by $CFLAGS."""
+    """With the record's height, rounding up the rows would overflow: detected with UBSan in $CFLAGS."""
     assert stored.cut()[0]["result"] == OK
     assert stored.cut(height=2**31 - 1)[0]["result"] == stored.cut((0, 87, 4, 4))[0]["result"] == UNSUPPORTED
 
@@ -205,10 +205,10 @@ def test_a_window_is_of_the_upright_image(stored: Stored, orientation: int) -> N
     assert np.array_equal(images[0], upright(stored.pixels, orientation)[y : y + h, x : x + w])
 
 
-def test_nothing_is_written_beside_the_batch_and_the_worker_is_freed_with_its_stage(native: ctypes.CDLL) -> None:
+def test_nothing_is_written_outside_the_batch_and_the_worker_is_freed_with_its_stage(native: ctypes.CDLL) -> None:
     stage = NativeStage(native, 2**62, apply_exif=False)
     rows, images = np.zeros(1, ROW), np.zeros((1, 8, 8, 3), np.uint8)
-    rows["result"] = UNSUPPORTED  # so that nothing is written if the check should be gone
+    rows["result"] = UNSUPPORTED  # so that nothing is written if the check is missing
     for row in (-1, 1):
         rows["row"] = row
         with pytest.raises(AssertionError):
@@ -222,7 +222,7 @@ def test_nothing_is_written_beside_the_batch_and_the_worker_is_freed_with_its_st
 
 @pytest.mark.parametrize("first", [-1, 0, 1, 2**40])
 def test_a_planned_image_outside_the_batch_is_not_drawn(native: ctypes.CDLL, first: int) -> None:
-    """Five images of 192 bytes, the first of which begins `first` bytes behind the batch's: some do not lie in it."""
+    """Five images of 192 bytes, the first at `first` bytes after the batch's start: some do not lie in it."""
     pixels, stage, rows = textured(20, 30), NativeStage(native, 2**62, apply_exif=False), np.zeros(5, ROW)
     rows["kind"], rows["offset"], rows["size"] = MEMORY, pixels.ctypes.data, pixels.nbytes
     rows["width"], rows["height"], rows["row"] = 30, 20, range(5)
@@ -235,7 +235,7 @@ def test_a_planned_image_outside_the_batch_is_not_drawn(native: ctypes.CDLL, fir
     assert not memory[3 * 192 :].any()
 
 
-def test_an_image_is_made_with_all_of_its_views_and_noted_in_its_row_alone(native: ctypes.CDLL) -> None:
+def test_an_image_is_made_with_all_of_its_views_and_recorded_only_in_its_row(native: ctypes.CDLL) -> None:
     """The second view of the first image and the first of the third do not fit; the fourth has an impossible row."""
     pixels, stage, rows = textured(20, 30), NativeStage(native, 2**62, apply_exif=False), np.zeros((4, 2), ROW)
     rows["kind"], rows["offset"], rows["size"] = MEMORY, pixels.ctypes.data, pixels.nbytes
@@ -259,7 +259,7 @@ def resident_bytes() -> int:
 
 @pytest.mark.parametrize("progressive", [False, True])
 def test_memory_of_a_large_image_is_freed_with_its_batch(native: ctypes.CDLL, progressive: bool) -> None:
-    """One photo of 40 megapixels that stands on its side; every thread would keep what it needed."""
+    """One rotated photo of 40 megapixels; otherwise every thread would keep its memory."""
     data, stage, rows = jpeg(np.zeros((5000, 8000, 3), np.uint8), progressive=progressive), None, np.zeros(1, ROW)
     held, images = np.frombuffer(jp.inserted(data, exif_segment(6)), np.uint8), np.zeros((1, 64, 64, 3), np.uint8)
     rows["kind"], rows["offset"], rows["size"] = ENCODED, held.ctypes.data, held.size
@@ -283,7 +283,7 @@ def test_a_cut_contains_the_window_and_fits(stored: Stored, window: tuple[int, i
         image = simplejpeg.decode_jpeg(parts[: row["size"]].tobytes(), "RGB", strict=True)
     left, top = row["window"][:2]
     assert np.array_equal(image[top : top + h, left : left + w], stored.pixels[y : y + h, x : x + w])
-    if w == SIDES[1]:  # all that is read is written
+    if w == SIDES[1]:  # everything read is written
         assert stored.cut(window, int(row["size"]))[0]["result"] == OK
         assert stored.cut(window, int(row["size"]) - 1)[0]["result"] == NO_MEMORY
 
@@ -296,7 +296,7 @@ def test_memory_that_cannot_be_allocated(tmp_path: Path, native: ctypes.CDLL) ->
     assert stage.load(rows, NO_NAMES)
     rows["window"] = (0, 0, side, side)
     assert stage.fill(rows, None)
-    assert rows["result"] in (NO_MEMORY, UNREADABLE)  # a kernel may promise three terabytes
+    assert rows["result"] in (NO_MEMORY, UNREADABLE)  # a kernel may overcommit three terabytes
 
 
 def test_images_of_too_many_pixels_are_unsupported(stored: Stored) -> None:
@@ -317,7 +317,7 @@ def test_damage_is_left_to_python(stored: Stored) -> None:
 
 
 def test_strips_that_end_where_they_should_not(strips: Stored) -> None:
-    """A checksum proves that a table is complete, not that it is honest."""
+    """A checksum proves that a table is complete, not that it is correct."""
     table = list(strips.table)
     for number, end in ((0, 2**32 - 1), (0, table[2][0] + 1), (2, 0), (2, 2**32 - 1), (2, len(strips.parts) + 1)):
         strips.table = list(table)
@@ -326,7 +326,7 @@ def test_strips_that_end_where_they_should_not(strips: Stored) -> None:
         assert strips.result((0, 40, 128, 50)) == UNSUPPORTED, (number, end)
 
 
-def test_an_extra_marker_is_noticed(strips: Stored) -> None:
+def test_an_extra_marker_is_detected(strips: Stored) -> None:
     whole = (0, 0, *SIDES[::-1])
     assert strips.cut(whole)[0]["result"] == strips.result(whole) == OK
     strips.parts += b"\xff\xd0"
@@ -335,7 +335,7 @@ def test_an_extra_marker_is_noticed(strips: Stored) -> None:
     assert strips.cut(whole)[0]["result"] == strips.result(whole) == UNSUPPORTED
 
 
-def test_files_are_read_as_they_were_scanned_or_not_at_all(tmp_path: Path, native: ctypes.CDLL) -> None:
+def test_files_that_changed_since_the_scan_are_not_read(tmp_path: Path, native: ctypes.CDLL) -> None:
     data, root = jpeg(textured(*SIDES), quality=90, subsampling=2), os.fsencode(tmp_path) + b"/"
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "name").write_bytes(data)
@@ -384,7 +384,7 @@ def test_a_range_of_a_file_and_bytes_in_memory_equal_the_file(tmp_path: Path, na
         row["file_size"], row["mtime_ns"] = status.st_size, status.st_mtime_ns
     rows["name"], rows["name_bytes"] = [0, 4, 0], [4, 3, 4]
     names = Names(os.fsencode(tmp_path) + b"/", NO_NAMES.folders, np.frombuffer(b"filetar", np.uint8))
-    for files in (None, np.zeros(3 * len(data), np.uint8)):  # in place, and where the caller keeps all of them
+    for files in (None, np.zeros(3 * len(data), np.uint8)):  # in place, and in memory that the caller keeps
         stage, images = NativeStage(native, 10**8, apply_exif=False), np.zeros((3, 60, 50, 3), np.uint8)
         assert stage.load(rows, names, files=files)
         rows["window"] = (5, 7, 80, 70)
@@ -429,7 +429,7 @@ def test_a_file_of_a_cache_is_checked(tmp_path: Path, native: ctypes.CDLL) -> No
 
 
 def coded(ids: bytes, head: bytes = b"") -> bytes:
-    """A small JPEG of components with these numbers."""
+    """Return a small JPEG with components of these numbers."""
     planes = jp.ycc(textured(16, 16))
     return jp.encode([jp.Component(plane, ident) for plane, ident in zip(planes, ids, strict=True)], head=head)
 
@@ -441,7 +441,7 @@ ODD_EXIF = jp.segment(jp.APP1, b"Exif\0\0II*\0\xff\xff\xff\xff")
     ("data", "exif", "loaded", "prepared"),
     [
         (coded(b"\1\2\3"), True, OK, OK),
-        (coded(b"abc"), True, OK, UNSUPPORTED),  # another decoder may take it for RGB
+        (coded(b"abc"), True, OK, UNSUPPORTED),  # another decoder may treat it as RGB
         (taken_apart(jpeg(textured(16, 16), progressive=True)).joined(0), True, OK, UNSUPPORTED),  # libjpeg smooths it
         (coded(b"\1\2\3", ODD_EXIF), False, OK, OK),
         (coded(b"\1\2\3", ODD_EXIF), True, UNSUPPORTED, UNSUPPORTED),

@@ -1,4 +1,4 @@
-"""Windows of restart strips, decoded by the native library: the pixels of the whole image."""
+"""Windows of restart strips, decoded by the native library: equal to the whole image."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Strips:
         assert len(self.ends) == segments
 
     def cut(self, window: Window, strip_rows: int) -> tuple[bytes, int, bool]:
-        """(bytes of the strips that the window needs, their first row of MCUs, whether they reach the end)."""
+        """Return bytes of the strips that the window needs, their first row of MCUs, and whether they reach the end."""
         high, segments = self.geometry.mcu_height, self.geometry.segments
         margin = high > 8  # upsampling mixes the pixels above and below
         top, bottom = max(0, window[1] - margin), window[1] + window[3] + margin
@@ -60,7 +60,7 @@ def strips(kind: str, height: int, width: int, mcus: int) -> Strips:
 
 
 def decoded(native: ctypes.CDLL, image: Strips, window: Window, coded: bytes, first: int, **changes: int):  # type: ignore[no-untyped-def]
-    """The pixels that the library decodes from strips."""
+    """Return the pixels that the library decodes from strips."""
     fields = {"first_row": first, "segment_mcus": image.geometry.segment_mcus, "at_end": 1, "whole_file": 0, **changes}
     return strips_window(native, image.header, Scan(data=coded, size=len(coded), **fields), window)
 
@@ -86,7 +86,7 @@ def test_windows_equal_the_whole_image(native: ctypes.CDLL, kind: str) -> None:
         assert np.array_equal(found, expected), (window, height, width)
 
 
-def test_numbers_of_markers_do_not_matter_but_how_many(native: ctypes.CDLL) -> None:
+def test_the_count_of_markers_matters_but_not_their_numbers(native: ctypes.CDLL) -> None:
     image, window = strips("420", 241, 160, 2), (0, 100, 160, 141)
     coded, first, _ = image.cut(window, 1)
     renumbered = bytearray(coded)
@@ -103,7 +103,7 @@ def test_numbers_of_markers_do_not_matter_but_how_many(native: ctypes.CDLL) -> N
     assert decoded(native, image, window, coded, first, at_end=0) is None
 
 
-def test_damage_in_needed_segments_is_noticed_and_elsewhere_is_not(native: ctypes.CDLL) -> None:
+def test_only_damage_in_needed_segments_is_detected(native: ctypes.CDLL) -> None:
     image = strips("420", 241, 160, 2)
     window = (70, 0, 20, 241)  # in the third segment of each row
     ends = [0, *segment_ends(np.frombuffer(image.scan, np.uint8)).tolist()]

@@ -32,7 +32,7 @@ def contents() -> dict[str, np.ndarray]:
 
 
 def images_of(kind: str) -> Iterator[tuple[bytes, int]]:
-    """Files of one sampling, and how many windows of each to draw: every size, every quality, hard contents."""
+    """Yield files of one sampling, and the number of windows to draw: every size, every quality, difficult contents."""
     for height, width in SIZES:
         yield scene(kind, height, width), 4
     yield scene(kind, 133, 181), 400

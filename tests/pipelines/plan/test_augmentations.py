@@ -30,7 +30,7 @@ PARTS = {
     "some jitter": Augmentations(color_jitter=(0.4, 0.3, 0.2, 0.1), color_jitter_probability=0.7),
     "all": ALL,
 }
-# First word of each purpose, as it must stay: see _draw_words.
+# First word of each purpose, which must not change: see _draw_words.
 ERASE, JITTER, MIX, AUTO, JITTERED = 0, 23, 28, 33, 81
 
 
@@ -164,7 +164,7 @@ def test_with_both_each_pair_is_mixed_one_way_by_a_coin_flip() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5, 1.0, 2.0, 8.0])
-def test_the_beta_distribution_is_the_one_asked_for(alpha: float) -> None:
+def test_draws_follow_the_requested_beta_distribution(alpha: float) -> None:
     """Moments and distribution function of 200,000 draws, against numpy's generator; 5 standard errors."""
     number = 200_000
     found = symmetric_beta(np.full(number, alpha), *np.random.default_rng(3).random((2, number)))
@@ -187,7 +187,7 @@ def test_beta_at_the_ends_of_the_uniforms_is_a_number() -> None:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_sample_has_its_draws_in_any_batch(name: str) -> None:
+def test_the_draws_of_a_sample_do_not_depend_on_its_batch(name: str) -> None:
     """In any order of pairs and next to any others: workers, ranks and batch sizes change nothing."""
     augment = PARTS[name]
     whole = plan_of(augment, 60)
@@ -202,7 +202,7 @@ def test_a_sample_has_its_draws_in_any_batch(name: str) -> None:
             assert (one == two[pairs]).all()
 
 
-def test_one_augmentation_leaves_the_draws_of_the_others_alone() -> None:
+def test_one_augmentation_does_not_change_the_draws_of_the_others() -> None:
     whole = plan_of(ALL)
     auto, jitter = (plan_of(PARTS[name]) for name in ("rand", "jitter"))
     assert (whole.ops[:2] == auto.ops).all()
@@ -213,7 +213,7 @@ def test_one_augmentation_leaves_the_draws_of_the_others_alone() -> None:
     assert (more.values[[0, 1, 2, 4, 5, 6, 7]] == whole.values).all()
 
 
-def test_padding_is_left_alone_and_so_is_its_partner_in_mixing() -> None:
+def test_padding_and_its_partner_in_mixing_are_unchanged() -> None:
     index = np.arange(40)
     index[[5, 8, 9, 39]] = -1
     plan = plan_augmentations(ALL, SIZE, BatchKey(11, 5, index))

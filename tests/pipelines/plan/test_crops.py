@@ -31,7 +31,7 @@ RECIPES = {
 
 
 def draw(pipeline: ImagePipeline, size: tuple[int, int], n: int, *, seed: int = 7, epoch: int = 3) -> BatchPlan:
-    """Plans of n samples that all have one size (width, height)."""
+    """Return plans of n samples of equal size (width, height)."""
     return plan_batch(pipeline, seed, epoch, np.arange(n), np.full(n, size[0]), np.full(n, size[1]))
 
 
@@ -50,7 +50,7 @@ def torchvision_fallback(width: int, height: int, ratio: tuple[float, float]) ->
 def scalar_crop(
     pipeline: ImagePipeline, width: int, height: int, draws: list[float]
 ) -> tuple[tuple[int, int, int, int], bool]:
-    """RandomResizedCrop.get_params fed with uniforms in place of torch's generator; and whether all ten tries failed.
+    """Return RandomResizedCrop.get_params for uniforms instead of torch's generator; and whether all ten tries failed.
 
     draws: flip, x, y, unused, then (area, aspect) of each try.
     """
@@ -79,7 +79,7 @@ def test_random_resized_crop_follows_torchvision(name: str) -> None:
         sizes.tolist(), uniform, drawn.windows.tolist(), drawn.flips.tolist(), strict=True
     ):
         expected, fell_back = scalar_crop(pipeline, width, height, draws)
-        if fell_back:  # torchvision's own formula may round to no pixels at all, which here is one
+        if fell_back:  # torchvision's formula may round to 0 pixels, ours to at least 1
             expected = (*expected[:2], max(1, expected[2]), max(1, expected[3]))
             expected = ((width - expected[2]) // 2, (height - expected[3]) // 2, *expected[2:])
         assert tuple(window) == expected, (width, height)
@@ -88,7 +88,7 @@ def test_random_resized_crop_follows_torchvision(name: str) -> None:
 
 @pytest.mark.parametrize("word", [0, 2**32 - 1])
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_ends_of_the_range_of_draws_are_legal(name: str, word: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ends_of_the_range_of_draws_are_valid(name: str, word: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def constant(seed: int, epoch: int, index: np.ndarray, stream: int, count: int) -> np.ndarray:
         return np.full((len(index), count), word, np.uint64)
 
@@ -139,7 +139,7 @@ def test_centre_crop(
         (ImagePipeline(crop="full", flip=0), "8a6d8be6eef8fe28"),
     ],
 )
-def test_streams_of_earlier_versions_stay(pipeline: ImagePipeline, digest: str) -> None:
+def test_streams_equal_those_of_earlier_versions(pipeline: ImagePipeline, digest: str) -> None:
     widths, heights = np.random.default_rng(3).integers(1, 700, (2, 200))
     found = hashlib.blake2b(digest_size=8)
     for seed, epoch in ((0, 0), (2**63 + 5, 9)):
@@ -151,7 +151,7 @@ def test_streams_of_earlier_versions_stay(pipeline: ImagePipeline, digest: str) 
     assert found.hexdigest() == digest
 
 
-def test_views_draw_independently_and_the_first_is_the_usual_one() -> None:
+def test_views_draw_independently_and_the_first_equals_a_single_view() -> None:
     index, sides = np.arange(2000), np.full(2000, 400)
     views = [plan_batch(ImagePipeline(), 1, 2, index, sides, sides, view=view) for view in (0, 1, 2, 255)]
     assert all(map(np.array_equal, views[0], plan_batch(ImagePipeline(), 1, 2, index, sides, sides)))

@@ -20,9 +20,7 @@ RAND = Augmentations(auto_augment="rand", rand_ops=3, rand_magnitude=20)
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int32])
 @pytest.mark.parametrize("native", [True, False])
-def test_a_mask_takes_the_pixels_that_the_image_takes(
-    native: bool, kind: type[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mask_moves_like_its_image(native: bool, kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Only operations that move pixels change this image: a mask in three channels, black outside."""
     plan = plan_augmentations(RAND, SIZE, BatchKey(1, 2, np.arange(NUMBER)))
     plan = plan._replace(ops=np.where(plan.ops <= Op.ROTATE, plan.ops, Op.IDENTITY).astype(np.int8))

@@ -1,4 +1,4 @@
-"""The grid of patches of an image: the largest that a sequence has room for, in the image's own aspect."""
+"""The grid of patches of an image: the largest that fits in a sequence, with the image's aspect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATIOS = (None, 1.0, 0.25)
 
 
 def search(width: int, height: int, patch: int, length: int) -> list[tuple[int, int]]:
-    """The grids by the definition: of all scales at which a side is whole patches, the largest that fits."""
+    """Return the grids by definition: the largest that fits, over all scales with a side of whole patches."""
     scales = [Fraction(k * patch, side) for side in (width, height) for k in range(1, length + 1)]
 
     def grid(scale: Fraction) -> tuple[int, int]:
@@ -52,7 +52,7 @@ def test_a_crop_keeps_the_aspect_of_its_image_times_the_ratio() -> None:
     assert whole.places.tolist() == [[0, 0, 400, 48], [0, 0, 48, 400]]
 
 
-def test_where_no_crop_of_the_ratio_fits_the_largest_centred_one_is_taken() -> None:
+def test_the_largest_centred_crop_is_used_if_no_crop_of_the_ratio_fits() -> None:
     pipeline = ImagePipeline(scale=(1.0, 1.0), ratio=(0.5, 0.5), flip=0)
     plan = plan_patches(pipeline, (16, 64, None), 1, 0, 0, np.arange(2), *SIDES)
     assert plan.windows.tolist() == [[200, 0, 400, 96], [24, 0, 48, 800]]

@@ -1,4 +1,4 @@
-"""Philox words: the published vectors, an independent scalar version, and draws that never meet."""
+"""Philox words: the published vectors, an independent scalar version, and draws that never coincide."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def resize(width: int, height: int, shorter: int) -> tuple[int, int]:
 
 
 def random_crop(side: int, size: int, padding: int, draw: float) -> int:
-    """One axis of torchvision's RandomCrop(size, padding, pad_if_needed=True): where the crop begins in the image."""
+    """Return where torchvision's RandomCrop(size, padding, pad_if_needed=True) begins on one axis of the image."""
     before, padded = padding, side + 2 * padding
     if padded < size:
         before, padded = before + size - padded, padded + 2 * (size - padded)
@@ -39,7 +39,7 @@ def centre_crop(side: int, size: int) -> int:
 def scaled_and_cropped(
     pipeline: ImagePipeline, width: int, height: int, draws: list[float], view: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Size of the resized image, and where the crop begins in it; draws: those of plan_batch for one sample."""
+    """Return the size of the resized image and the crop's start in it; draws: from plan_batch, for one sample."""
     out_h, out_w = pipeline.size
     fit = min(out_h / height, out_w / width)
     _, draw_x, draw_y, _, draw_scale = draws[:5]
@@ -70,7 +70,7 @@ def scaled_and_cropped(
 
 
 def five_crop(w: int, h: int, out_w: int, out_h: int) -> list[list[int]]:
-    """torchvision's five_crop: corners of the crops; an image that is too small, which it refuses, is centred."""
+    """Return the corners of torchvision's five_crop; images that it refuses as too small are centred."""
     centre = [centre_crop(w, out_w), centre_crop(h, out_h)]
     right, bottom = (w - out_w, h - out_h)
     corners = [[0, 0], [right, 0], [0, bottom], [right, bottom], centre]
@@ -80,7 +80,7 @@ def five_crop(w: int, h: int, out_w: int, out_h: int) -> list[list[int]]:
 def expected(
     pipeline: ImagePipeline, width: int, height: int, draws: list[float], view: int
 ) -> tuple[Box, tuple[int, int, int, int]]:
-    """The part of the image in the crop: left, top, right, bottom in source pixels, exact; and its place."""
+    """Return the part of the image in the crop: left, top, right, bottom in exact source pixels; and its place."""
     (w, h), (x, y) = scaled_and_cropped(pipeline, width, height, draws, view)
     out_h, out_w = pipeline.size
     left, top, right, bottom = max(x, 0), max(y, 0), min(x + out_w, w), min(y + out_h, h)
@@ -105,7 +105,7 @@ CROPS: dict[str, dict[str, Any]] = {
 
 
 def sides_of(number: int) -> np.ndarray:
-    """Widths and heights, among them narrow and tiny ones: int64 [2, number]."""
+    """Return widths and heights, including narrow and tiny ones: int64 [2, number]."""
     rng = np.random.default_rng(number)
     return np.concatenate(
         (
@@ -118,7 +118,7 @@ def sides_of(number: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", CROPS)
-def test_a_thousand_crops_are_torchvisions(name: str) -> None:
+def test_a_thousand_crops_equal_torchvisions(name: str) -> None:
     pipeline = ImagePipeline(**CROPS[name])
     index, (widths, heights) = np.arange(NUMBER), sides_of(NUMBER)
     for view in range(pipeline.num_views):
@@ -140,7 +140,7 @@ def test_a_thousand_crops_are_torchvisions(name: str) -> None:
 
 
 def test_five_and_ten_crops_of_a_share_of_the_image() -> None:
-    """Without shorter_side the crops have the size of the window that "center" takes."""
+    """Without shorter_side the crops have the size of the window of "center"."""
 
     def windows(crop: str, view: int) -> BatchPlan:
         pipeline = ImagePipeline(crop=crop, size=(20, 20), center_fraction=0.5, flip=0)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""DALI as a decoder among the others: the same windows bit for bit, the same resize within a level, or a clear word."""
+"""DALI compared with the other decoders: bit-exact windows, resize within a level, or a clear error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def graph(size: tuple[int, int], *, coded: bool = True, **settings: Any) -> Iter
 
 
 def out_of(made: DaliGraph, tasks: Sequence[CropTask]) -> npt.NDArray[np.uint8]:
-    """What becomes of the tasks, in their order, uint8 [tasks, height, width, 3]."""
+    """Return the images of the tasks, in their order, uint8 [tasks, height, width, 3]."""
     parts = []
     for start in range(0, len(tasks), BATCH):
         made.feed(tasks[start : start + BATCH])
@@ -49,7 +49,7 @@ def out_of(made: DaliGraph, tasks: Sequence[CropTask]) -> npt.NDArray[np.uint8]:
 
 
 def files() -> dict[str, bytes]:
-    """JPEGs that DALI takes: every sampling, grey, progressive, with restarts, of odd and extreme sizes."""
+    """Return JPEGs that DALI supports: every sampling, grey, progressive, with restarts, odd and extreme sizes."""
     odd = {image.name: image.data for image in corpus() if image.code is None and image.data.startswith(jp.SOI)}
     every = {**stoppable(), **unstoppable(), **odd}
     return {name: data for name, data in every.items() if dali_can_decode(parse_header(data), data)}
@@ -63,8 +63,8 @@ def window_of(draw: random.Random, width: int, height: int, size: tuple[int, int
 
 
 @pytest.mark.parametrize("size", [(1, 2), (2, 2), (8, 8), (13, 7), (16, 16), (17, 33), (40, 40), (1, 60), (60, 2)])
-def test_random_windows_are_those_of_our_decoder_bit_for_bit(size: tuple[int, int]) -> None:
-    """The graph's images have the windows' size: what comes out was decoded and not resized (see the next test)."""
+def test_random_windows_are_bit_exact_with_our_decoder(size: tuple[int, int]) -> None:
+    """The graph's images have the windows' size: the results are decoded but not resized (see the next test)."""
     draw, decoder = random.Random(repr(size)), ImageDecoder(ImagePipeline())
     tasks, expected, names = [], [], []
     for name, data in files().items():
@@ -80,8 +80,8 @@ def test_random_windows_are_those_of_our_decoder_bit_for_bit(size: tuple[int, in
     assert [name for name, one, two in zip(names, out, expected, strict=True) if not np.array_equal(one, two)] == []
 
 
-def test_whole_images_are_those_of_our_decoder_bit_for_bit() -> None:
-    """Of any size, one column and one row too."""
+def test_whole_images_are_bit_exact_with_our_decoder() -> None:
+    """Any size, including one column and one row."""
     decoder, by_size, differ = ImageDecoder(ImagePipeline()), {}, []
     for name, data in files().items():
         probe = decoder.probe(data)
@@ -107,8 +107,8 @@ def resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     ("scale", "level"), [((1.0, 6.0), 4), ((0.1, 1.0), 1)], ids=["to smaller images", "to larger images"]
 )
 @pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
-def test_the_resize_is_torchs_within_a_level(coded: bool, scale: tuple[float, float], level: int) -> None:
-    """Mean distance at most 0.3 levels; but for one value in a thousand at most `level`: the outermost are heavier."""
+def test_the_resize_equals_torchs_within_a_level(coded: bool, scale: tuple[float, float], level: int) -> None:
+    """Mean distance at most 0.3 levels; at most `level` except in one value per thousand: edges differ more."""
     size, draw, decoder = (48, 31), random.Random(5), ImageDecoder(ImagePipeline())
     data = jpeg(textured(330, 250), quality=90, subsampling=2)
     probe, whole = decoder.probe(data), decoder.full(data).copy()
@@ -124,7 +124,7 @@ def test_the_resize_is_torchs_within_a_level(coded: bool, scale: tuple[float, fl
         distance = np.abs(out_of(made, tasks).astype(int) - np.stack(expected))
     assert distance.mean(axis=(1, 2, 3)).max() <= 0.3
     assert np.quantile(distance, 0.999) <= level
-    assert distance.any()  # were they equal, this would not have been DALI
+    assert distance.any()  # equal images would mean that DALI did not make them
 
 
 # ---- batches ----
@@ -145,7 +145,7 @@ def test_taken_batches_are_not_overwritten(device: int | None) -> None:
 
 @pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
 def test_fed_memory_may_be_dropped_at_once(coded: bool) -> None:
-    """DALI reads it without a copy, some time later."""
+    """DALI reads it later, without a copy."""
 
     def fed(made: DaliGraph, k: int) -> None:
         pixels = np.full((200, 200, 3), k, np.uint8)
@@ -158,14 +158,14 @@ def test_fed_memory_may_be_dropped_at_once(coded: bool) -> None:
             fed(made, k + 1)
             fed(made, k + 2)
             gc.collect(0)
-            rubbish = [np.full((200, 200, 3), 255, np.uint8) for _ in range(BATCH)]  # in the place of what is gone
+            rubbish = [np.full((200, 200, 3), 255, np.uint8) for _ in range(BATCH)]  # may reuse the freed memory
             assert [(int(t.min()), int(t.max())) for t in (made.take() for _ in range(3))] == [
                 (k + i, k + i) for i in range(3)
             ]
             del rubbish
 
 
-# ---- what DALI refuses, and what it is not given ----
+# ---- files that DALI refuses, or that are not passed to it ----
 
 
 @pytest.mark.parametrize("progressive", [False, True], ids=["baseline", "progressive"])
@@ -251,7 +251,7 @@ def test_gpu_decoder_gets_its_options() -> None:
     assert "device_memory_padding" not in padded.decoder_options()
 
 
-# ---- no DALI, or none that works ----
+# ---- DALI missing or not working ----
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_gpu_decoder_gets_its_options() -> None:
     ("cuda", "extra"),
     [("12.6", "dali-cuda120"), ("13.0", "dali-cuda130"), (None, "dali-cuda130"), ("11.8", "dali-cuda120")],
 )
-def test_without_dali_the_error_names_what_to_install(
+def test_without_dali_the_error_contains_the_install_command(
     monkeypatch: pytest.MonkeyPatch, error: Exception, words: str, cuda: str | None, extra: str
 ) -> None:
     original = builtins.__import__
@@ -292,7 +292,7 @@ def test_without_dali_the_error_names_what_to_install(
     ("version", "usable"),
     [("1.44.0", False), ("2.1.0", False), ("2.2.0", True), ("2.10.0", True), ("3.0.0dev", True), ("", False)],
 )
-def test_a_version_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch, version: str, usable: bool) -> None:
+def test_a_version_that_is_too_old_is_reported(monkeypatch: pytest.MonkeyPatch, version: str, usable: bool) -> None:
     dali = import_dali()
     monkeypatch.setattr(dali, "__version__", version)
     if usable:
@@ -302,7 +302,7 @@ def test_a_version_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch, vers
         import_dali()
 
 
-def test_a_gpu_without_a_driver_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_without_a_driver_is_reported_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a driver")
     with pytest.raises(LoaderError) as caught:
@@ -325,7 +325,7 @@ def test_a_gpu_without_a_driver_is_one_line(capfd: pytest.CaptureFixture[str]) -
         (ValueError("no such operator argument"), "E-DEPENDENCY"),
     ],
 )
-def test_a_graph_that_cannot_be_built_is_one_line(
+def test_a_graph_that_cannot_be_built_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, raised: Exception, code: str
 ) -> None:
     def fail(*_: object) -> None:
@@ -348,10 +348,10 @@ def test_a_graph_that_cannot_be_built_is_one_line(
         ("CUDA runtime API error cudaErrorIllegalAddress (700): an illegal memory access", "E-WORKER"),
     ],
 )
-def test_a_failure_of_the_device_is_not_taken_for_a_bad_file(
+def test_a_failure_of_the_device_is_not_reported_as_a_bad_file(
     monkeypatch: pytest.MonkeyPatch, words: str, code: str
 ) -> None:
-    """Made again without DALI, as a refused batch is, every batch would be decoded on the CPU, and nobody told."""
+    """Otherwise every batch would be repeated without DALI, like a refused batch, and decoded silently on the CPU."""
 
     class Failing:
         def outputs(self) -> None:
@@ -367,8 +367,8 @@ def test_a_failure_of_the_device_is_not_taken_for_a_bad_file(
 # ---- on the device ----
 
 
-def test_what_is_taken_from_a_gpu_makes_no_stream_wait() -> None:
-    """torch would pass on this thread's current stream, which is the consumer's: DALI would make that wait."""
+def test_taking_a_batch_from_a_gpu_makes_no_stream_wait() -> None:
+    """torch would pass this thread's current stream, which is the consumer's: DALI would make it wait."""
 
     class OnDevice:
         def __dlpack__(self, *, stream: int) -> object:
@@ -376,7 +376,7 @@ def test_what_is_taken_from_a_gpu_makes_no_stream_wait() -> None:
             return torch.utils.dlpack.to_dlpack(torch.arange(3))
 
         def __dlpack_device__(self) -> None:
-            raise AssertionError("asked for by torch, in order to name its current stream")
+            raise AssertionError("torch asked for the device, in order to pass its current stream")
 
     class Complete:
         def outputs(self) -> list[Complete]:

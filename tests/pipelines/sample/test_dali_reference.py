@@ -1,4 +1,4 @@
-"""Our own decoder's image of a task of DALI's: near DALI's, whichever way DALI decodes; none where libjpeg repairs."""
+"""Our decoder's image of a DALI task: near DALI's, in both ways of decoding; none if libjpeg repairs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def out_of(every: list[CropTask], *, whole: bool) -> list[Pixels]:
     return images
 
 
-def test_both_ways_of_dali_give_one_image_and_it_is_near_ours() -> None:
+def test_both_ways_of_dali_give_the_same_image_near_ours() -> None:
     every, reference = tasks(), DaliReference(ImagePipeline(size=SIZE))
     regions, whole = (out_of(every, whole=way) for way in (False, True))
     assert all(np.array_equal(one, two) for one, two in zip(regions, whole, strict=True))
@@ -54,14 +54,14 @@ def test_both_ways_of_dali_give_one_image_and_it_is_near_ours() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 4, 5])
-def test_what_libjpeg_makes_up_is_compared_with_nothing(seed: int) -> None:
+def test_images_that_libjpeg_repairs_are_not_compared(seed: int) -> None:
     data = repairable(photo(seed), seed)
     header = parse_header(data)
     window = (0, 0, header.width, header.height)
     assert DaliReference(ImagePipeline(size=SIZE)).image(CropTask(data, window, False)) is None
 
 
-def test_a_distance_is_of_the_levels_without_overflow() -> None:
+def test_a_distance_is_computed_without_overflow() -> None:
     black, white = np.zeros((10, 100, 3), np.uint8), np.full((10, 100, 3), 255, np.uint8)
     assert distance(black, white) == distance(white, black) == Distance(255.0, 255.0, 0.0)
     assert distance(black, black) == Distance(0.0, 0.0, 0.0)
@@ -80,7 +80,7 @@ def test_an_outermost_line_is_compared_with_the_rest(edge: tuple[slice | int, ..
     spoiled = image.copy()
     spoiled[edge] += 40
     assert distance(spoiled, image) == Distance(1.0, 40.0, 39.0)
-    assert distance(spoiled + np.uint8(9), image).edge == 39.0  # what differs throughout is no matter of edges
+    assert distance(spoiled + np.uint8(9), image).edge == 39.0  # a difference of the whole image does not count
     spoiled = image.copy()
     spoiled[20:22] += 40
     assert distance(spoiled, image).edge == 0.0

@@ -36,7 +36,7 @@ def decoder(name: str, exif: str = "ignore", **settings: object) -> ImageDecoder
 
 
 def outcome(call: Callable[[], np.ndarray]) -> Outcome:
-    """The pixels, or the code of the refusal; any other exception passes."""
+    """Return the pixels, or the code of the refusal; other exceptions propagate."""
     try:
         return call().copy()
     except LoaderError as error:
@@ -44,7 +44,7 @@ def outcome(call: Callable[[], np.ndarray]) -> Outcome:
 
 
 def ways(images: ImageDecoder, data: bytes) -> dict[str, Outcome]:
-    """The image by each way there is: whole, and through windows that hold its first row, its top and its middle."""
+    """Return the image decoded in every way: whole, and by windows with its first row, its top and its middle."""
 
     def window(part: str) -> np.ndarray:
         probe = images.probe(data)
@@ -100,7 +100,7 @@ def test_decoders_agree_on_the_corpus(odd: OddImage) -> None:
 
 @cache
 def odd_headers() -> dict[str, tuple[bytes, str | None]]:
-    """Headers on which libjpeg, TurboJPEG and Pillow disagree by themselves."""
+    """Return headers on which libjpeg, TurboJPEG and Pillow disagree."""
     whole = jpeg(scene(45, 70), subsampling=2)
     bare = jp.without(whole, jp.APP0)
 
@@ -143,11 +143,11 @@ def test_odd_headers_get_one_verdict(name: str) -> None:
         )
 
 
-# ---- nothing of one image shows in another
+# ---- no pixels of a previous image
 
 
 def warned_then_broken() -> dict[str, bytes]:
-    """Files about which libjpeg first warns and then fails: TurboJPEG reports these errors as warnings."""
+    """Return files for which libjpeg first warns and then fails: TurboJPEG reports these errors as warnings."""
     rgb = textured(64, 64)
     whole = jpeg(rgb, progressive=True)
     scans = [i for i in range(len(whole) - 1) if whole[i : i + 2] == b"\xff\xda"]
@@ -156,7 +156,7 @@ def warned_then_broken() -> dict[str, bytes]:
     for name, damage in {"zeros": bytes(26), "ones": b"\xfe" * 26}.items():
         file = bytearray(whole)
         file[scans[0] + 14 : scans[0] + 40] = damage
-        file[table + 5 : table + 21] = b"\xff" * 16  # more codes than a Huffman table can hold
+        file[table + 5 : table + 21] = b"\xff" * 16  # more codes than fit in a Huffman table
         files[f"progressive, {name}"] = bytes(file)
     plain = jpeg(rgb)
     files["baseline"] = plain[:-300] + jp.segment(jp.DHT, b"\0" + b"\xff" * 16) + jp.EOI
@@ -178,7 +178,7 @@ def test_an_error_after_a_warning_is_an_error(kind: str, name: str) -> None:
 
 @pytest.mark.parametrize("fmt", ["PNG", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_other_formats_carry_an_orientation_too(fmt: str, orientation: int) -> None:
+def test_other_formats_have_an_orientation_too(fmt: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     stored = textured(21, 34)
@@ -203,8 +203,8 @@ def test_max_pixels_is_exact(name: str) -> None:
 
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("limit", [1, 50])
-def test_pillows_own_limit_is_not_ours(name: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)  # above it Pillow warns, above its double it raises
+def test_pillows_limit_is_ignored(name: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)  # above it Pillow warns, above twice the limit it raises
     for data in (stoppable()["444_83x61"], encoded(scene(61, 83), "PNG"), encoded(scene(9, 9), "BMP")):
         assert decoder(name).full(data).size > 0
     assert limit == Image.MAX_IMAGE_PIXELS
@@ -254,7 +254,7 @@ def test_bombs_are_refused_before_memory_is_allocated(name: str) -> None:
 
 
 def rss_kib() -> int:
-    ctypes.CDLL(None).malloc_trim(0)  # free memory would hide what is lost
+    ctypes.CDLL(None).malloc_trim(0)  # free memory would hide a leak
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize() // 1024
 
 
@@ -286,7 +286,7 @@ def png_file() -> bytes:
 # ---- choice of a decoder
 
 
-def test_auto_takes_the_fastest_and_says_why() -> None:
+def test_auto_chooses_the_fastest_and_gives_the_reason() -> None:
     images = decoder("auto")
     assert images.name == "simplejpeg"
     assert "fastest" in images.reason
@@ -309,12 +309,12 @@ def test_missing_decoder_is_one_error_and_auto_skips_it(monkeypatch: pytest.Monk
         decoder("auto")
 
 
-def test_an_unknown_decoder_is_named_with_the_known_ones() -> None:
+def test_an_unknown_decoder_is_reported_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"must be one of auto, native, simplejpeg, turbojpeg, pillow, got .cv2."):
         decoder("cv2")
 
 
-# ---- what a probe says
+# ---- probes
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -325,7 +325,7 @@ def test_a_size_of_zero_is_an_error(name: str) -> None:
     assert caught.value.code == "E-CORRUPT"
 
 
-def test_refusals_are_the_same_words_each_time() -> None:
+def test_the_text_of_refusals_is_the_same_each_time() -> None:
     """Memory addresses or counters in a cause would make two ledgers of one data set differ."""
     whole = bytearray(png_file())
     whole[29] ^= 1  # the CRC of the header: Pillow names the file object that it does not recognise
@@ -343,7 +343,7 @@ def test_refusals_are_the_same_words_each_time() -> None:
 
 
 @pytest.mark.parametrize("exif", range(1, 9))
-def test_a_known_orientation_is_that_of_the_file(exif: int) -> None:
+def test_a_known_orientation_gives_the_same_as_the_files(exif: int) -> None:
     data = jpeg(textured(40, 56))
     told, images = data[:2] + exif_segment(exif) + data[2:], decoder("simplejpeg", "apply")
     whole = images.full(told).copy()
@@ -360,7 +360,7 @@ def test_a_known_orientation_counts_only_if_applied() -> None:
 
 
 def test_old_pyturbojpeg_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 1.8.0 every photo was a TypeError."""
+    """With 1.8.0 every photo raised a TypeError."""
     monkeypatch.setattr(decode_turbojpeg._QuietTurboJPEG, "decode", lambda self, jpeg_buf, flags=0: None)
     with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*1\.8\.2 or newer"):
         decode_turbojpeg.TurbojpegDecoder()

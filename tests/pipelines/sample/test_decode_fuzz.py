@@ -17,7 +17,7 @@ NUM_CHILDREN = 2
 
 
 def decode(numbers: range, progress: Path) -> dict[str, Any]:
-    """Run in a fork, which may crash and has a limit of its memory."""
+    """Run in a fork, which may crash and has a memory limit."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "16-bit images")

@@ -64,7 +64,7 @@ FILES: dict[str, tuple[bytes, np.ndarray]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_all_16_bits_are_kept_where_that_is_asked_for(name: str) -> None:
+def test_all_16_bits_are_kept_on_request(name: str) -> None:
     data, pixels = FILES[name]
     found = ImageDecoder(KEEPING).full(data)
     assert found.dtype == np.uint16
@@ -74,7 +74,7 @@ def test_all_16_bits_are_kept_where_that_is_asked_for(name: str) -> None:
     assert np.array_equal(shallow, np.broadcast_to(pixels >> 8, shallow.shape))
 
 
-def test_images_of_8_bits_are_those_of_any_pipeline() -> None:
+def test_images_of_8_bits_are_the_same_as_in_any_pipeline() -> None:
     pixels = (RGB >> 8).astype(np.uint8)
     for data in (tiff(pixels), tiff(pixels, ">", compressed=True), png(pixels, depth=8, colour=2)):
         for pipeline in (KEEPING, USUAL):
@@ -85,7 +85,7 @@ def test_images_of_8_bits_are_those_of_any_pipeline() -> None:
     assert np.array_equal(grey, np.repeat(pixels[..., :1], 3, axis=2))
 
 
-def test_a_loss_of_bits_is_warned_of_once() -> None:
+def test_a_loss_of_bits_causes_one_warning() -> None:
     data, decoder = FILES["PNG"][0], ImageDecoder(USUAL)
     with pytest.warns(UserWarning, match=r"16-bit images become 8-bit ones: ImagePipeline\(depth=16\) keeps"):
         decoder.full(data)
@@ -96,7 +96,7 @@ def test_a_loss_of_bits_is_warned_of_once() -> None:
 
 
 @pytest.mark.parametrize("order", "<>")
-def test_a_tiff_is_turned_upright_only_if_that_is_asked_for(order: str) -> None:
+def test_a_tiff_is_turned_upright_only_on_request(order: str) -> None:
     data = tiff(RGB, order, t274=6)
     assert np.array_equal(ImageDecoder(KEEPING).full(data), RGB)
     upright = ImageDecoder(ImagePipeline(depth=16, exif="apply")).full(data)

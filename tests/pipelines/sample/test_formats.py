@@ -25,7 +25,7 @@ def code_of(data: bytes) -> str | None:
 
 
 @pytest.mark.parametrize("odd", OTHERS, ids=lambda odd: odd.name)
-def test_format_and_size_as_pillow_has_them(odd: OddImage) -> None:
+def test_format_and_size_equal_pillows(odd: OddImage) -> None:
     with Image.open(io.BytesIO(odd.data)) as image:
         assert read_format(odd.data) == (image.format, *image.size)
     assert odd.reference is not None
@@ -42,7 +42,7 @@ def test_a_file_cut_anywhere_is_truncated(odd: OddImage) -> None:
 
 
 def gif(frame: tuple[int, int, int, int], screen: tuple[int, int] = (8, 6), extra: bytes = b"") -> bytes:
-    """A GIF of one frame (left, top, width, height) that is all of one colour."""
+    """Return a GIF with one frame (left, top, width, height) of a single colour."""
     data = encoded(Image.fromarray(np.zeros(frame[3:1:-1], np.uint8)).convert("P"), "GIF")
     at = data.index(b"\x2c\0\0\0\0" + struct.pack("<HH", *frame[2:]))
     data = data[:at] + extra + b"\x2c" + struct.pack("<HHHH", *frame) + data[at + 9 :]
@@ -60,7 +60,7 @@ def test_a_gif_frame_widens_the_screen_as_in_pillow(frame: tuple[int, int, int, 
         assert image.size == size
 
 
-def test_gif_blocks_that_look_like_others_are_stepped_over() -> None:
+def test_gif_blocks_that_look_like_others_are_skipped() -> None:
     comment = b"!\xfe\x05\x2c;\0;,\x03;;;\0" + b"!\xff\x0bNETSCAPE2.0\x03\x01\0\0\0" + b"\0\0"
     data = gif((0, 0, 8, 6), extra=comment)
     assert code_of(data) is None

@@ -36,7 +36,7 @@ def refusal(data: bytes, decoder: str = "simplejpeg") -> str | None:
 
 
 class Counted(bytes):
-    """Counts the bytes that are looked at one by one."""
+    """Counts the bytes that are read one by one."""
 
     looks = 0
 
@@ -49,7 +49,7 @@ class Counted(bytes):
 
 
 def with_scans(data: bytes, number: int) -> bytes:
-    """The progressive file with empty scans (of its last kind) before its end: `number` in all."""
+    """Return the progressive file with empty scans (like its last) added before its end: `number` in total."""
     start = data.rindex(b"\xff\xda")
     header = data[start : start + 2 + int.from_bytes(data[start + 2 : start + 4], "big")]
     return data[:-2] + header * (number - data.count(b"\xff\xda")) + jp.EOI

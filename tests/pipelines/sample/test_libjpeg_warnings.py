@@ -58,7 +58,7 @@ HARMLESS = {
 
 
 def report_of(decoder: ImageDecoder, data: bytes, window: Window | None = None) -> str:
-    """The repair that the decoder reports for a window or the whole image, or the code of its error."""
+    """Return the repair that the decoder reports for a window or the whole image, or the code of its error."""
     try:
         info = decoder.probe(data)
         decoder.window(data, info, window or (0, 0, info.width, info.height))
@@ -102,7 +102,7 @@ def test_a_repair_below_the_crop_is_not_reported(kind: str) -> None:
     header = parse_header(data)
     reported_at = [bool(report_of(first, data, (0, 0, 9, rows))) for rows in range(1, header.height + 1, 3)]
     if header.stoppable:
-        assert reported_at == sorted(reported_at)  # once the damage is reached, every larger crop has it
+        assert reported_at == sorted(reported_at)  # every crop that reaches the damage reports it
         assert not reported_at[0] or kind.endswith("no data") or "other values" in kind
     else:
         assert all(reported_at)
@@ -128,7 +128,7 @@ def test_damaged_files_are_judged_alike() -> None:
 
 
 @pytest.mark.parametrize("junk", [1000, 10_000])
-def test_many_markers_behind_a_scan_are_judged_alike(junk: int) -> None:
+def test_many_markers_after_a_scan_are_judged_alike(junk: int) -> None:
     data = WHOLE[:-2] + jp.segment(jp.COM, b"") * junk + jp.EOI
     assert {report_of(decoder, data) for decoder in decoders()} == {""}
     assert {report_of(decoder, data, (0, 0, 83, 20)) for decoder in decoders()} == {

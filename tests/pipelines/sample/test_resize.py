@@ -74,7 +74,7 @@ def test_public_resize_equals_the_private_kernel(
 
 
 @pytest.mark.parametrize("resize", RESIZERS.values(), ids=RESIZERS)
-def test_crops_that_are_views_give_what_copies_give(resize: resample.Resize) -> None:
+def test_crops_that_are_views_give_the_same_as_copies(resize: resample.Resize) -> None:
     whole = textured(240, 320)
     views = [
         whole[17:201, 33:290],
@@ -90,7 +90,9 @@ def test_crops_that_are_views_give_what_copies_give(resize: resample.Resize) -> 
 
 @pytest.mark.parametrize("resize", RESIZERS.values(), ids=RESIZERS)
 @pytest.mark.parametrize(("source", "target"), SHAPES)
-def test_the_result_is_torchvisions(source: tuple[int, int], target: tuple[int, int], resize: resample.Resize) -> None:
+def test_the_result_equals_torchvisions(
+    source: tuple[int, int], target: tuple[int, int], resize: resample.Resize
+) -> None:
     pixels = textured(*source)
     expected = torchvision_definition(pixels, target)
     found = resized(pixels, target, resize)
@@ -115,7 +117,7 @@ def grey_of(rgb: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("channels", [3, 1])
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
-def test_random_places_turns_fills_and_flips_are_numpys(dtype: type, channels: int) -> None:
+def test_random_places_turns_fills_and_flips_equal_numpys(dtype: type, channels: int) -> None:
     rng = np.random.default_rng(channels)
     for number in range(250):
         side = int(rng.integers(1, 60))
@@ -143,7 +145,7 @@ def test_random_places_turns_fills_and_flips_are_numpys(dtype: type, channels: i
         memory = np.full((3, height, width, channels), POISON, dtype)
         slot = torch.from_numpy(memory[1:2]).permute(0, 3, 1, 2)
         write_sample(pixels, slot, flip, resize_torch, (x, y, w, h), turn, fill)
-        # of 16 bits: one level, where float32 and float64 round differently
+        # with 16 bits, one level, because float32 and float64 round differently
         assert np.abs(memory[1].astype(int) - expected).max() <= (dtype == np.uint16), (number, turn, flip)
         assert (memory[[0, 2]] == POISON).all()
 

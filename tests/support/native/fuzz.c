@@ -1,6 +1,6 @@
-/* Feeds JPEGs, as they are and then damaged, to the window decoder, the re-coder, and as rows of batches to the calls
+/* Passes JPEGs, unchanged and then damaged, to the window decoder, the re-encoder, and as rows of batches to the calls
  * that make these: `fuzz MUTATED TRUNCATED SEED FILE...`. Built with sanitizers, which end it at the first fault;
- * inputs, pixels and the library's own memory are of exactly the size that was asked for. Prints how many were decoded.
+ * inputs, pixels and the library's memory have exactly the requested size. Prints how many were decoded.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,8 +37,8 @@ static uint32_t draw(uint32_t below) { /* xorshift64* */
   return (uint32_t)((state * 2685821657736338717ull) >> 33) % (below == 0 ? 1 : below);
 }
 
-/* In the place of pn_reserve: no more than what is asked for, and nothing of what was there before. */
-static int filling; /* what new memory is filled with: nothing may depend on it */
+/* Replaces pn_reserve: exactly the requested size, without the previous contents. */
+static int filling; /* the byte that fills new memory: nothing may depend on it */
 uint8_t *__wrap_pn_reserve(pn_memory *memory, size_t size);
 uint8_t *__wrap_pn_reserve(pn_memory *memory, size_t size) {
   void *found = NULL;
@@ -50,7 +50,7 @@ uint8_t *__wrap_pn_reserve(pn_memory *memory, size_t size) {
   return found;
 }
 
-/* The library's own pn_reserve gives what is asked for, and keeps no more than it says. */
+/* The library's pn_reserve returns the requested size, and keeps no more than declared. */
 uint8_t *__real_pn_reserve(pn_memory *memory, size_t size);
 static void check_memory(void) {
   static const size_t sizes[] = {1,    64,   65,   100,       81,        82,        127, 128,
@@ -66,7 +66,7 @@ static void check_memory(void) {
   pn_release(&memory);
 }
 
-/* In the place of pread: interrupted, in parts, or of a file that is written to meanwhile. */
+/* Replaces pread: interrupted, partial, or on a file that is written at the same time. */
 static int rewritten;
 ssize_t __real_pread(int fd, void *to, size_t size, off_t offset);
 ssize_t __wrap_pread(int fd, void *to, size_t size, off_t offset);
@@ -215,7 +215,7 @@ static void damage(bytes stored, size_t begin) {
   }
 }
 
-/* Return what a cache stores of a JPEG, strips with restart markers, with a row that tells of it; empty if nothing. */
+/* Return a JPEG as stored in a cache, as strips with restart markers, with a row for it; empty if unsupported. */
 static bytes as_strips(bytes input, pn_row *row, pn_recoder *recoder) {
   bytes none = {NULL, 0};
   pn_jpeg jpeg;
@@ -255,7 +255,7 @@ static bytes as_pixels(pn_row *row) {
   return stored;
 }
 
-/* Overwrite a field that a cache's maker may have set: not the numbers and addresses that Python finds by itself. */
+/* Overwrite a field that comes from the cache, not the numbers and addresses that Python determines. */
 static void lie(pn_row *row, int in_memory) {
   static const int64_t lies[] = {0,     1,         -1,        8,          255,       65535,
                                  65536, INT32_MAX, INT32_MIN, UINT32_MAX, INT64_MAX, INT64_MIN};
@@ -283,7 +283,7 @@ static void lie(pn_row *row, int in_memory) {
   }
 }
 
-/* Prepare a loaded row for another decoder, in as much memory as Python gives it or less. */
+/* Prepare a loaded row for another decoder, in as much memory as Python allocates, or less. */
 static void prepare(pn_worker *worker, pn_task *task, pn_row *row) {
   int64_t room =
       row->kind == PN_STRIPS ? row->size % (1 << 21) + 2 : 3 * (int64_t)row->window.width * row->window.height;
@@ -302,7 +302,7 @@ static void prepare(pn_worker *worker, pn_task *task, pn_row *row) {
   free(task->parts);
 }
 
-/* Load and fill a batch of one row that is stored in one of five ways, or cut it; 1 if that was done. */
+/* Load and fill a batch of one row that is stored in one of five ways, or cut it; 1 on success. */
 static int batch(bytes input, pn_recoder *recoder) {
   static int fd = -1;
   if (fd < 0) fd = memfd_create("fuzz", 0);
@@ -345,7 +345,7 @@ static int batch(bytes input, pn_recoder *recoder) {
   pn_use_avx2((int)draw(2));
   int honest = draw(4) != 0;
   if (!honest) lie(&row, in_memory);
-  if (row.kind >= PN_STRIPS && row.head <= stored.size) row.crc = pn_crc32(stored.data, row.head, 0); /* a sealed lie */
+  if (row.kind >= PN_STRIPS && row.head <= stored.size) row.crc = pn_crc32(stored.data, row.head, 0); /* sealed */
   rewritten = row.kind == PN_FILE && draw(8) == 0;
   if (draw(2)) task.files = malloc(stored.size + (stored.size == 0)), task.files_bytes = (int64_t)stored.size;
   pn_load(worker, &task, &row, 1);
@@ -399,7 +399,7 @@ static int batch(bytes input, pn_recoder *recoder) {
   free(task.files);
   if (row.result == PN_UNREADABLE && honest && as_said && !rewritten) abort();
   if (row.result < PN_OK || row.result > PN_UNREADABLE || row.result == PN_STOPPED) abort();
-  if (row.size <= (int64_t)stored.size) { /* memory for what is there, not for what a header says */
+  if (row.size <= (int64_t)stored.size) { /* memory for the actual data, not for the header's size */
     if (worker->head.size + worker->part.size > 2 * stored.size) abort();
     if (worker->pixels.size > 3 * 512 * (1 + stored.size)) abort();
     if (worker->decoding.size > (1 << 18) + 2400 * stored.size) abort(); /* 8 blocks a byte, of 64 coefficients */
@@ -433,7 +433,7 @@ int main(int count, char **words) {
     recoded += recode(input, &recoder);
     rows += batch(draw(2) ? input : seeds[draw((uint32_t)num_seeds)], &recoder);
     if (i % 64 == 0) pn_release(&recoder.scratch), pn_release(&recoder.copy), pn_release(&recoder.pixels);
-    if (i % 64 == 0) pn_release(&scratch); /* so that memory is of just the size that an image asks for */
+    if (i % 64 == 0) pn_release(&scratch); /* so that memory has just the size that an image needs */
     free(input.data);
   }
   for (long i = 0; i < truncated; i++) {

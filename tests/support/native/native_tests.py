@@ -1,4 +1,4 @@
-"""The native library that tests call: built once from the C files as they are, with $CFLAGS (sanitizers, coverage).
+"""The native library that tests call: built once from the current C files, with $CFLAGS (sanitizers, coverage).
 
 A compiler warning is an error here, but not in a user's build.
 """
@@ -47,7 +47,7 @@ def native() -> ctypes.CDLL:
 
 
 def to_images(rows: Rows, images: npt.NDArray[np.uint8]) -> Rows:
-    """Return `rows` after saying that each fills images[row["row"]], uint8 [batch, height, width, channels]."""
+    """Return `rows`, set so that each fills images[row["row"]], uint8 [batch, height, width, channels]."""
     height, width = images.shape[1:3]
     rows["out_height"], rows["out_width"], rows["place"] = height, width, (0, 0, width, height)
     rows["out"] = rows["row"].astype(np.int64) * images[0].nbytes
@@ -61,7 +61,7 @@ class Memory(ctypes.Structure):
 
 
 def at_the_end_of_memory(data: bytes) -> npt.NDArray[np.uint8]:
-    """Return a copy of `data` whose last byte is followed by memory that cannot be accessed."""
+    """Return a copy of `data` that is followed by inaccessible memory."""
     size = -(-len(data) // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, size + mmap.PAGESIZE)
     last_page = ctypes.addressof(ctypes.c_char.from_buffer(memory, size))

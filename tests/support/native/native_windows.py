@@ -1,4 +1,4 @@
-"""Calls of the native library's window decoder, which return pixels, or None where it leaves the image to Python."""
+"""Calls of the native library's window decoder: they return pixels, or None if it leaves the image to Python."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Scan(ctypes.Structure):
 
 
 def info(native: ctypes.CDLL, data: bytes) -> Info | None:
-    """The header of a JPEG."""
+    """Return the header of a JPEG, or None if it is unsupported."""
     found = _INFO()
     return Info(*found) if _taken(native.pn_jpeg_info(data, ctypes.c_size_t(len(data)), found)) else None
 
 
 @cache
 def scene(kind: str, height: int, width: int, quality: int = 85) -> bytes:
-    """A baseline file of a sampling or of grey."""
+    """Return a baseline file, grey or with this sampling."""
     pixels = np.ascontiguousarray(textured(max(height, 48), max(width, 48))[:height, :width])
     if kind == "grey":
         return jpeg(luma(pixels)[..., 0], quality=quality)
@@ -71,7 +71,7 @@ def _stage(native: ctypes.CDLL) -> NativeStage:
 
 
 def file_window(native: ctypes.CDLL, data: bytes, window: Window) -> npt.NDArray[np.uint8] | None:
-    """A window of a file, drawn as large as it is."""
+    """Return a window of a file, not resized."""
     (memory, pixels), stage, rows = _memory(window), _stage(native), np.zeros(1, ROW)
     held = np.frombuffer(data or b"\0", np.uint8)
     rows["kind"], rows["offset"], rows["size"] = ENCODED, held.ctypes.data, len(data)
@@ -86,7 +86,7 @@ def file_window(native: ctypes.CDLL, data: bytes, window: Window) -> npt.NDArray
 
 
 def strips_window(native: ctypes.CDLL, header: bytes, scan: Scan, window: Window) -> npt.NDArray[np.uint8] | None:
-    """A window of restart strips."""
+    """Return a window of restart strips."""
     memory, pixels = _memory(window)
     place = (ctypes.c_int32 * 4)(*window)
     size = ctypes.c_size_t(len(header))
@@ -97,7 +97,7 @@ def strips_window(native: ctypes.CDLL, header: bytes, scan: Scan, window: Window
 
 
 def draw_windows(height: int, width: int, number: int, rng: random.Random) -> list[Window]:
-    """The whole, each corner, and `number` windows of any size."""
+    """Return the whole image, each corner, and `number` windows of any size."""
     small = min(width, 5), min(height, 3)
     found = [(0, 0, width, height)]
     found += [(x, y, *small) for x in (0, width - small[0]) for y in (0, height - small[1])]
@@ -108,7 +108,7 @@ def draw_windows(height: int, width: int, number: int, rng: random.Random) -> li
 
 
 def check_windows(native: ctypes.CDLL, data: bytes, number: int, seed: int) -> None:
-    """All windows equal those of libjpeg's pixels."""
+    """Check that all windows equal libjpeg's pixels."""
     pixels = simplejpeg.decode_jpeg(data, "RGB", strict=True)
     for window in draw_windows(*pixels.shape[:2], number, random.Random(seed)):
         x, y, w, h = window

@@ -1,4 +1,4 @@
-"""What a producer makes of batches with the native library and without it, which must be equal."""
+"""A producer's results with and without the native library, which must be equal."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BATCH = 16
 
 
 class Made:
-    """What a producer made of some batches.
+    """The results of a producer for some batches.
 
     Attributes:
-        batches: of each its tasks for DALI, pixels, rows, bad samples and repairs.
-        native: how many of their rows the library made, or prepared as tasks.
-        coded: of the tasks, whether they are encoded.
+        batches: tasks for DALI, pixels, rows, bad samples and repairs of each batch.
+        native: number of rows that the library made, or prepared as tasks.
+        coded: whether each task is encoded.
     """
 
     def __init__(self, make: Callable[..., Producer], settings: BatchPlanner, batches: int) -> None:
@@ -61,18 +61,18 @@ class Made:
 
 
 def _as_pixels(task: CropTask) -> tuple[Any, ...]:
-    """What a task shows: of a cache, the library cuts out a part, and Python takes the whole image."""
+    """Return the pixels of a task: from a cache, the library extracts a part, and Python uses the whole image."""
     assert isinstance(task.data, bytes) or task.data.flags.c_contiguous
     x, y, w, h = task.window
     try:
         pixels = simplejpeg.decode_jpeg(bytes(task.data), "RGB") if task.coded else task.data
-    except ValueError:  # of a file that libjpeg repairs, which both paths take as it is
+    except ValueError:  # a file that libjpeg repairs, which both paths pass on unchanged
         return True, bytes(task.data), task.window, bool(task.flip)
     return task.coded, pixels[y : y + h, x : x + w].tobytes(), (w, h), bool(task.flip)
 
 
 def settings_of(source: Any, **changes: Any) -> BatchPlanner:
-    """Settings for shuffled batches of crops, whose bad samples are replaced."""
+    """Return settings for shuffled batches of crops that replace bad samples."""
     order = {"batch_size": BATCH, "drop_last": False}
     return make_planner(source, order, **{"pipeline": imagenet_train(32), "substitute": True, **changes})
 
@@ -80,7 +80,7 @@ def settings_of(source: Any, **changes: Any) -> BatchPlanner:
 def check_both(
     source: Any, batches: int = 6, *, at_least: int, make: Callable[..., Producer] = Producer, **more: Any
 ) -> Made:
-    """Make batches on both paths, and demand that they are equal, and that the library made so many rows."""
+    """Check that both paths make equal batches, and that the library made the expected number of rows."""
     made = Made(make, settings_of(source, **more), batches)
     python = Made(make, settings_of(source, **{**more, "decoder": "simplejpeg"}), batches)
     assert python.native == 0
