@@ -30,7 +30,7 @@ def make(seed, photos=photos, **settings):
 def take(loader, steps=99):
     return [batch.index.tolist() for _, batch in zip(range(steps), loader.batches())]
 
-def one_after_another(*parts):
+def in_order(*parts):
     # Each rank runs its part after the ranks before it.
     results = []
     for number, part in enumerate(parts):
@@ -69,37 +69,37 @@ def both(seeds):
     return [train(chosen[seed], 1) for seed in sorted(seeds)]
 
 result = {}
-result["peek"] = in_turn(lambda: train(peeked(make(1), 1)), lambda: train(make(1)))
-result["state of one rank"] = in_turn(lambda: train(loaded(make(2))), lambda: train(make(2)))
-result["set_epoch of one rank"] = in_turn(lambda: train(sent(make(3), 1)), lambda: train(make(3)))
-result["break of one rank"] = in_turn(lambda: broken(make(4)), lambda: train(make(4)))
-result["late break of one rank"] = in_turn(lambda: [take(late := make(5), 9), take(late, 2)], lambda: train(make(5)))
-result["a look at three, then set_epoch"] = in_turn(lambda: train(sent(peeked(make(6), 3), 0)), lambda: train(make(6)))
-result["a look, then set_epoch of one rank"] = in_turn(
+result["peek"] = in_order(lambda: train(peeked(make(1), 1)), lambda: train(make(1)))
+result["state of one rank"] = in_order(lambda: train(loaded(make(2))), lambda: train(make(2)))
+result["set_epoch of one rank"] = in_order(lambda: train(sent(make(3), 1)), lambda: train(make(3)))
+result["break of one rank"] = in_order(lambda: broken(make(4)), lambda: train(make(4)))
+result["late break of one rank"] = in_order(lambda: [take(late := make(5), 9), take(late, 2)], lambda: train(make(5)))
+result["a look at three, then set_epoch"] = in_order(lambda: train(sent(peeked(make(6), 3), 0)), lambda: train(make(6)))
+result["a look, then set_epoch of one rank"] = in_order(
     lambda: train(sent(peeked(make(20), 1), 1)), lambda: train(make(20))
 )
-result["a look of one rank, then set_epoch of both"] = in_turn(
+result["a look of one rank, then set_epoch of both"] = in_order(
     lambda: train(sent(peeked(make(21), 1), 1)), lambda: train(sent(make(21), 1))
 )
-result["a look at another loader"] = in_turn(
+result["a look at another loader"] = in_order(
     lambda: (peeked(make(22), 1), train(make(22)))[1], lambda: train(make(22))
 )
-result["a look at another loader, then set_epoch"] = in_turn(
+result["a look at another loader, then set_epoch"] = in_order(
     lambda: (peeked(make(23), 1), train(sent(make(23), 1)))[1], lambda: train(make(23))
 )
-result["back to the beginning of one rank"] = in_turn(
+result["back to the beginning of one rank"] = in_order(
     lambda: train(sent(peeked(make(24), 4), 0)), lambda: broken(make(24))
 )
-result["set_epoch to the same place"] = in_turn(
+result["set_epoch to the same place"] = in_order(
     lambda: train(sent(peeked(make(25), 3), 1)), lambda: broken(make(25))[1:]
 )
-result["states of both"] = in_turn(lambda: train(loaded(make(7))), lambda: train(loaded(make(7))))
-result["breaks of both"] = in_turn(*2 * [lambda: broken(make(8))])
-result["made in another order"] = in_turn(lambda: both([10, 11]), lambda: both([11, 10]))
-result["one more, not iterated"] = in_turn(lambda: (make(13), train(make(12)))[1], lambda: train(make(12)))
+result["states of both"] = in_order(lambda: train(loaded(make(7))), lambda: train(loaded(make(7))))
+result["breaks of both"] = in_order(*2 * [lambda: broken(make(8))])
+result["made in another order"] = in_order(lambda: both([10, 11]), lambda: both([11, 10]))
+result["one more, not iterated"] = in_order(lambda: (make(13), train(make(12)))[1], lambda: train(make(12)))
 
 def judged_alone():
-    in_turn(lambda: None, lambda: train(make(18), 1))
+    in_order(lambda: None, lambda: train(make(18), 1))
     if rank == 0:
         train(make(18), 1)  # where the other rank was, so what rank 0 did alone before is known by now
     loader, judge = make(16), make(17)
