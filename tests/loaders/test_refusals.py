@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mistaken_data import check_said, write_mistakes
+from mistaken_data import check_message, write_mistakes
 
 from penstock.loaders import Encoding, open_source
 from penstock.loaders.cache_build.build import build_cache
@@ -155,5 +155,5 @@ def test_a_wrong_setting_or_state_is_refused_in_one_line(
     root: Path, monkeypatch: pytest.MonkeyPatch, call: str, words: str
 ) -> None:
     monkeypatch.chdir(root)
-    check_said(call, words)
+    check_message(call, words)
     assert not (root / "never.h5").exists()

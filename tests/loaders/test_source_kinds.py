@@ -15,7 +15,7 @@ from photo_folder import photo
 from photo_tables import write_saved
 from range_server import RangeServer
 from served_rows import Row, serve
-from source_kinds import Data, Held, Rows, kinds_that, serve_kinds
+from source_kinds import Data, OpenArguments, Rows, kinds_that, serve_kinds
 
 from penstock.loaders import create_loader
 from penstock.loaders.front.loader import Loader
@@ -27,14 +27,14 @@ ROWS = Rows.of(
 )
 
 
-def saved_in_another_order(data: Data) -> Held:
+def saved_in_another_order(data: Data) -> OpenArguments:
     """Rows in reverse order, and the order that corrects them."""
     order = list(range(NUM_PHOTOS))[::-1]
     return write_saved(data.where.folder / "ordered", ROWS.table(image=ROWS.images).take(order), order=order), {}
 
 
 # Other forms of a kind.
-FORMS: dict[str, tuple[str, Callable[[Data], Held]]] = {
+FORMS: dict[str, tuple[str, Callable[[Data], OpenArguments]]] = {
     "saved in another order": ("saved", saved_in_another_order),
     "subset of tars by URL": ("tars by URL", lambda data: (data.spec, {"subset": f":{NUM_PHOTOS}"})),
 }
@@ -61,32 +61,32 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RangeServer]:
 
 
 @pytest.fixture(scope="module")
-def held(server: RangeServer) -> Callable[[str], Held]:
+def held(server: RangeServer) -> Callable[[str], OpenArguments]:
     """Return a function that creates a kind of data on first use and returns how to open it."""
 
     @functools.cache
-    def hold(name: str) -> Held:
+    def hold(name: str) -> OpenArguments:
         kind, form = FORMS.get(name, (name, lambda data: (data.spec, data.options)))
         return form(Data(server, kind, ROWS))
 
     return hold
 
 
-def open_loader(held: Held, **settings: Any) -> Loader:
+def open_loader(held: OpenArguments, **settings: Any) -> Loader:
     source, options = held
     settings = {"batch_size": 6, "seed": 5, "workers": 0, **options, **settings}
     return create_loader(source, pipeline=imagenet_train(24), dtype=torch.uint8, with_index=True, **settings)
 
 
 @pytest.fixture(scope="module")
-def expected(held: Callable[[str], Held]) -> list[Row]:
+def expected(held: Callable[[str], OpenArguments]) -> list[Row]:
     with open_loader(held("folder")) as loader:
         return serve(loader) + serve(loader)
 
 
 @pytest.mark.parametrize(("kind", "engine"), CASES)
 def test_every_kind_serves_the_stream_of_the_folder(
-    held: Callable[[str], Held], expected: list[Row], tmp_path: Path, kind: str, engine: str
+    held: Callable[[str], OpenArguments], expected: list[Row], tmp_path: Path, kind: str, engine: str
 ) -> None:
     settings = dict(ENGINES[engine])
     if settings.get("backend") == "hdf5" and "hdf5" not in kind:
@@ -111,7 +111,9 @@ def test_nginx_serves_the_stream_of_the_folder(server: RangeServer, expected: li
 
 
 @pytest.mark.parametrize("kind", DISTINCT)
-def test_ranks_share_the_stream_and_resume(held: Callable[[str], Held], expected: list[Row], kind: str) -> None:
+def test_ranks_share_the_stream_and_resume(
+    held: Callable[[str], OpenArguments], expected: list[Row], kind: str
+) -> None:
     """Each rank starts with Python's decoder, and resumes with the data opened again."""
     parts = []
     for rank in range(2):

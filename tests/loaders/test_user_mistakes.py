@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mistaken_data import check_said, write_mistakes
+from mistaken_data import check_message, write_mistakes
 
 # Names of other libraries, passed to create_loader("photos", ...): what the message names instead.
 FOREIGN = {
@@ -303,12 +303,12 @@ def test_a_mistake_is_answered_with_a_fix_in_one_line(
     root: Path, monkeypatch: pytest.MonkeyPatch, mistake: str, words: str
 ) -> None:
     monkeypatch.chdir(root)
-    check_said(mistake, words)
+    check_message(mistake, words)
 
 
 def test_missing_packages_are_reported_with_what_to_install(root: Path) -> None:
     code = "import json, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split())); from mistaken_data import *"
-    code += "; print(json.dumps([what_is_said(mistake) for mistake in sys.argv[2:]]))"
+    code += "; print(json.dumps([run_mistake(mistake) for mistake in sys.argv[2:]]))"
     command = [sys.executable, "-c", code, " ".join(MISSING), *WITHOUT_EXTRAS]
     paths = os.pathsep.join(path for path in sys.path if path)
     env = {**os.environ, "PYTHONPATH": paths}

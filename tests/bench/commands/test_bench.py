@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from broken_scans import KINDS, undecodable
+from broken_scans import KINDS, make_undecodable
 from command_line import penstock_here
 from forked_commands import Commands
 from photo_folder import write_folder
@@ -43,7 +43,7 @@ def test_too_small_budget_is_refused_at_once(photos: Path, monkeypatch: pytest.M
 def test_broken_image_is_replaced_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path, 40)
     broken = folder / "class1" / "0031.jpg"
-    broken.write_bytes(undecodable(broken.read_bytes(), KINDS[2]))
+    broken.write_bytes(make_undecodable(broken.read_bytes(), KINDS[2]))
     short = ("--backend", "torch", "--workers", 0, "--thorough", "--rounds", 1, "--seconds", 0.1, "--no-apply")
     run = penstock_here("bench", folder, *QUICK, *short, "--max-bad", 0.5)
     assert run.returncode == 0

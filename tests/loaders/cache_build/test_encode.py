@@ -16,7 +16,7 @@ import simplejpeg
 import torch
 from jpeg_samples import stoppable, unstoppable
 from odd_images import OddImage, corpus, encoded, exif_segment, jpeg, scene, textured
-from stored_images import decoded, head_of, stored_jpeg, stored_pixels
+from stored_images import decode, head_of, stored_jpeg, stored_pixels
 from torch.nn import functional
 
 from penstock.loaders.cache_build import encode as cache_encode
@@ -205,7 +205,7 @@ def test_without_the_library_files_are_stored_unchanged_with_a_reason(monkeypatc
     for encoding, data, size in ((LOSSLESS, unstoppable()["progressive_420"], None), (SMALL, PHOTO, (48, 80))):
         stored = SampleEncoder(encoding).encode(data, 7)
         assert (stored.record["kind"], stored.kept) == (FILE, "the native library is missing")
-        assert stored.data == data if size is None else decoded(stored.data).shape == (*size, 3)
+        assert stored.data == data if size is None else decode(stored.data).shape == (*size, 3)
 
 
 def test_one_changed_coefficient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,12 +254,12 @@ def test_a_file_with_libjpeg_warnings_is_stored_unchanged() -> None:
 def test_the_orientation_and_the_stored_sides_are_recorded() -> None:
     encoder = SampleEncoder(LOSSLESS)
     for value in range(1, 9):
-        stored = encoder.encode(jp.inserted(PHOTO, exif_segment(value)), 7)
+        stored = encoder.encode(jp.insert(PHOTO, exif_segment(value)), 7)
         record = stored.record
         assert (record["kind"], record["orientation"]) == (STRIPS, value)
         assert (record["width"], record["height"]) == (200, 120)
         assert (stored_pixels(stored) == simplejpeg.decode_jpeg(PHOTO)).all()
-    assert encoder.encode(jp.inserted(PHOTO, exif_segment(9)), 7).record["orientation"] == 1
+    assert encoder.encode(jp.insert(PHOTO, exif_segment(9)), 7).record["orientation"] == 1
 
 
 def test_images_beyond_max_pixels_are_stored_with_their_size() -> None:
@@ -328,7 +328,7 @@ def test_quality_alone_keeps_the_size() -> None:
 
 @pytest.mark.parametrize("encoding", [SMALL, Encoding(kind="raw", resize=48)])
 def test_the_orientation_of_resized_images(encoding: Encoding) -> None:
-    stored = SampleEncoder(encoding).encode(jp.inserted(PHOTO, exif_segment(6)), 7)
+    stored = SampleEncoder(encoding).encode(jp.insert(PHOTO, exif_segment(6)), 7)
     assert (stored.record["orientation"], stored.record["width"], stored.record["height"]) == (6, 80, 48)
 
 

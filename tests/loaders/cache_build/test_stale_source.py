@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from folder_trees import exchange, flip_a_bit, rewrite_unseen
+from folder_trees import flip_a_bit, rewrite_keeping_mtime, swap_names
 from photo_folder import photo, write_folder
 
 from penstock.loaders import LoaderError, create_loader
@@ -63,7 +63,7 @@ MUTATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
         "class 2 is called 'class3' in the source, 'class2' in the cache",
     ),
     "two classes swapped names": (
-        lambda root: exchange(root / "class0", root / "class1"),
+        lambda root: swap_names(root / "class0", root / "class1"),
         "image 0 is 'class0/0001.jpg' in the source",
     ),
     "an image moved to another class": (
@@ -71,11 +71,13 @@ MUTATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
         "image 0 is 'class0/0003.jpg' in the source, 'class0/0000.jpg' in the cache",
     ),
     "two images swapped names": (
-        lambda root: exchange(root / "class0" / "0000.jpg", root / "class0" / "0003.jpg"),
+        lambda root: swap_names(root / "class0" / "0000.jpg", root / "class0" / "0003.jpg"),
         "size",
     ),
     "one byte more, same mtime": (
-        lambda root: rewrite_unseen(root / "class0" / "0000.jpg", (root / "class0" / "0000.jpg").read_bytes() + b"\0"),
+        lambda root: rewrite_keeping_mtime(
+            root / "class0" / "0000.jpg", (root / "class0" / "0000.jpg").read_bytes() + b"\0"
+        ),
         "another size than when the cache was built",
     ),
     "same size, later mtime": (

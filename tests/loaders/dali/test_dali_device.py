@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from broken_scans import KINDS, undecodable
+from broken_scans import KINDS, make_undecodable
 from dali_streams import IDS, WORKERS, assert_near, open_loader, stream
 from memory_source import MemorySource
 from photo_folder import photo
@@ -59,7 +59,7 @@ def test_kept_batches_are_not_overwritten_on_the_device(photos: Path) -> None:
 
 
 def test_the_device_reports_the_bad_samples_of_the_host() -> None:
-    items = [undecodable(photo(k), KINDS[0]) if k in (3, 4, 17) else photo(k) for k in range(40)]
+    items = [make_undecodable(photo(k), KINDS[0]) if k in (3, 4, 17) else photo(k) for k in range(40)]
     settings = {"batch_size": 8, "on_bad_sample": "replace"}
     ours = stream(MemorySource(items), backend="torch", **settings)
     for options in WORKERS:

@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from broken_scans import KINDS, undecodable
+from broken_scans import KINDS, make_undecodable
 from dali_streams import IDS, WORKERS, open_loader, pixels_of, stream
 from faulty_source import run_out_of_memory
 from forked_commands import Commands
@@ -61,7 +61,7 @@ def assert_flat(before: tuple[int, int, int]) -> None:
 
 
 def test_refused_batches_leave_nothing_behind() -> None:
-    items = [undecodable(photo(k), KINDS[0]) if k % 4 == 1 else photo(k) for k in range(40)]
+    items = [make_undecodable(photo(k), KINDS[0]) if k % 4 == 1 else photo(k) for k in range(40)]
     settings = {"batch_size": 4, "shuffle": False, "on_bad_sample": "replace"}
     with open_loader(MemorySource(items), **settings, **WORKERS[1]) as loader:
         batches = itertools.chain.from_iterable(loader.batches() for _ in itertools.count())
@@ -237,7 +237,7 @@ def test_errors_of_dali_become_one_line_with_the_backend(
 def test_an_error_while_a_batch_is_repeated_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source breaks while a batch that DALI refused is made again."""
     items = [photo(k) for k in range(40)]
-    items[20] = undecodable(photo(20), KINDS[0])
+    items[20] = make_undecodable(photo(20), KINDS[0])
     for options in WORKERS:
         reads = itertools.count()
         at = {21: lambda reads=reads: next(reads) and run_out_of_memory()}
@@ -249,7 +249,7 @@ def test_an_error_while_a_batch_is_repeated_is_reported(monkeypatch: pytest.Monk
 
 
 def test_close_while_dali_repeats_a_batch_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    items = [undecodable(photo(k), KINDS[0]) if k % 8 == 1 else photo(k) for k in range(64)]
+    items = [make_undecodable(photo(k), KINDS[0]) if k % 8 == 1 else photo(k) for k in range(64)]
     repaired = dali_stage.DaliStage._retry
     for _ in range(3):
         begun = threading.Event()

@@ -88,7 +88,7 @@ def test_narrow_windows_and_stray_markers_are_left_to_python(tmp_path: Path) -> 
     adobe = [jp.segment(jp.APP14, b"Adobe\0\x64\0\0\0\0" + bytes([transform])) for transform in (0, 1)]
     files = [photo(k) for k in range(8)]
     files += [jpeg(np.ascontiguousarray(textured(48, 48)[:side, :side]), subsampling=2) for side in (1, 2, 2, 3, 3, 3)]
-    files += [jp.inserted(plain, b"".join(adobe[k] for k in order)) for order in ((0,), (1,), (0, 1), (1, 0))]
+    files += [jp.insert(plain, b"".join(adobe[k] for k in order)) for order in ((0,), (1,), (0, 1), (1, 0))]
     for data in (plain, restarts):
         middle = len(data) - 200
         files += [

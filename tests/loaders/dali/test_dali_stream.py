@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from broken_scans import KINDS, repairable, undecodable
+from broken_scans import KINDS, make_repairable, make_undecodable
 from dali_streams import IDS, WORKERS, assert_near, assert_refused, assert_taken, open_loader, stream
 from memory_source import MemorySource
 from odd_images import corpus, encoded, jpeg, scene, textured
@@ -133,7 +133,7 @@ CASES: dict[str, tuple[list[int], dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_bad_samples_anywhere_give_the_stream_of_the_torch_backend(case: str) -> None:
     places, options, changed = CASES[case]
-    items = [undecodable(photo(k), KINDS[k % len(KINDS)]) if k in places else photo(k) for k in range(40)]
+    items = [make_undecodable(photo(k), KINDS[k % len(KINDS)]) if k in places else photo(k) for k in range(40)]
     assert all(dali_can_decode(parse_header(items[place]), items[place]) for place in places)
     settings = {"batch_size": 8, "shuffle": False, "on_bad_sample": "replace", **changed}
     dali = stream(MemorySource(items), **settings, **options)
@@ -144,8 +144,8 @@ def test_bad_samples_anywhere_give_the_stream_of_the_torch_backend(case: str) ->
 
 @pytest.mark.parametrize("options", WORKERS, ids=IDS)
 def test_repaired_damage_is_served_as_on_the_torch_backend(options: dict[str, Any]) -> None:
-    items = [repairable(photo(k), k) if k % 2 else photo(k) for k in range(48)]
-    items += [repairable(jpeg(textured(61, 83), progressive=True), k) for k in range(8)]
+    items = [make_repairable(photo(k), k) if k % 2 else photo(k) for k in range(48)]
+    items += [make_repairable(jpeg(textured(61, 83), progressive=True), k) for k in range(8)]
     settings = {"batch_size": 8, "on_bad_sample": "replace"}
     ours = stream(MemorySource(items), epochs=2, backend="torch", **settings)
     dali = stream(MemorySource(items), epochs=2, **settings, **options)
@@ -176,7 +176,7 @@ def test_images_that_only_dali_refuses_are_decoded_by_us(
 
     def fail_on_17(graph: DaliGraph, tasks: Any) -> None:
         if any(task.data is items[17] for task in tasks):
-            tasks = [task._replace(data=undecodable(items[17], KINDS[0])) for task in tasks]
+            tasks = [task._replace(data=make_undecodable(items[17], KINDS[0])) for task in tasks]
         feed(graph, tasks)
 
     ours = stream(MemorySource(items), backend="torch", batch_size=8)

@@ -11,7 +11,7 @@ import jpeg_parts as jp
 import numpy as np
 import numpy.typing as npt
 import pytest
-from broken_scans import broken_behind_the_scan, undecodable
+from broken_scans import break_behind_the_scan, make_undecodable
 from cache_files import file_item, pixel_item, write_cache
 from make_planner import make_planner
 from memory_source import MemorySource
@@ -113,7 +113,7 @@ def test_samples_that_can_be_refused_without_decoding_are_refused_here(evaluatio
 
 
 def test_files_broken_behind_the_scan_are_not_sent_to_dali() -> None:
-    items = [photo(0), broken_behind_the_scan(photo(1)), photo(2)]
+    items = [photo(0), break_behind_the_scan(photo(1)), photo(2)]
     ours, made = both(items)
     assert [entry.sample for entry in ours.bad] == [1]
     assert made.bad == ours.bad
@@ -121,7 +121,7 @@ def test_files_broken_behind_the_scan_are_not_sent_to_dali() -> None:
 
 def test_a_row_with_a_refused_substitute_has_no_task() -> None:
     """In an evaluation this row is padding: a leftover task of the refused sample would fill it."""
-    items = [photo(0), undecodable(photo(1), "no quantiser"), photo(2)]
+    items = [photo(0), make_undecodable(photo(1), "no quantiser"), photo(2)]
     second = Made(CHECKED, MemorySource(items), imagenet_train(SIZE), evaluation=True)
     assert second.order == [0, 2]
     assert not second.pixels[1].any()

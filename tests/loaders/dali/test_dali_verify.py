@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
-from broken_scans import KINDS, repairable, undecodable
+from broken_scans import KINDS, make_repairable, make_undecodable
 from dali_streams import IDS, WORKERS, open_loader, stream_of
 from kernel_count import KernelCount
 from logged_copies import LoggedCopies
@@ -144,7 +144,7 @@ def test_wrong_edges_of_regions_are_found(monkeypatch: pytest.MonkeyPatch, decod
 
 
 def test_a_good_decoder_passes_and_the_stream_is_unchanged() -> None:
-    odd = [*PHOTOS[:8], repairable(PHOTOS[8], 0), *PHOTOS[9:12]]  # the decoders repair these differently
+    odd = [*PHOTOS[:8], make_repairable(PHOTOS[8], 0), *PHOTOS[9:12]]  # the decoders repair these differently
     served = []
     for options in ({"verify": 0}, {"verify": 1}, {"verify": BATCH}, {"verify": 9, **WORKERS[1]}):
         with open_loader(MemorySource(odd), **settings_of(**options)) as loader:
@@ -232,7 +232,7 @@ def test_exceeding_an_unmeasured_limit_warns_and_is_counted(monkeypatch: pytest.
 
 
 def test_files_that_dali_decodes_and_libjpeg_refuses_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = [undecodable(PHOTOS[0], KINDS[0]), *PHOTOS[1:4]]
+    broken = [make_undecodable(PHOTOS[0], KINDS[0]), *PHOTOS[1:4]]
     monkeypatch.setattr(DaliGraph, "feed", lambda graph, tasks: graph._fed.append(tasks))
     monkeypatch.setattr(DaliGraph, "_feed", lambda graph, tasks: graph._fed.append(tasks))
     monkeypatch.setattr(DaliGraph, "_built", lambda *_: type("Pipe", (), {"schedule_run": lambda _: None})())

@@ -1,4 +1,4 @@
-"""A made-up kind of data, opened by one function: a blob, offsets in it, a column of labels, and one of masks."""
+"""A made-up kind of data, opened by one function: a blob with offsets, a column of labels and one of masks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.pipelines.fields.field_kinds import FieldKind
 
 
 def open_blob(paths: list[bytes], *, classes: Any = None, missing_labels: str = "raise") -> Source:
-    """Open x.blob.json, which lists name, label, and offset and bytes of image and mask of each sample in x.blob."""
+    """Open x.blob.json: for each sample in x.blob, its name, label, and offset and bytes of image and mask."""
     (path,) = paths
     rows = json.loads(Path(os.fsdecode(path)).read_bytes())
     blob = path.removesuffix(b".json")
@@ -55,7 +55,7 @@ BLOB = front.Kind(front.FILES, "blobs", lambda *_: True, open_blob, ("missing_la
 
 @pytest.fixture
 def blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write the photos of a folder, each with a mask of its number, as a blob; make its kind known."""
+    """Write the photos of a folder as a blob, each with a mask of its number; register the kind."""
     monkeypatch.setattr(front, "KINDS", (BLOB, *front.KINDS))
     monkeypatch.setattr(front, "SOURCE_OPTIONS", front.SOURCE_OPTIONS | set(BLOB.options))
     source = open_source(write_folder(tmp_path / "photos", 12))
@@ -91,7 +91,7 @@ def test_a_new_kind_serves_the_stream_of_the_folder(blob: Path) -> None:
 def test_a_new_kind_has_views_errors_and_states(blob: Path) -> None:
     train, _ = split(open_source(blob), 0.5, by_class=True)
     served = {index for batch in batches(train) for index in batch.fields["mask"].flatten(1)[:, 0].tolist()}
-    assert len(served) == 4  # of six samples in batches of four
+    assert len(served) == 4  # six samples give one full batch of four
     rows = json.loads(blob.read_text())
     rows[3]["label"] = None
     blob.write_text(json.dumps(rows))

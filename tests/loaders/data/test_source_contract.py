@@ -1,4 +1,4 @@
-"""What holds for data of every kind: how it is opened, read, sent to workers, and noticed when it changes."""
+"""The contract of every kind of data: opening, reading, pickling for workers, detecting changes."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def data(request: pytest.FixtureRequest, server: RangeServer, own_cache: Path) -
 
 @pytest.fixture(scope="module")
 def kept(server: RangeServer) -> Callable[[str], Data]:
-    """Return the data of a kind that no test changes."""
+    """Return a function from a kind to data that no test changes."""
     return functools.cache(lambda name: Data(server, name, ROWS))
 
 
 def every(*abilities: str) -> Any:
-    """Run a test for each kind that has these abilities, on data of its own."""
+    """Run a test for each kind with these abilities, on its own data."""
     return pytest.mark.parametrize("data", kinds_that(*abilities), indirect=True)
 
 
 def shared(*abilities: str) -> Any:
-    """Run a test for each kind that has these abilities, on data that it does not change."""
+    """Run a test for each kind with these abilities, on data that it does not change."""
     return pytest.mark.parametrize("name", kinds_that(*abilities))
 
 
@@ -73,15 +73,15 @@ def error_of(action: Callable[[], object]) -> LoaderError:
 
 
 def readers(source: Source, kind: Kind) -> list[Any]:
-    """Return the source, and what a worker has of it."""
+    """Return the source and a worker's copy of it."""
     return [source] if "pickle" in kind.cannot else [source, pickle.loads(pickle.dumps(source))]
 
 
-# ---- what is served ----
+# ---- samples ----
 
 
 @shared()
-def test_samples_are_those_that_were_written(kept: Any, name: str) -> None:
+def test_samples_equal_those_written(kept: Any, name: str) -> None:
     source = kept(name).open()
     assert isinstance(source, Source)
     assert (len(source), source.skipped) == (COUNT, {})
@@ -105,7 +105,7 @@ def test_positions_outside_are_index_errors(kept: Any, name: str) -> None:
 
 
 @shared("files")
-def test_a_path_names_the_file_and_a_name_does_not_say_where_it_lies(kept: Any, name: str) -> None:
+def test_a_path_contains_the_file_and_a_name_does_not_contain_its_location(kept: Any, name: str) -> None:
     data = kept(name)
     source = data.open()
     for index in (0, 5, 11):
@@ -116,7 +116,7 @@ def test_a_path_names_the_file_and_a_name_does_not_say_where_it_lies(kept: Any, 
 
 @shared("locate")
 @pytest.mark.parametrize("limit", [None, sorted(map(len, IMAGES))[5]])
-def test_located_rows_hold_the_bytes_up_to_the_limit(kept: Any, name: str, limit: int | None) -> None:
+def test_located_rows_give_the_bytes_up_to_the_limit(kept: Any, name: str, limit: int | None) -> None:
     source = kept(name).open(**({} if limit is None else {"max_file_bytes": limit}))
     assert is_located(source)
     order = np.array([7, 0, 11, 4, 3])
@@ -130,7 +130,7 @@ def test_located_rows_hold_the_bytes_up_to_the_limit(kept: Any, name: str, limit
 
 
 def bytes_at(row: Any, names: Names) -> bytes:
-    """Return what the native library reads for a row."""
+    """Return the bytes that the native library reads for a row."""
     assert row["kind"] in (FILE, ENCODED)
     if row["kind"] == ENCODED:
         return ctypes.string_at(int(row["offset"]), int(row["size"]))
@@ -152,7 +152,7 @@ def test_a_sample_that_is_too_large_is_refused_before_it_is_read(kept: Any, serv
         error = error_of(lambda again=again: again.read(largest))  # type: ignore[misc]
         assert (error.code, error.sample) == ("E-BOMB", largest)
         assert f"max_file_bytes={size}" in error.fix
-        assert server.num_bytes == fetched or "parquet" in name  # whose row groups come whole
+        assert server.num_bytes == fetched or "parquet" in name  # row groups are fetched whole
         other = (largest + 1) % COUNT
         assert again.read(other) == IMAGES[other]
     assert data.open(max_file_bytes=size).read(largest) == IMAGES[largest]
@@ -171,7 +171,7 @@ def test_a_pickle_is_small_and_serves_the_same(kept: Any, name: str) -> None:
     assert (again.path(5), again.describe()) == (source.path(5), source.describe())
 
 
-# ---- how it is named ----
+# ---- paths ----
 
 
 @pytest.mark.parametrize("name", ["tars", "arrow", "parquet"])
@@ -198,7 +198,7 @@ def test_files_are_opened_by_path_pattern_and_list(kept: Any, name: str) -> None
 
 
 @every("path")
-def test_data_that_is_gone_is_named(data: Data) -> None:
+def test_missing_data_is_named(data: Data) -> None:
     shutil.rmtree(data.where.folder)
     error = error_of(data.open)
     assert error.code in ("E-NODATA", "E-MISSING")
@@ -213,7 +213,7 @@ def is_same_index(one: Any, other: Any) -> bool:
 
 
 @every("index")
-def test_the_index_is_used_again_and_belongs_to_its_options(data: Data, server: RangeServer) -> None:
+def test_an_index_is_reused_only_with_the_same_options(data: Data, server: RangeServer) -> None:
     first = data.open()
     assert first.samples.is_saved
     if "relabel" not in data.kind.cannot:
@@ -223,7 +223,7 @@ def test_the_index_is_used_again_and_belongs_to_its_options(data: Data, server: 
     fetched = server.num_bytes
     again = data.open()
     assert is_same_index(first, again)
-    assert server.num_bytes - fetched < len(IMAGES[0])  # versions were compared, and tables read
+    assert server.num_bytes - fetched < len(IMAGES[0])  # only versions are compared and tables read
     assert read_all(again) == IMAGES
     if "rescan" not in data.kind.cannot:
         assert not is_same_index(first, data.open(rescan=True))
@@ -240,7 +240,7 @@ def test_a_pickle_that_outlives_its_index_is_stale(data: Data) -> None:
 
 @pytest.mark.parametrize("how", ["written over", "replaced"])
 @every("relabel")
-def test_other_labels_of_equal_size_and_time_are_served(data: Data, how: str) -> None:
+def test_changed_labels_of_equal_size_and_time_are_served(data: Data, how: str) -> None:
     data.open()
     labels = LABELS[::-1]
     before = {path: path.stat() for path in data.where.folder.rglob("*") if path.is_file()}
@@ -262,7 +262,7 @@ def test_other_labels_of_equal_size_and_time_are_served(data: Data, how: str) ->
 
 
 @every("change")
-def test_what_changed_since_it_was_opened_is_refused(data: Data) -> None:
+def test_data_that_changed_since_it_was_opened_is_refused(data: Data) -> None:
     source = data.open()
     longer, shorter, gone = (data.file_of(index) for index in (0, PER_PART, 2 * PER_PART))
     with open(longer, "ab") as file:
@@ -278,7 +278,7 @@ def test_what_changed_since_it_was_opened_is_refused(data: Data) -> None:
 
 
 @every("change", "touch")
-def test_a_file_of_another_time_is_another_one(data: Data) -> None:
+def test_a_file_with_another_time_is_a_changed_file(data: Data) -> None:
     source = data.open()
     os.utime(data.file_of(5), (7, 7))
     assert error_of(lambda: source.read(5)).code == "E-CHANGED"
@@ -288,7 +288,7 @@ def test_a_file_of_another_time_is_another_one(data: Data) -> None:
 @pytest.mark.parametrize(
     "data", ["list", "frame", "csv", "jsonl", "parquet of paths", "list by URL", "csv by URL"], indirect=True
 )
-def test_a_row_without_its_file_stays_and_is_named(data: Data) -> None:
+def test_a_row_with_a_missing_file_is_kept_and_named(data: Data) -> None:
     file = data.file_of(5)
     file.unlink()
     with pytest.warns(
@@ -306,7 +306,7 @@ def test_a_row_without_its_file_stays_and_is_named(data: Data) -> None:
 
 
 @every("refresh")
-def test_refreshing_sees_every_change(data: Data) -> None:
+def test_refreshing_detects_every_change(data: Data) -> None:
     source = data.open()
     (*_, worker) = readers(source, data.kind)
     assert source.refreshed() is source
@@ -322,7 +322,7 @@ def test_refreshing_sees_every_change(data: Data) -> None:
     assert again.labels(EVERYTHING).tolist() == source.labels(EVERYTHING).tolist()
     assert again.fingerprint != source.fingerprint
     assert again.classes == source.classes
-    if worker is not source:  # which cannot open it again
+    if worker is not source:  # a worker's copy cannot open the data again
         assert error_of(worker.refreshed).code == "E-STALE"
 
 
@@ -330,14 +330,14 @@ def test_refreshing_sees_every_change(data: Data) -> None:
 
 
 def bmp(seed: int) -> bytes:
-    """A picture of noise; all of them have one size in bytes."""
+    """Return a picture of noise; all have the same size in bytes."""
     data = io.BytesIO()
     Image.fromarray(np.random.default_rng(seed).integers(0, 256, (6, 6, 3), np.uint8)).save(data, "BMP")
     return data.getvalue()
 
 
 @shared("identity")
-def test_the_fingerprint_is_that_of_what_is_served_and_not_of_where_it_lies(
+def test_the_fingerprint_depends_on_the_samples_and_not_on_their_location(
     server: RangeServer, own_cache: Path, name: str
 ) -> None:
     def make(seeds: Sequence[int] = (1, 2, 3, 4), labels: str = "aabc", time: int = 7) -> tuple[str, str]:
@@ -349,7 +349,7 @@ def test_the_fingerprint_is_that_of_what_is_served_and_not_of_where_it_lies(
         return source.fingerprint, getattr(source, "content", "")
 
     fingerprint, content = make()
-    assert make() == (fingerprint, content)  # elsewhere
+    assert make() == (fingerprint, content)  # at another location
     other_time = make(time=8)
     assert other_time[0] == fingerprint
     assert other_time[1] != content or "touch" in KINDS[name].cannot
@@ -360,8 +360,8 @@ def test_the_fingerprint_is_that_of_what_is_served_and_not_of_where_it_lies(
 
 
 @pytest.mark.parametrize("name", ["tars by URL", "parquet by URL", "csv by URL", "list by URL"])
-def test_a_local_copy_belongs_to_its_addresses(server: RangeServer, tmp_path: Path, name: str) -> None:
-    """Many servers make a version of a file's time and size, which files of several folders may have in common."""
+def test_a_local_copy_belongs_to_its_urls(server: RangeServer, tmp_path: Path, name: str) -> None:
+    """Many servers derive a version from a file's time and size, which can be equal for files of several folders."""
     images = [[bmp(first + number) for number in range(4)] for first in (0, 10)]
     both = [Data(server, name, Rows.of(each, list("abca"), "bmp")) for each in images]
     for path in (path for data in both for path in data.where.folder.rglob("*") if path.is_file()):
@@ -371,11 +371,11 @@ def test_a_local_copy_belongs_to_its_addresses(server: RangeServer, tmp_path: Pa
     assert len([copy for copy in (tmp_path / "copy").iterdir() if copy.suffix != ".lock"]) == 2
 
 
-# ---- what the kinds say of themselves ----
+# ---- abilities that the kinds declare ----
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_a_kind_cannot_do_it_does_not(kept: Any, name: str) -> None:
+def test_a_kind_does_not_have_the_abilities_it_declares_missing(kept: Any, name: str) -> None:
     cannot, data = KINDS[name].cannot, kept(name)
     assert all(len(why.split()) > 3 for why in cannot.values())
     one, other = data.open(), data.open()

@@ -102,7 +102,7 @@ def test_large_and_replaced_images_are_served_as_by_python(odd_folder: Path, pip
 def test_progressive_images_are_served_natively_as_by_python(tmp_path: Path, on_repaired: str) -> None:
     write_folder(tmp_path, 24, classes=1)
     for number, path in enumerate(sorted(tmp_path.glob("*/*.jpg"))):
-        data = jp.inserted(
+        data = jp.insert(
             jpeg(textured(61 + number, 83), progressive=True, subsampling=number % 3), exif_segment(number % 8 + 1)
         )
         path.write_bytes(cut(data, 0.7) if number in (3, 8) else data)
@@ -210,7 +210,7 @@ def test_rows_contain_the_exif_orientation_where_boxes_need_it(tmp_path: Path, k
     paths = sorted(tmp_path.rglob("*.jpg"))
     blocks = [exif_segment(turn) for turn in range(1, 9)] + [jp.segment(jp.APP1, b"http:" + exif_segment(6)[4:])]
     for path, block in zip(paths, blocks, strict=False):
-        path.write_bytes(jp.inserted(path.read_bytes(), block))
+        path.write_bytes(jp.insert(path.read_bytes(), block))
     source = with_fields(tmp_path, boxes=Boxes([[[0, 0, 2, 2]]] * 40))
     options = {**kind, "pipeline": imagenet_train(32, exif=exif)}
     made = check_both(source, 5, at_least=20, **options)

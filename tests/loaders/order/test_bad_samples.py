@@ -10,11 +10,11 @@ import jpeg_parts as jp
 import numpy as np
 import pytest
 import torch
-from broken_scans import repairable
+from broken_scans import make_repairable
 from jpeg_samples import stoppable
 from odd_images import jpeg, textured
 from photo_folder import photo
-from repaired_jpegs import cut, longer_segment
+from repaired_jpegs import cut, lengthen_segment
 
 from penstock.loaders import Boxes, LoaderError, create_loader, open_source, with_fields
 from penstock.loaders.data.cache.format import Encoding
@@ -43,8 +43,8 @@ DAMAGED = {
     4: cut(photo(4), 0),
     9: jp.with_frame(photo(9), marker=0xC9),
     12: cut(jpeg(textured(61, 83), progressive=True), 0.4),
-    17: longer_segment(RESTART),
-    20: repairable(RESTART, 0),
+    17: lengthen_segment(RESTART),
+    20: make_repairable(RESTART, 0),
 }
 SOUND = {5: RESTART, 6: jpeg(textured(61, 83), progressive=True), 7: stoppable()["420_83x61"] + b"trailing"}
 FULL = ImagePipeline(size=(24, 24), crop="full", flip=0.0)

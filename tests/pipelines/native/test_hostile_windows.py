@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 import simplejpeg
-from image_fuzz import mutated
+from image_fuzz import mutate
 from jpeg_samples import stoppable
 from native_windows import Info, file_window, info, variant
 from odd_images import corpus, jpeg, luma, textured
@@ -105,7 +105,7 @@ def test_mutated_files(native: ctypes.CDLL, seed: int) -> None:
     progressive = [data for name, data in SMALL.items() if name.startswith("progressive")]
     pool = [*SMALL.values(), *progressive * 8, *(data for data in stoppable().values() if len(data) < 6000)]
     for _ in range(2500):
-        data = mutated(rng.choice(pool), pool, rng)
+        data = mutate(rng.choice(pool), pool, rng)
         header = info(native, data)
         with variant(native, avx2=seed % 2 == 0):
             oracle.check(data, mcus=rng.randint(1, 4))

@@ -63,7 +63,7 @@ def exif(entries: list[bytes], order: str = "<", *, offset: int = 8, rest: bytes
     """Return the file with an EXIF block of these directory entries."""
     tiff = struct.pack(f"{order}2sHI", b"II" if order == "<" else b"MM", 42, offset) + bytes(offset - 8)
     block = tiff + struct.pack(f"{order}H", len(entries)) + b"".join(entries) + rest
-    return jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0" + block))
+    return jp.insert(PLAIN, jp.segment(jp.APP1, b"Exif\0\0" + block))
 
 
 def entry(tag: int, kind: int, count: int, value: int, order: str = "<") -> bytes:
@@ -94,13 +94,13 @@ def test_orientation(native: ctypes.CDLL, order: str, value: int) -> None:
         exif([entry(0x010F, 2, 5000, 8), entry(0x0112, 3, 1, 6)]),
         exif([entry(0x010F, 2, 5, 2**31), entry(0x0112, 3, 1, 6)]),
         exif([entry(0x0112, 3, 1, 6)] * 3, rest=b"")[: len(PLAIN)],
-        jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0II*\0\x08\0\0\0\x09\0")),
-        jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0II*\0\xff\xff\xff\xff")),
-        jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0II+\0\x08\0\0\0\0\0\0\0\0\0")),
-        jp.inserted(PLAIN, jp.segment(jp.APP1, b"http:" + exif_segment(6)[4:])),
+        jp.insert(PLAIN, jp.segment(jp.APP1, b"Exif\0\0II*\0\x08\0\0\0\x09\0")),
+        jp.insert(PLAIN, jp.segment(jp.APP1, b"Exif\0\0II*\0\xff\xff\xff\xff")),
+        jp.insert(PLAIN, jp.segment(jp.APP1, b"Exif\0\0II+\0\x08\0\0\0\0\0\0\0\0\0")),
+        jp.insert(PLAIN, jp.segment(jp.APP1, b"http:" + exif_segment(6)[4:])),
         exif([*[entry(0x010F, 2, 4, 0)] * 11, entry(0x0112, 3, 1, 6)[:-2]], rest=b""),
         # the number of entries is half in the segment, and the following bytes read as meaningless entries
-        jp.inserted(PLAIN, jp.segment(jp.APP1, b"Exif\0\0MM\0*\0\0\0\x08\0") + jp.segment(jp.COM, bytes(3200))),
+        jp.insert(PLAIN, jp.segment(jp.APP1, b"Exif\0\0MM\0*\0\0\0\x08\0") + jp.segment(jp.COM, bytes(3200))),
     ],
 )
 def test_an_unusual_exif_block_is_left_to_python(native: ctypes.CDLL, data: bytes) -> None:
@@ -110,7 +110,7 @@ def test_an_unusual_exif_block_is_left_to_python(native: ctypes.CDLL, data: byte
 
 def test_the_first_exif_block_counts(native: ctypes.CDLL) -> None:
     for first, second in ((6, 3), (3, 6)):
-        data = jp.inserted(jp.inserted(PLAIN, exif_segment(second)), exif_segment(first))
+        data = jp.insert(jp.insert(PLAIN, exif_segment(second)), exif_segment(first))
         found = info(native, data)
         assert found is not None
         assert found.orientation == orientation(data) == first
@@ -121,7 +121,7 @@ def test_an_exif_block_that_begins_in_its_segments_length(native: ctypes.CDLL, e
     """Python searches a segment from its marker on, so that a length of 0x..45 or 0x4578 may be the "E" or "Ex"."""
     size = (0x0145, 0x4578)[early - 1]
     block = exif_segment(6)[4 + early :]
-    data = jp.inserted(PLAIN, struct.pack(">BBH", 0xFF, jp.APP1, size) + block + bytes(size - 2 - len(block)))
+    data = jp.insert(PLAIN, struct.pack(">BBH", 0xFF, jp.APP1, size) + block + bytes(size - 2 - len(block)))
     found = info(native, data)
     assert orientation(data) == 6
     assert found is None or found.exif_unsupported
@@ -184,28 +184,28 @@ ADOBE = b"Adobe\0\x64\0\0\0\0"
         jp.with_frame(PLAIN, size=(64, 0)),
         jp.with_frame(PLAIN, marker=0xC2),
         jp.with_frame(PLAIN, marker=0xC9),
-        jp.without(PLAIN, jp.DQT),
-        jp.without(PLAIN, jp.DHT),
-        jp.without(PLAIN, jp.SOF0),
-        jp.inserted(PLAIN, jp.segment(0xDD, b"\0\0\0")),
-        jp.inserted(PLAIN, jp.segment(0xCC, b"\0\0")),
-        jp.inserted(PLAIN, jp.segment(jp.APP14, ADOBE + b"\2")),
-        jp.inserted(PLAIN, jp.segment(jp.APP14, ADOBE + b"\0")),
-        jp.inserted(PLAIN, jp.segment(jp.APP2, ICC + b"\2\2" + bytes(40))),
-        jp.inserted(PLAIN, jp.segment(jp.APP2, ICC + b"\1\2" + bytes(40))),
-        jp.inserted(PLAIN, chunk(2, 2) + chunk(1, 2)),
-        jp.inserted(PLAIN, chunk(1, 2) + chunk(1, 2)),
-        jp.inserted(PLAIN, chunk(1, 1) + chunk(2, 2)),
-        jp.inserted(PLAIN, chunk(1, 2) + chunk(2, 3)),
-        jp.inserted(PLAIN, jp.segment(jp.APP2, ICC + b"\1\1")),
-        jp.inserted(PLAIN, jp.segment(jp.DHT, b"\x10" + bytes(16))),
-        jp.inserted(PLAIN, jp.segment(jp.COM, b"") * 2500),
-        jp.inserted(PLAIN, PLAIN[PLAIN.index(b"\xff\xc0") : PLAIN.index(b"\xff\xc4")]),
-        jp.inserted(jp.without(PLAIN, jp.DQT), jp.segment(jp.DQT, STEEP)),
-        jp.inserted(PLAIN, jp.segment(jp.DHT, b"\x10" + bytes([0] * 14 + [200, 100]) + bytes(300))),
+        jp.remove_segments(PLAIN, jp.DQT),
+        jp.remove_segments(PLAIN, jp.DHT),
+        jp.remove_segments(PLAIN, jp.SOF0),
+        jp.insert(PLAIN, jp.segment(0xDD, b"\0\0\0")),
+        jp.insert(PLAIN, jp.segment(0xCC, b"\0\0")),
+        jp.insert(PLAIN, jp.segment(jp.APP14, ADOBE + b"\2")),
+        jp.insert(PLAIN, jp.segment(jp.APP14, ADOBE + b"\0")),
+        jp.insert(PLAIN, jp.segment(jp.APP2, ICC + b"\2\2" + bytes(40))),
+        jp.insert(PLAIN, jp.segment(jp.APP2, ICC + b"\1\2" + bytes(40))),
+        jp.insert(PLAIN, chunk(2, 2) + chunk(1, 2)),
+        jp.insert(PLAIN, chunk(1, 2) + chunk(1, 2)),
+        jp.insert(PLAIN, chunk(1, 1) + chunk(2, 2)),
+        jp.insert(PLAIN, chunk(1, 2) + chunk(2, 3)),
+        jp.insert(PLAIN, jp.segment(jp.APP2, ICC + b"\1\1")),
+        jp.insert(PLAIN, jp.segment(jp.DHT, b"\x10" + bytes(16))),
+        jp.insert(PLAIN, jp.segment(jp.COM, b"") * 2500),
+        jp.insert(PLAIN, PLAIN[PLAIN.index(b"\xff\xc0") : PLAIN.index(b"\xff\xc4")]),
+        jp.insert(jp.remove_segments(PLAIN, jp.DQT), jp.segment(jp.DQT, STEEP)),
+        jp.insert(PLAIN, jp.segment(jp.DHT, b"\x10" + bytes([0] * 14 + [200, 100]) + bytes(300))),
         PLAIN.replace(b"\xff\xc0\0\x11", b"\xff\xc0\0\x12").replace(b"\3\x11\1\xff", b"\3\x11\1\0\xff"),
-        jp.inserted(PLAIN, b"\xff\xd0"),
-        jp.inserted(PLAIN, b"\xff\xe5\0\1"),
+        jp.insert(PLAIN, b"\xff\xd0"),
+        jp.insert(PLAIN, b"\xff\xe5\0\1"),
     ],
 )
 def test_unsupported_headers(native: ctypes.CDLL, data: bytes) -> None:
@@ -215,7 +215,7 @@ def test_unsupported_headers(native: ctypes.CDLL, data: bytes) -> None:
 
 def test_chunks_of_a_profile_in_order_are_supported(native: ctypes.CDLL) -> None:
     for count in (1, 2, 3):
-        assert info(native, jp.inserted(PLAIN, b"".join(chunk(n + 1, count) for n in range(count)))) is not None
+        assert info(native, jp.insert(PLAIN, b"".join(chunk(n + 1, count) for n in range(count)))) is not None
 
 
 @pytest.mark.parametrize("length", range(1, 17))
@@ -225,7 +225,7 @@ def test_a_code_of_all_ones_is_unsupported(native: ctypes.CDLL, length: int) -> 
     def table(of_last_length: int) -> bytes:
         """Codes 0, 10, 110, ...: one of each length below the last."""
         counts = bytes([*[1] * (length - 1), of_last_length, *[0] * (16 - length)])
-        return jp.inserted(PLAIN, jp.segment(jp.DHT, b"\x10" + counts + bytes(sum(counts))))
+        return jp.insert(PLAIN, jp.segment(jp.DHT, b"\x10" + counts + bytes(sum(counts))))
 
     assert info(native, table(1)) is not None
     assert info(native, table(2)) is None
@@ -238,7 +238,7 @@ def test_wide_quantisers_and_unusual_component_numbers(native: ctypes.CDLL) -> N
             for at in range(start + 4, end, 65):
                 wide = b"".join(bytes([0, step]) for step in PLAIN[at + 1 : at + 65])
                 tables += jp.segment(jp.DQT, bytes([0x10 | PLAIN[at]]) + wide)
-    data = jp.inserted(jp.without(PLAIN, jp.DQT), bytes(tables))
+    data = jp.insert(jp.remove_segments(PLAIN, jp.DQT), bytes(tables))
     pixels = file_window(native, data, (0, 0, 64, 48))
     assert pixels is not None
     assert (pixels == simplejpeg.decode_jpeg(PLAIN, "RGB")).all()

@@ -12,7 +12,7 @@ import simplejpeg
 from jpeg_samples import PILLOW_SAMPLINGS, unstoppable
 from native_windows import check_windows, file_window, info
 from odd_images import jpeg
-from progressive_jpegs import Scan, crafted_scans, progressive, taken_apart
+from progressive_jpegs import Scan, crafted_scans, progressive, split_scans
 from stored_jpegs import stored_jpegs
 
 KINDS = (*PILLOW_SAMPLINGS, "grey")
@@ -73,7 +73,7 @@ def test_noise_fills_the_buffer_of_bits(library: ctypes.CDLL) -> None:
 # ---- the order of scans
 
 DATA = progressive("420", 61, 83)
-PARTS = taken_apart(DATA)
+PARTS = split_scans(DATA)
 # libjpeg's scans: DC; Y 1-5, Cr, Cb, Y 6-63 all but two bits; Y to one bit; DC, Cr, Cb and Y to the last
 ALL = tuple(range(10))
 
@@ -106,7 +106,7 @@ def test_missing_repeated_and_early_scans_are_left_to_python(native: ctypes.CDLL
 
 def test_a_band_is_of_one_component(native: ctypes.CDLL) -> None:
     """Cb and Cr in one scan, with the data of one of them: then all of both would seem to be known."""
-    parts = taken_apart(stored_jpegs()["bands alone/420_61x83.jpg"])
+    parts = split_scans(stored_jpegs()["bands alone/420_61x83.jpg"])
     scan = parts.scans[1]
     at = scan.index(b"\xff\xda")
     assert scan[at + 4 : at + 6] == b"\1\3"
@@ -133,7 +133,7 @@ def test_markers_between_scans(native: ctypes.CDLL) -> None:
 
 
 def test_restart_intervals_that_change_between_scans(library: ctypes.CDLL) -> None:
-    with_restarts = taken_apart(progressive("420", 61, 83, restart_marker_blocks=3))
+    with_restarts = split_scans(progressive("420", 61, 83, restart_marker_blocks=3))
     scans = [PARTS.scans[0]]
     for number in ALL[1:]:
         own, interval = (with_restarts, b"\0\3") if number % 2 else (PARTS, b"\0\0")

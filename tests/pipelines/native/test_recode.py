@@ -17,7 +17,7 @@ from jpeg_samples import PILLOW_SAMPLINGS, stoppable, unstoppable
 from native_tests import at_the_end_of_memory
 from native_windows import variant
 from odd_images import exif_segment, jpeg, luma, textured
-from progressive_jpegs import taken_apart
+from progressive_jpegs import split_scans
 from stored_jpegs import stored_jpegs
 
 from penstock.pipelines.jpeg.header import SOI, parse_header
@@ -198,7 +198,7 @@ def test_no_part_of_a_progressive_file_is_recoded(native: ctypes.CDLL) -> None:
     for size in range(parse_header(data).scan_offset, len(data) - 1, 97):
         assert recoded(native, data[:size]) is None
         assert recoded(native, data[:size] + b"\xff\xd9") is None
-    parts = taken_apart(data)
+    parts = split_scans(data)
     numbers = range(len(parts.scans))
     assert recoded(native, parts.joined(*numbers)) is not None
     for left_out in numbers:

@@ -18,7 +18,7 @@ import simplejpeg
 from native_tests import to_images
 from native_windows import info
 from odd_images import exif_segment, jpeg, textured
-from progressive_jpegs import taken_apart
+from progressive_jpegs import split_scans
 
 from penstock.pipelines.native.recode import NativeRecoder
 from penstock.pipelines.native.rows import (
@@ -261,7 +261,7 @@ def resident_bytes() -> int:
 def test_memory_of_a_large_image_is_freed_with_its_batch(native: ctypes.CDLL, progressive: bool) -> None:
     """One rotated photo of 40 megapixels; otherwise every thread would keep its memory."""
     data, stage, rows = jpeg(np.zeros((5000, 8000, 3), np.uint8), progressive=progressive), None, np.zeros(1, ROW)
-    held, images = np.frombuffer(jp.inserted(data, exif_segment(6)), np.uint8), np.zeros((1, 64, 64, 3), np.uint8)
+    held, images = np.frombuffer(jp.insert(data, exif_segment(6)), np.uint8), np.zeros((1, 64, 64, 3), np.uint8)
     rows["kind"], rows["offset"], rows["size"] = ENCODED, held.ctypes.data, held.size
     stage = NativeStage(native, 10**8, apply_exif=True)
     before = resident_bytes()
@@ -442,7 +442,7 @@ ODD_EXIF = jp.segment(jp.APP1, b"Exif\0\0II*\0\xff\xff\xff\xff")
     [
         (coded(b"\1\2\3"), True, OK, OK),
         (coded(b"abc"), True, OK, UNSUPPORTED),  # another decoder may treat it as RGB
-        (taken_apart(jpeg(textured(16, 16), progressive=True)).joined(0), True, OK, UNSUPPORTED),  # libjpeg smooths it
+        (split_scans(jpeg(textured(16, 16), progressive=True)).joined(0), True, OK, UNSUPPORTED),  # libjpeg smooths it
         (coded(b"\1\2\3", ODD_EXIF), False, OK, OK),
         (coded(b"\1\2\3", ODD_EXIF), True, UNSUPPORTED, UNSUPPORTED),
     ],

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from broken_scans import KINDS, undecodable
+from broken_scans import KINDS, make_undecodable
 from jpeg_samples import stoppable, unstoppable
 from odd_images import JFIF, corpus, jpeg, scene, textured
 
@@ -172,7 +172,7 @@ def test_fed_memory_may_be_dropped_at_once(coded: bool) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_dali_reports_an_undecodable_jpeg_in_one_line(kind: str, progressive: bool) -> None:
     good = jpeg(textured(61, 83), subsampling=2, progressive=progressive)
-    broken = undecodable(good, kind)
+    broken = make_undecodable(good, kind)
     header = parse_header(broken)
     check_markers(broken, header)
     assert dali_can_decode(header, broken)
@@ -219,7 +219,7 @@ TAKEN = {
     "no marker, odd ids": (three_components(b"", b"\0\1\2"), False),
     "no marker, letters": (three_components(b"", b"RGB"), False),
     "grey": (jpeg(scene(16, 16)[..., 0]), True),
-    "grey, Adobe 0": (jp.inserted(jpeg(scene(16, 16)[..., 0]), adobe(0)), True),
+    "grey, Adobe 0": (jp.insert(jpeg(scene(16, 16)[..., 0]), adobe(0)), True),
     "progressive": (jpeg(scene(16, 16), progressive=True), True),
     "arithmetic coding": (jp.with_frame(jpeg(scene(16, 16)), marker=0xC9), False),
 }

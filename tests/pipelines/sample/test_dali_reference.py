@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from broken_scans import repairable
+from broken_scans import make_repairable
 from jpeg_samples import stoppable, unstoppable
 from photo_folder import photo
 
@@ -55,7 +55,7 @@ def test_both_ways_of_dali_give_the_same_image_near_ours() -> None:
 
 @pytest.mark.parametrize("seed", [1, 4, 5])
 def test_images_that_libjpeg_repairs_are_not_compared(seed: int) -> None:
-    data = repairable(photo(seed), seed)
+    data = make_repairable(photo(seed), seed)
     header = parse_header(data)
     window = (0, 0, header.width, header.height)
     assert DaliReference(ImagePipeline(size=SIZE)).image(CropTask(data, window, False)) is None

@@ -18,7 +18,7 @@ import jpeg_parts as jp
 import numpy as np
 import pytest
 from jpeg_samples import stoppable, unstoppable
-from odd_images import ANY, OddImage, corpus, encoded, exif_segment, jpeg, oriented, png, scene, textured
+from odd_images import ANY, OddImage, corpus, encoded, exif_segment, jpeg, orient, png, scene, textured
 from PIL import Image, ImageFile
 
 from penstock.pipelines.errors import LoaderError
@@ -102,10 +102,10 @@ def test_decoders_agree_on_the_corpus(odd: OddImage) -> None:
 def odd_headers() -> dict[str, tuple[bytes, str | None]]:
     """Return headers on which libjpeg, TurboJPEG and Pillow disagree."""
     whole = jpeg(scene(45, 70), subsampling=2)
-    bare = jp.without(whole, jp.APP0)
+    bare = jp.remove_segments(whole, jp.APP0)
 
     def app(marker: int, payload: bytes, data: bytes = bare) -> bytes:
-        return jp.inserted(data, jp.segment(marker, payload))
+        return jp.insert(data, jp.segment(marker, payload))
 
     jfif, adobe = b"JFIF\0\1\1\0\0\1\0\1\0\0", b"Adobe\0\x64\0\0\0\0"
     files: dict[str, tuple[bytes, str | None]] = {}
@@ -117,13 +117,13 @@ def odd_headers() -> dict[str, tuple[bytes, str | None]]:
     files["ICC number 3 of 7"] = app(jp.APP2, b"ICC_PROFILE\0\3\7" + bytes(40)), None
     files["16-bit table"] = app(jp.DQT, b"\x10" + b"\0\x14" * 64), None
     files["restart interval never used"] = app(jp.DRI, b"\0\4"), None
-    files |= {f"bare marker {m:02x}": (jp.inserted(whole, bytes([255, m])), None) for m in (0x01, 0xD0, 0xD7)}
-    files |= {f"bare marker {m:02x}": (jp.inserted(whole, bytes([255, m])), "E-CORRUPT") for m in (0x00, 0xD8, 0xD9)}
+    files |= {f"bare marker {m:02x}": (jp.insert(whole, bytes([255, m])), None) for m in (0x01, 0xD0, 0xD7)}
+    files |= {f"bare marker {m:02x}": (jp.insert(whole, bytes([255, m])), "E-CORRUPT") for m in (0x00, 0xD8, 0xD9)}
     broken = (0x02, 0x3A, 0xBF, 0xC3, 0xC5, 0xC8, 0xCC, 0xD8, 0xDE, 0xDF, 0xF0, 0xF7, 0xFD)
     files |= {f"segment {m:02x}": (app(m, b"hello world!"), "E-CORRUPT") for m in broken}
     files["table too short"] = app(jp.DQT, b"\0" + bytes(40)), "E-CORRUPT"
     files["table number 7"] = app(jp.DQT, b"\7" + bytes(64)), "E-CORRUPT"
-    files["no tables"] = jp.without(whole, jp.DQT), "E-CORRUPT"
+    files["no tables"] = jp.remove_segments(whole, jp.DQT), "E-CORRUPT"
     files["progressive in name"] = jp.with_frame(whole, marker=jp.SOF2), "E-CORRUPT"
     files["baseline in name"] = jp.with_frame(jpeg(scene(45, 70), progressive=True), marker=jp.SOF0), "E-CORRUPT"
     files["two starts"] = jp.SOI + whole, "E-CORRUPT"
@@ -183,7 +183,7 @@ def test_other_formats_have_an_orientation_too(fmt: str, orientation: int) -> No
     exif[0x0112] = orientation
     stored = textured(21, 34)
     data = encoded(stored, fmt, exif=exif, **({"lossless": True} if fmt == "WEBP" else {}))
-    images, turned = decoder("auto", "apply"), oriented(stored, orientation)
+    images, turned = decoder("auto", "apply"), orient(stored, orientation)
     assert np.array_equal(decoder("auto").full(data), stored)
     assert np.array_equal(images.full(data), turned)
     assert np.array_equal(images.window(data, images.probe(data), (3, 2, 7, 11)), turned[2:13, 3:10])
@@ -264,7 +264,7 @@ def test_memory_does_not_grow_with_images_or_errors(name: str) -> None:
     bad = [
         *(data[: len(data) // 2] for data in good),
         *warned_then_broken().values(),
-        jp.inserted(good[0], b"\xff\x3a\0\4ab"),
+        jp.insert(good[0], b"\xff\x3a\0\4ab"),
         good[0][:-400] + b"\xff\x3a" + good[0][-400:],
     ]
     images = decoder(name, "apply")

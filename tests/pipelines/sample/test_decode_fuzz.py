@@ -21,7 +21,7 @@ def decode(numbers: range, progress: Path) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "16-bit images")
-        return image_fuzz.run(image_fuzz.sequence(numbers.start, numbers.stop), numbers.start, progress)
+        return image_fuzz.run(image_fuzz.make_inputs(numbers.start, numbers.stop), numbers.start, progress)
 
 
 def test_damaged_images_are_accepted_or_refused_alike(tmp_path: Path) -> None:

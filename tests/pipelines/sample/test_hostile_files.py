@@ -93,8 +93,8 @@ def test_fill_bytes_are_skipped_at_once() -> None:
 @pytest.mark.parametrize("junk", [COMMENT, b"\xff\x01", b"\xff\xd3"])
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_markers_by_the_ten_thousand_are_junk(junk: bytes, decoder: str) -> None:
-    assert refusal(jp.inserted(WHOLE, junk * 1000), decoder) is None
-    assert refusal(jp.inserted(WHOLE, junk * 10_000), decoder) == "E-CORRUPT"
+    assert refusal(jp.insert(WHOLE, junk * 1000), decoder) is None
+    assert refusal(jp.insert(WHOLE, junk * 10_000), decoder) == "E-CORRUPT"
 
 
 def test_junk_between_the_blocks_of_a_gif_is_skipped_at_once() -> None:

@@ -7,11 +7,11 @@ import random
 import jpeg_parts as jp
 import numpy as np
 import pytest
-from broken_scans import repairable
-from image_fuzz import sequence
+from broken_scans import make_repairable
+from image_fuzz import make_inputs
 from jpeg_samples import stoppable, unstoppable
 from odd_images import corpus, exif_segment
-from repaired_jpegs import cut, longer_segment, without_a_restart
+from repaired_jpegs import cut, lengthen_segment, remove_a_restart
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Window
@@ -34,17 +34,17 @@ REPAIRED = {
     "no data": cut(WHOLE, 0),
     "grey, no data": cut(SOUND["grey_83x61"], 0),
     "restarts, cut": cut(RESTART, 0.5),
-    "restarts, one missing": without_a_restart(RESTART),
-    "restarts, a longer segment": longer_segment(RESTART),
+    "restarts, one missing": remove_a_restart(RESTART),
+    "restarts, a longer segment": lengthen_segment(RESTART),
     "progressive, cut": cut(PROGRESSIVE, 0.3),
     "Huffman data labelled arithmetic": jp.with_frame(WHOLE, marker=0xC9),
     "progressive data labelled arithmetic": jp.with_frame(PROGRESSIVE, marker=0xCA),
     "CMYK, cut": cut(next(odd.data for odd in corpus() if odd.name == "jpeg_cmyk_pillow"), 0.4),
     "with an Adobe marker that libjpeg warns of, cut": cut(
-        jp.inserted(jp.without(WHOLE, jp.APP0), jp.segment(jp.APP14, b"Adobe\0\x64\0\0\0\0\7")), 0.5
+        jp.insert(jp.remove_segments(WHOLE, jp.APP0), jp.segment(jp.APP14, b"Adobe\0\x64\0\0\0\0\7")), 0.5
     ),
-    **{f"progressive, bytes of other values, {seed}": repairable(PROGRESSIVE, seed) for seed in range(2)},
-    **{f"restarts, bytes of other values, {seed}": repairable(RESTART, seed) for seed in range(2)},
+    **{f"progressive, bytes of other values, {seed}": make_repairable(PROGRESSIVE, seed) for seed in range(2)},
+    **{f"restarts, bytes of other values, {seed}": make_repairable(RESTART, seed) for seed in range(2)},
 }
 HARMLESS = {
     **SOUND,
@@ -52,8 +52,8 @@ HARMLESS = {
     "bytes behind the end": WHOLE + b"trailing" + WHOLE,
     "more data than needed": WHOLE[:-2] + b"\x55" * 50 + jp.EOI,
     "a comment behind the scan": WHOLE[:-2] + jp.segment(jp.COM, b"bye") + jp.EOI,
-    "metadata that libjpeg warns of": jp.inserted(WHOLE, jp.segment(jp.APP14, b"Adobe\0\x64\0\0\0\0\7")),
-    "restarts, with metadata": jp.inserted(RESTART, exif_segment(6)),
+    "metadata that libjpeg warns of": jp.insert(WHOLE, jp.segment(jp.APP14, b"Adobe\0\x64\0\0\0\0\7")),
+    "restarts, with metadata": jp.insert(RESTART, exif_segment(6)),
 }
 
 
@@ -113,7 +113,7 @@ def test_a_repair_below_the_crop_is_not_reported(kind: str) -> None:
 def test_damaged_files_are_judged_alike() -> None:
     first, *others = decoders()
     repaired = 0
-    for number, data in enumerate(sequence(0, 600)):
+    for number, data in enumerate(make_inputs(0, 600)):
         try:
             windows = windows_of(data, random.Random(number), 2) if data[:2] == jp.SOI else []
         except LoaderError:

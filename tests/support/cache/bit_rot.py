@@ -1,4 +1,4 @@
-"""Damage to a cache file, and whether who reads it is told, sees no difference, or is deceived."""
+"""Damage to a cache file, and its outcome for readers: reported, harmless or silent."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
 ENCODINGS = {"jpeg": Encoding(), "raw": Encoding(kind="raw"), "lossy": Encoding(resize=40, quality=80)}
-# As caches are served on two paths that must agree.
+# Encodings served through two paths that must agree.
 SERVED_ENCODINGS = {
     "lossless": Encoding(),
     "lossy": Encoding(resize=64, quality=80),
     "raw": Encoding(kind="raw"),
     "raw, small": Encoding(kind="raw", resize=48),
 }
-# What became of a read: as before the damage; refused as damage; refused for another reason; other pixels, untold.
+# Outcomes of a read: as before the damage; refused as damage; refused for another reason; other pixels, not reported.
 SAME, REPORTED, OTHER_ERROR, SILENT = "harmless", "reported", "refused for another reason", "silent"
 _NUM_WINDOWS = 3
 
 
 def write_odd_folder(root: Path) -> Path:
-    """Images of all kinds: every sampling, restart markers, several scans, other formats, broken ones."""
+    """Write images of all kinds: every sampling, restart markers, several scans, other formats, broken ones."""
     photos = {**stoppable(), **unstoppable(), "photo": photo(2), "large": photo(5, large=True)}
     files = {f"{name}.jpg": data for name, data in photos.items()}
     pixels = scene(45, 67)
@@ -62,20 +62,20 @@ def write_odd_folder(root: Path) -> Path:
 
 
 def build_odd_cache(root: Path, path: Path, encoding: Encoding) -> Path:
-    """A cache of that folder."""
+    """Build a cache of that folder."""
     build_cache(ImageFolder(root), path, encoding, workers=0)
     return path
 
 
 def open_cache_of_odd_and_sound(folder: Path, encoding: Encoding) -> Hdf5Cache:
-    """A cache, made in `folder`, of the odd folder with 30 sound photos."""
+    """Build a cache in `folder` of the odd images and 30 sound photos."""
     root = write_odd_folder(folder / "odd")
     write_folder(root, 30)
     return open_cache(build_odd_cache(root, folder / "odd.h5", encoding))
 
 
 def open_damaged_cache(root: Path, path: Path) -> Hdf5Cache:
-    """A cache of the folder `root` with one bit flipped in the stored bytes of every third image."""
+    """Build a cache of the folder `root`; flip one bit in the stored bytes of every third image."""
     cache = open_cache(build_odd_cache(root, path, Encoding()))
     _, start = cache.files[0].payload
     draw = np.random.default_rng(3)
@@ -90,14 +90,14 @@ def open_damaged_cache(root: Path, path: Path) -> Hdf5Cache:
 
 
 class Reader:
-    """Reads images as the loaders do; belongs to one thread."""
+    """Reads images like the loaders, for use by one thread."""
 
     def __init__(self, cache: Hdf5Cache) -> None:
         self.cache, self._decoder = cache, ImageDecoder(ImagePipeline())
         self._stage = NativeStage(native_tests.native(), 2**62, apply_exif=False)
 
     def whole(self, index: int) -> bytes:
-        """The pixels of an image, or the code with which it is refused."""
+        """Return the pixels of an image, or the code of its error."""
         try:
             data = self.cache.read(index)
             return data.tobytes() if isinstance(data, np.ndarray) else self._decoder.full(data).tobytes()
@@ -105,7 +105,7 @@ class Reader:
             return error.code.encode()
 
     def window(self, index: int, window: Window) -> bytes:
-        """The pixels of a window by the native library, or what Python says of an image that the library leaves."""
+        """Return a window's pixels by the native library, or Python's result for an image that the library refuses."""
         rows, (x, y, w, h) = np.zeros(1, ROW), window
         self._stage.load(rows, self.cache.locate(np.array([index]), rows))
         rows["window"], rows["place"], rows["out_width"], rows["out_height"] = window, (0, 0, w, h), w, h
@@ -121,22 +121,22 @@ class Reader:
             return error.code.encode()
 
     def everything(self) -> tuple[bytes, ...]:
-        """All that one can ask: labels, names, classes, what it says of itself, the pixels."""
+        """Return everything that can be read: labels, names, classes, fingerprint, about, pixels."""
         cache, indices = self.cache, np.arange(len(self.cache), dtype=np.int64)
         names = [cache.name(index) for index in indices.tolist()]
-        told = (cache.labels(indices).tolist(), names, cache.classes, cache.fingerprint, cache.about)
-        return (repr(told).encode(), *(self.whole(index) for index in indices.tolist()))
+        facts = (cache.labels(indices).tolist(), names, cache.classes, cache.fingerprint, cache.about)
+        return (repr(facts).encode(), *(self.whole(index) for index in indices.tolist()))
 
 
 def strip_windows(record: Record) -> Iterator[Window]:
-    """Windows as wide as the image that together cover it, each of one strip."""
+    """Yield windows of one strip each, as wide as the image; together they cover it."""
     rows = record.strip_rows * (record.mcu_height if record.kind == STRIPS else 1) or record.height
     for top in range(0, record.height, rows):
         yield 0, top, record.width, min(rows, record.height - top)
 
 
 def random_windows(record: Record, draw: random.Random) -> list[Window]:
-    """Windows anywhere, of any size."""
+    """Return windows of random places and sizes."""
     found = []
     for _ in range(_NUM_WINDOWS):
         width, height = draw.randint(1, record.width), draw.randint(1, record.height)
@@ -144,8 +144,8 @@ def random_windows(record: Record, draw: random.Random) -> list[Window]:
     return found
 
 
-def told(before: bytes, after: bytes) -> str:
-    """What became of a read."""
+def outcome_of_read(before: bytes, after: bytes) -> str:
+    """Return the outcome of a read."""
     if before == after:
         return SAME
     if after == b"E-CACHE":
@@ -154,7 +154,7 @@ def told(before: bytes, after: bytes) -> str:
 
 
 class Flipper:
-    """A cache file in which one bit at a time is flipped; each is flipped back."""
+    """Flips single bits of a cache file, and restores each."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -171,7 +171,7 @@ class Flipper:
         self._whole: dict[int, bytes] = {}
 
     def payload_flips(self, count: int, draw: random.Random) -> Counter[str]:
-        """Outcome -> how many of so many flips of bits of the stored images; each is found by a check of the file."""
+        """Return outcome -> number for `count` bit flips in stored images; a check of the file must find each one."""
         outcomes: Counter[str] = Counter()
         for _ in range(count):
             index, at = self._place(draw)
@@ -185,18 +185,21 @@ class Flipper:
             if index not in self._whole:
                 self._whole[index] = self._reader.whole(index)
             with self.flipped(at, draw.randrange(8)):
-                seen = [told(self._whole[index], self._reader.whole(index))]
-                seen += [told(self._known[index, window], self._reader.window(index, window)) for window in windows]
+                seen = [outcome_of_read(self._whole[index], self._reader.whole(index))]
+                seen += [
+                    outcome_of_read(self._known[index, window], self._reader.window(index, window))
+                    for window in windows
+                ]
                 found = find_damage(record, self._reader.cache.stored(index), self._num_classes)
             assert "CRC" in found, (index, at, found)
-            assert seen[0] == REPORTED, (index, at, seen)  # all of it was read
-            # A window that does not need the byte is as it was; one of those that cover the image needs it.
+            assert seen[0] == REPORTED, (index, at, seen)  # the whole image was read
+            # Windows without the byte are unchanged; one of the windows that cover the image contains it.
             assert REPORTED in seen[1:] or not windows, (index, at, seen)
-            outcomes[worst(seen)] += 1
+            outcomes[worst_of(seen)] += 1
         return outcomes
 
     def _place(self, draw: random.Random) -> tuple[int, int]:
-        """(image, byte of it in the file): any byte, any image, or any image's head, each as often."""
+        """Return (image, position of a byte in the file), drawn per byte, per image or per head, each as often."""
         index = draw.choice([index for index, record in enumerate(self.records) if record.length])
         record, how = self.records[index], draw.randrange(3)
         if how == 0:
@@ -206,7 +209,7 @@ class Flipper:
         return index, PAYLOAD_OFFSET + record.offset + draw.randrange(size)
 
     def table_flips(self, count: int, draw: random.Random) -> Counter[str]:
-        """Outcome -> how many of so many flips of bits outside the stored images, each followed by opening."""
+        """Return outcome -> number, for `count` bit flips outside the stored images; the file is opened after each."""
         places = [place for place in range(os.fstat(self._fd).st_size) if place not in self.payload]
         outcomes: Counter[str] = Counter()
         for _ in range(count):
@@ -219,7 +222,7 @@ class Flipper:
 
     @contextlib.contextmanager
     def flipped(self, at: int, bit: int) -> Iterator[None]:
-        """A bit of the file is the other way round inside the `with` block."""
+        """Flip a bit of the file inside the `with` block."""
         (byte,) = os.pread(self._fd, 1, at)
         os.pwrite(self._fd, bytes([byte ^ 1 << bit]), at)
         try:
@@ -228,26 +231,26 @@ class Flipper:
             os.pwrite(self._fd, bytes([byte]), at)
 
     def outcome(self) -> str:
-        """What became of the file by damage that was done to it: opened and read again, all of it."""
+        """Open and read the whole damaged file; return the outcome."""
         return outcome_of(self.path, self._everything)
 
     @property
     def everything(self) -> tuple[bytes, ...]:
-        """See Reader.everything, before any damage."""
+        """The result of Reader.everything before any damage."""
         return self._everything
 
 
 def outcome_of(path: Path, everything: tuple[bytes, ...]) -> str:
-    """What became of a file that was like `everything`."""
+    """Return the outcome of reading a file; `everything`: its content before the damage."""
     try:
         after = Reader(open_cache(path)).everything()
     except LoaderError as error:
         return REPORTED if error.code == "E-CACHE" else OTHER_ERROR
     if len(after) != len(everything):
         return SILENT
-    return worst([told(one, other) for one, other in zip(everything, after, strict=True)])
+    return worst_of([outcome_of_read(one, other) for one, other in zip(everything, after, strict=True)])
 
 
-def worst(outcomes: list[str]) -> str:
-    """The worst of several reads."""
+def worst_of(outcomes: list[str]) -> str:
+    """Return the worst outcome of several reads."""
     return max(outcomes, key=(SAME, REPORTED, OTHER_ERROR, SILENT).index)

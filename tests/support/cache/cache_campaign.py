@@ -1,6 +1,6 @@
-"""Faults of a cache by the hundred, by hand: `python tests/support/cache/cache_campaign.py cuts 300`, see CAMPAIGNS.
+"""Hundreds of cache faults, run manually: `python tests/support/cache/cache_campaign.py cuts 300`, see CAMPAIGNS.
 
-Ends with the first thing that is not as it must be. The suite runs a sample of each.
+Stops at the first wrong outcome. The test suite runs a sample of each campaign.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from penstock.loaders.data.files.image_folder import ImageFolder
 
 
 def cuts(folder: Path, count: int = 1000) -> Iterable[str]:
-    """Power cuts before each call of a build that changes a file."""
-    photos = settle(write_folder(folder / "photos", 12))  # its index is kept: no build writes it again
+    """Cut the power before each call of a build that changes a file."""
+    photos = settle(write_folder(folder / "photos", 12))  # the index is saved already: builds do not write it again
     for state, resumed in cut_builds(ImageFolder(photos), folder, count, random.Random(time.time_ns())):
         yield state + (", resumed" if resumed else "")
 
 
 def flips(folder: Path, images: int = 10000, tables: int = 500) -> Iterable[str]:
-    """Single bits of the stored images, and of everything else; so many of each kind of cache."""
+    """Flip `images` single bits in stored images and `tables` elsewhere, for each kind of cache."""
     root, draw = write_odd_folder(folder / "odd"), random.Random(time.time_ns())
     for name, encoding in ENCODINGS.items():
         flipper = Flipper(build_odd_cache(root, folder / f"{name}.h5", encoding))
@@ -51,7 +51,7 @@ CAMPAIGNS: dict[str, Callable[..., Iterable[str]]] = {
 
 
 def main() -> None:
-    """Run the campaign that the command line names, with its numbers; print how often each outcome was."""
+    """Run the campaign named on the command line with its numbers; print the count of each outcome."""
     name, *numbers = sys.argv[1:] or ["?"]
     if name not in CAMPAIGNS:
         raise SystemExit(f"campaigns: {', '.join(CAMPAIGNS)}")

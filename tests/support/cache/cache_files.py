@@ -1,4 +1,4 @@
-"""Cache files made with h5py alone, byte for byte as the format says, for tests of what reads them."""
+"""Cache files written with h5py alone, byte for byte as the format specifies, for tests of readers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.pipelines.jpeg.strips import StripGeometry, mcu_size, restart_inte
 
 
 class Item(NamedTuple):
-    """One stored image: the fields of its record, the bytes of its head, the rest."""
+    """One stored image: fields of its record, bytes of its head, remaining bytes."""
 
     fields: dict[str, int]
     head: bytes
@@ -39,7 +39,7 @@ def pixel_item(pixels: npt.NDArray[np.uint8], label: int = 0, orientation: int =
 
 
 def strip_item(data: bytes, strip_rows: int = 2, scan: bytes | None = None) -> Item:
-    """A JPEG with restart markers, or its header with another `scan`, cut where its markers are."""
+    """A JPEG with restart markers, cut at the markers; `scan` replaces its coded data."""
     header = parse_header(data)
     scan = data[header.scan_offset : -2] if scan is None else scan
     geometry = StripGeometry(header.width, header.height, *mcu_size(header), restart_interval(data, header))
@@ -55,12 +55,12 @@ def strip_item(data: bytes, strip_rows: int = 2, scan: bytes | None = None) -> I
 
 
 def file_item(data: bytes, label: int = 0) -> Item:
-    """A file as it is."""
+    """An unchanged file."""
     return Item({"kind": FILE, "label": label, "orientation": 1}, b"", data)
 
 
 def tables(items: Sequence[Item]) -> dict[str, npt.NDArray[Any]]:
-    """The datasets of a cache but `about`."""
+    """The datasets of a cache except `about`."""
     records, payload = np.zeros(len(items), RECORD), b""
     for record, item in zip(records, items, strict=True):
         for name, value in item.fields.items():
@@ -78,7 +78,7 @@ def tables(items: Sequence[Item]) -> dict[str, npt.NDArray[Any]]:
 
 
 def about_of(datasets: Mapping[str, npt.NDArray[Any]], **changes: Any) -> npt.NDArray[np.uint8]:
-    """The dataset `about` that goes with the others."""
+    """The dataset `about` that matches the others."""
     names = ("samples", "names", "name_ends")
     digests = {name: hashlib.blake2b(datasets[name].tobytes(), digest_size=32).hexdigest() for name in names}
     count = len(datasets["samples"])
@@ -98,7 +98,7 @@ def about_of(datasets: Mapping[str, npt.NDArray[Any]], **changes: Any) -> npt.ND
 
 
 def write_cache(path: Path, items: Sequence[Item], **changes: Any) -> Path:
-    """A whole, sound cache of `items`; `changes` to its About."""
+    """Write a complete, sound cache of `items`; `changes` replace fields of its About."""
     datasets = tables(items)
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
         for name, data in {**datasets, "about": about_of(datasets, **changes)}.items():

@@ -1,4 +1,4 @@
-"""Builds of a cache by the command, and what must be true of the file after whatever ended them."""
+"""Cache builds by command, and checks of the file after any end of a build."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from penstock.pipelines.errors import LoaderError
 
 
 def build(commands: Commands, source: Path, dest: Path, workers: int, **conditions: object) -> Command:
-    """A build that has been started."""
+    """Start a build."""
     return commands.start("cache", "build", source, dest, "--workers", workers, **conditions)
 
 
 def whole_cache(commands: Commands, source: Path, folder: Path, *options: object) -> bytes:
-    """The bytes of a cache of `source` that is built in `folder`, undisturbed."""
+    """Return the bytes of a cache of `source`, built in `folder` without a fault."""
     code, command = commands.run("cache", "build", source, folder / "x.h5", "--workers", 0, *options)
     assert code == 0, command.errors
     return (folder / "x.h5").read_bytes()
 
 
 def stored_images(dest: Path) -> int:
-    """Images that are noted in the journal of an unfinished cache."""
+    """Return the number of images in the journal of an unfinished cache."""
     counts = [0]
     for folder in dest.parent.glob(dest.name + ".tmp.*"):
         _key, *lines = [*read_journal(os.fsencode(folder)), None]
@@ -36,7 +36,7 @@ def stored_images(dest: Path) -> int:
 
 
 def state_of(dest: Path, whole: bytes, earlier: bytes = b"") -> str:
-    """One of "absent", "whole" and "earlier"; a file is one of the two byte for byte, opens and verifies."""
+    """Return "absent", "whole" or "earlier". A file must equal one of the two byte for byte, open and verify."""
     if not os.path.lexists(dest):
         assert not earlier, f"the earlier cache at {dest} is gone"
         return "absent"
@@ -56,13 +56,13 @@ def _described(dest: Path) -> str:
 
 
 def next_build(commands: Commands, source: Path, dest: Path, whole: bytes, workers: int = 0) -> int:
-    """The next build succeeds by itself and leaves nothing but the file; how many images it took over."""
-    there = dest.exists() and dest.read_bytes() == whole
+    """Run the next build, which must succeed and leave only the file; return the number of images it reused."""
+    is_complete = dest.exists() and dest.read_bytes() == whole
     code, command = commands.run("cache", "build", source, dest, "--workers", workers)
     assert code == 0, command.errors
-    assert ("nothing to do" in command.output) == there
+    assert ("nothing to do" in command.output) == is_complete
     assert state_of(dest, whole) == "whole"
     assert os.listdir(dest.parent) == [dest.name]
     assert commands.shared_segments() == []
-    told = re.search(r"; ([\d,]+) were there", command.output)
-    return int(told[1].replace(",", "")) if told else 0
+    reused = re.search(r"; ([\d,]+) were there", command.output)
+    return int(reused[1].replace(",", "")) if reused else 0

@@ -1,4 +1,4 @@
-"""What a disk may hold after a power cut: all that was waited for, and any part of what was written since."""
+"""Disk contents after a power cut: everything that was synced, and any part of the later writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SECTOR = 512
 
 @dataclass
 class _File:
-    """Bytes that are on the disk for good, and later writes (offset, data) and sizes (size, None), in order."""
+    """Durable bytes of a file, and later writes (offset, data) and sizes (size, None), in order."""
 
     durable: bytes = b""
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
@@ -32,9 +32,9 @@ Disk = dict[str, _File]
 
 
 class DiskRecorder:
-    """Notes each call of `os` that changes files under `folder`; `moments` are what the disk was like before each.
+    """Records each call of `os` that changes files under `folder`; `moments` are the disk states before each call.
 
-    New names count as lasting at once, which is the worst case: a name may reach the disk before what is in its file.
+    New names count as durable at once, the worst case: a name may reach the disk before the content of its file.
     """
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ class DiskRecorder:
         return noted
 
     def end(self) -> None:
-        """Note the last moment."""
+        """Record the last moment."""
         self.moments.append(self._files)
 
     def _path(self, fd: int) -> str:
@@ -84,7 +84,7 @@ class DiskRecorder:
 
 
 def _applied(file: _File, kept: Callable[[], bool]) -> bytes:
-    """The content if `kept` says of each change, for a write of each sector of it, whether it reached the disk."""
+    """Return the content if only the changes for which `kept` is true reached the disk; asked per sector of a write."""
     content = bytearray(file.durable)
     for at, data in file.pending:
         if data is None:
@@ -100,7 +100,7 @@ def _applied(file: _File, kept: Callable[[], bool]) -> bytes:
 
 
 def after_a_cut(disk: Disk, folder: Path, elsewhere: Path, draw: random.Random) -> None:
-    """Make in `elsewhere` what may be left of `folder` after a power cut at that moment. Locks are left out."""
+    """Write to `elsewhere` a possible state of `folder` after a power cut at that moment, without locks."""
     share = draw.choice((0.0, 0.5, 0.95, 1.0))
     for path, file in disk.items():
         if ".lock" not in path:
@@ -114,10 +114,10 @@ def after_a_cut(disk: Disk, folder: Path, elsewhere: Path, draw: random.Random) 
 def cut_builds(
     source: ImageFolder, folder: Path, count: int, draw: random.Random, earlier: bytes = b""
 ) -> Iterator[tuple[str, int]]:
-    """(state of the file, images that the next build took over) after power cuts before each call of a build in turn.
+    """Yield (state of the file, images reused by the next build) for a power cut before each call of a build.
 
-    What was waited for is there, of the rest any part: the file is whole, absent or the earlier one, which every second
-    build replaces, and the next build makes it.
+    Synced data is kept, and any part of the rest. The file is then whole, absent or the earlier one (every second build
+    replaces an earlier file), and the next build completes it.
     """
     recorded = folder / "recorded"
     recorded.mkdir()

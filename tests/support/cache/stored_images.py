@@ -1,4 +1,4 @@
-"""What a cache's stored bytes hold, read by the format's description and not by its reader."""
+"""Stored bytes of a cache, read by the format's description and not by its reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.pipelines.spec import ImagePipeline
 
 
 def num_strips(stored: Stored) -> int:
-    """How many strips a sample has, by its record."""
+    """Return the number of strips of a sample, from its record."""
     record = stored.record
     rows = -(-int(record["height"]) // int(record["mcu_height"])) if record["kind"] == STRIPS else int(record["height"])
     return -(-rows // int(record["strip_rows"]))
@@ -27,13 +27,13 @@ def head_of(stored: Stored) -> tuple[np.ndarray, bytes, bytes]:
 
 
 def stored_jpeg(stored: Stored) -> bytes:
-    """The whole JPEG of STRIPS."""
+    """The complete JPEG of STRIPS."""
     _, header, scan = head_of(stored)
     return header + scan + b"\xff\xd9"
 
 
-def decoded(data: bytes) -> np.ndarray:
-    """The pixels of an encoded image by the decode contract, memory of their own."""
+def decode(data: bytes) -> np.ndarray:
+    """Return a copy of the pixels of an encoded image, by the decode contract."""
     return ImageDecoder(ImagePipeline()).full(data).copy()
 
 
@@ -43,15 +43,15 @@ def stored_pixels(stored: Stored) -> np.ndarray:
     if record["kind"] == STRIPS:
         return simplejpeg.decode_jpeg(stored_jpeg(stored), "RGB", strict=True)
     if record["kind"] == FILE:
-        return decoded(stored.data)
+        return decode(stored.data)
     pixels = np.frombuffer(stored.data, np.uint8, offset=int(record["head"]))
     return pixels.reshape(int(record["height"]), int(record["width"]), 3)
 
 
 def has_images_of(cache: Hdf5Cache, source: Source) -> bool:
-    """Whether a lossless cache gives the source's pixels, and its bytes where a file is stored as it was."""
+    """Return whether a lossless cache serves the source's pixels, and the source's bytes for unchanged files."""
     found = [(cache.read(index), source.read(index)) for index in range(len(source))]
     return len(cache) == len(source) and all(
-        one == other if kind == FILE else np.array_equal(decoded(one), decoded(other))
+        one == other if kind == FILE else np.array_equal(decode(one), decode(other))
         for kind, (one, other) in zip(cache.records["kind"], found, strict=True)
     )

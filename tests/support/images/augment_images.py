@@ -1,4 +1,4 @@
-"""Images of every kind for the augmentations, and what Pillow makes of them."""
+"""Images of every kind for the augmentations, and Pillow's results for them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def images_of(number: int = 100, size: tuple[int, int] = (41, 56), seed: int = 0
 
 
 def plain_move(op: Op) -> Op:
-    """The operation that moves pixels as `op` does, without interpolating."""
+    """Return the operation that moves pixels like `op`, without interpolation."""
     return Op((op - Op.SHEAR_X_BILINEAR) % 5 + Op.SHEAR_X) if op >= Op.SHEAR_X_BILINEAR else op
 
 
 def values_of(op: Op, number: int = 100, seed: int = 1) -> npt.NDArray[np.float64]:
-    """Parameters for `op` over its whole range, the special ones included."""
+    """Return parameters over the whole range of `op`, including special values."""
     draw = np.random.default_rng(seed)
     u = draw.uniform(-1, 1, number)
     op, smooth = plain_move(op), op >= Op.SHEAR_X_BILINEAR
@@ -105,26 +105,26 @@ _MOVES: dict[Op, Callable[..., Image.Image]] = {
 
 
 def move_by_pillow(op: Op, image: Image.Image, value: float, fill: Any = (0, 0, 0)) -> Image.Image:
-    """One operation that moves pixels, by Pillow."""
+    """Apply one operation that moves pixels, by Pillow."""
     kernel = Image.Resampling.BICUBIC if op >= Op.SHEAR_X_BICUBIC else Image.Resampling.BILINEAR
     kernel = kernel if op >= Op.SHEAR_X_BILINEAR else Image.Resampling.NEAREST
     return _MOVES[plain_move(op)](image, value, resample=kernel, fillcolor=fill)
 
 
 def by_pillow(op: Op, images: Images, values: npt.NDArray[np.float64]) -> Images:
-    """One operation on each image, by Pillow: uint8 [n, height, width, 3]."""
+    """Apply one operation to each image, by Pillow: uint8 [n, height, width, 3]."""
     apply = partial(move_by_pillow, op) if plain_move(op) in _MOVES else PILLOW[op]
     done = (apply(Image.fromarray(a), float(v)) for a, v in zip(images, values, strict=True))
     return np.stack([np.asarray(image) for image in done])
 
 
 def share_off(found: torch.Tensor, expected: Images, *, levels: int = 0) -> float:
-    """The share of values that are more than `levels` apart."""
+    """Return the share of values that differ by more than `levels`."""
     return float((np.abs(found.numpy().astype(int) - expected.astype(int)) > levels).mean())
 
 
 class Calls(TorchDispatchMode):
-    """Note the names of torch's operations that run under it."""
+    """Record the names of the torch operations that run in its context."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""JPEGs with a sound header and sound markers whose image data cannot be decoded, or only with repairs."""
+"""JPEGs with sound header and markers, but image data that cannot be decoded, or only with repairs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.pipelines.spec import ImagePipeline
 KINDS = ("no quantiser", "unknown quantiser", "overfull Huffman table", "unknown component", "short restart interval")
 
 
-def undecodable(data: bytes, kind: str) -> bytes:
-    """The file so that libjpeg gives it up after its header was read; nothing but decoding it shows that."""
+def make_undecodable(data: bytes, kind: str) -> bytes:
+    """Damage a file so that libjpeg fails after it has read the header; only decoding reveals that."""
     places = {marker: start for marker, start, _ in jp.segments(data)}
     out = bytearray(data)
     if kind == "no quantiser":
-        out = bytearray(jp.without(data, jp.DQT))
+        out = bytearray(jp.remove_segments(data, jp.DQT))
     elif kind == "unknown quantiser":
         out[places[next(marker for marker in (jp.SOF0, jp.SOF2) if marker in places)] + 12] = 3
     elif kind == "overfull Huffman table":
@@ -33,13 +33,13 @@ def undecodable(data: bytes, kind: str) -> bytes:
     return bytes(out)
 
 
-def broken_behind_the_scan(data: bytes) -> bytes:
-    """A JPEG of one scan with an impossible Huffman table before its end: libjpeg takes offence if it reads so far."""
+def break_behind_the_scan(data: bytes) -> bytes:
+    """A one-scan JPEG with an impossible Huffman table before its end: libjpeg fails if it reads that far."""
     return data[:-2] + jp.segment(jp.DHT, b"\0" + b"\xff" * 16 + bytes(40)) + jp.EOI
 
 
-def repairable(data: bytes, seed: int) -> bytes:
-    """The file with damage within the scan that libjpeg warns about, and repairs: every decoder of ours accepts it."""
+def make_repairable(data: bytes, seed: int) -> bytes:
+    """Damage a scan so that libjpeg repairs it with a warning: all our decoders accept it."""
     draw, decoder, header = random.Random(seed), ImageDecoder(ImagePipeline()), parse_header(data)
     while True:
         out = bytearray(data)

@@ -1,4 +1,4 @@
-"""A source of the user's own, some of whose samples do something terrible to the process that reads them."""
+"""A user-defined source; some samples harm the process that reads them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from photo_folder import photo
 
 
 class FaultySource:
-    """`count` photos in memory. Reading sample i first calls `at[i]`; every read takes at least `delay_s` seconds."""
+    """`count` photos in memory. Reading sample i first calls `at[i]`; each read takes at least `delay_s` seconds."""
 
     classes = (b"only",)
     fingerprint = "0" * 32
@@ -44,7 +44,7 @@ class FaultySource:
 
 
 class SlowToArrive(FaultySource):
-    """Keeps a worker busy before it can read its first sample."""
+    """Delays a worker before its first read."""
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
@@ -65,7 +65,7 @@ class OpenFifo:
 def strike(number: int) -> None:
     """Send a signal to the process that reads."""
     os.kill(os.getpid(), number)
-    time.sleep(60)  # the signal may be taken by another thread of this process, a moment later
+    time.sleep(60)  # another thread of this process may receive the signal a moment later
 
 
 def exit_quietly() -> None:
@@ -77,7 +77,7 @@ def leave_by_system_exit() -> None:
 
 
 def terminate_a_program() -> None:
-    """What a source may do with a decoder of its own."""
+    """Terminate a child process, as a source may do with its own decoder."""
     program = subprocess.Popen(["sleep", "1000"])
     program.terminate()
     if program.wait(timeout=600) != -signal.SIGTERM:
@@ -104,5 +104,5 @@ class UnpicklableError(Exception):
         self.handle = handle
 
 
-def raise_what_cannot_be_sent() -> None:
+def raise_unpicklable_error() -> None:
     raise UnpicklableError("holds a lock", lambda: None)

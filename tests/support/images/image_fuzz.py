@@ -1,4 +1,4 @@
-"""Mutated images, and what feeds them to every decoder."""
+"""Mutated images, and their decoding by every decoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PIL import Image
 
 MAX_PIXELS = 60_000
 SECONDS_PER_INPUT = 10
-HEADROOM = 256 << 20  # bytes of address space that a decode may take
+HEADROOM = 256 << 20  # bytes of address space that a decode may use
 DECODERS = ("simplejpeg", "turbojpeg", "pillow")
 
 
@@ -32,7 +32,7 @@ def seeds() -> tuple[list[bytes], list[bytes], list[bytes]]:
         jpeg(rgb, quality=80, restart_marker_rows=1),
         jpeg(rgb, quality=80, progressive=True, restart_marker_blocks=5),
         encoded(Image.fromarray(rgb).convert("CMYK"), "JPEG"),
-        jp.inserted(jpegs[2], exif_segment(6, thumbnail=jpeg(rgb[::4, ::4]))),
+        jp.insert(jpegs[2], exif_segment(6, thumbnail=jpeg(rgb[::4, ::4]))),
     ]
     accepted = [odd for odd in corpus() if odd.code is None and len(odd.data) < 12_000]
     jpegs += [odd.data for odd in accepted if odd.name in ("jpeg_non_interleaved", "jpeg_ycck_420", "jpeg_factors_410")]
@@ -41,8 +41,8 @@ def seeds() -> tuple[list[bytes], list[bytes], list[bytes]]:
     return jpegs, pngs, others
 
 
-def mutated(data: bytes, pool: list[bytes], rng: random.Random) -> bytes:
-    """The file with some damage: flips, stomps, cuts, gaps, insertions, splices, header fields, stray markers."""
+def mutate(data: bytes, pool: list[bytes], rng: random.Random) -> bytes:
+    """Damage a file: flips, overwrites, cuts, gaps, insertions, splices, header fields, stray markers."""
     out = bytearray(data)
     at = rng.randrange(len(out))
     kind = rng.randrange(9)
@@ -73,15 +73,15 @@ def mutated(data: bytes, pool: list[bytes], rng: random.Random) -> bytes:
     return bytes(out)
 
 
-def sequence(first: int, last: int) -> list[bytes]:
-    """Inputs [first, last): of ten, six are JPEGs, three PNGs, one is of another format. Each has its own seed."""
+def make_inputs(first: int, last: int) -> list[bytes]:
+    """Return inputs [first, last): 6 of 10 are JPEGs, 3 PNGs, 1 of another format. Each has its own seed."""
     groups = seeds()
     inputs = []
     for number in range(first, last):
         rng = random.Random(number)
         pool = groups[(0, 0, 0, 0, 0, 0, 1, 1, 1, 2)[number % 10]]
-        data = mutated(rng.choice(pool), pool, rng)
-        inputs.append(mutated(data, pool, rng) if rng.random() < 0.2 and data else data)
+        data = mutate(rng.choice(pool), pool, rng)
+        inputs.append(mutate(data, pool, rng) if rng.random() < 0.2 and data else data)
     return inputs
 
 
@@ -94,9 +94,9 @@ def _alarm(number: int, frame: FrameType | None) -> None:
 
 
 def run(inputs: list[bytes], first: int, progress: Path) -> dict[str, object]:
-    """Decode all of them with all decoders, whole and in part; counts, and what should not have happened.
+    """Decode all inputs with all decoders, whole and in part; return counts and findings.
 
-    Limits this process's memory. The number of the input at hand stands in the progress file, to name a crash.
+    Limits this process's memory. The progress file contains the number of the current input, to identify a crash.
     """
     from penstock.pipelines.errors import LoaderError
     from penstock.pipelines.sample.decode import ImageDecoder
@@ -105,9 +105,9 @@ def run(inputs: list[bytes], first: int, progress: Path) -> dict[str, object]:
     decoders = [ImageDecoder(ImagePipeline(max_pixels=MAX_PIXELS, exif="apply"), name) for name in DECODERS]
     for decoder in decoders:
         for data in (jpeg(textured(8, 8)), encoded(textured(8, 8), "PNG"), encoded(textured(8, 8), "WEBP")):
-            decoder.full(data)  # plug-ins and tables are loaded before memory is limited
+            decoder.full(data)  # load plug-ins and tables before memory is limited
     virtual = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
-    # The soft limit alone: a hard one would refuse a second call in a process that has grown since.
+    # Only the soft limit: a hard one would refuse a second call in a process that has grown since.
     resource.setrlimit(resource.RLIMIT_AS, (virtual + HEADROOM, resource.getrlimit(resource.RLIMIT_AS)[1]))
     signal.signal(signal.SIGALRM, _alarm)
     verdicts: Counter[str] = Counter()
@@ -116,7 +116,7 @@ def run(inputs: list[bytes], first: int, progress: Path) -> dict[str, object]:
     def attempt(decoder: ImageDecoder, data: bytes, share: int, poison: int) -> tuple[str, np.ndarray | None]:
         memory = getattr(decoder._jpeg, "_memory", None)
         if memory is not None:
-            memory._kept.fill(poison)  # remains of an earlier image
+            memory._kept.fill(poison)  # imitates an earlier image
         signal.alarm(SECONDS_PER_INPUT)
         try:
             probe = decoder.probe(data)
@@ -146,7 +146,7 @@ def run(inputs: list[bytes], first: int, progress: Path) -> dict[str, object]:
 
 
 def _differences(pixels: list[np.ndarray]) -> list[str]:
-    """pixels: whole and top third of each decoder, alternating. Poison that shines through would differ between all."""
+    """pixels: whole and top third of each decoder, alternating. Visible poison would differ between all."""
     found = [
         f"{name}: the top third is not the top of the whole"
         for name, whole, top in zip(DECODERS, pixels[::2], pixels[1::2], strict=True)

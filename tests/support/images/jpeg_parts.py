@@ -1,7 +1,7 @@
-"""JPEG by hand: a small baseline encoder, and surgery on the segments of existing files.
+"""JPEGs written by hand: a small baseline encoder, and edits of the segments of existing files.
 
-The encoder exists because libjpeg writes only the tame part of what the standard allows: here, component ids, sampling
-factors, scans and markers are free. Slow (pure Python entropy coding): for images of some thousand pixels.
+The encoder exists because libjpeg writes only a small part of what the standard allows. Here, component ids, sampling
+factors, scans and markers are free. It is slow (entropy coding in Python): for images of a few thousand pixels.
 """
 
 from __future__ import annotations
@@ -164,12 +164,12 @@ def _entropy_coded(mcus: list[list[tuple[int, np.ndarray]]], restart: int) -> by
                 previous[index] = int(block[0])
         if number:
             out.append(bytes([0xFF, 0xD0 + (number - 1) % 8]))
-        out.append(coded("".join(bits)))
+        out.append(pack_bits("".join(bits)))
     return b"".join(out)
 
 
-def coded(bits: str) -> bytes:
-    """Digits of ones and zeros as a segment of entropy-coded data: filled up with ones, 0xFF followed by 0."""
+def pack_bits(bits: str) -> bytes:
+    """Pack binary digits as a segment of entropy-coded data: padded with ones, each 0xFF followed by 0."""
     bits += "1" * (-len(bits) % 8)
     return int(bits or "0", 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
 
@@ -185,8 +185,8 @@ def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         at = end
 
 
-def without(data: bytes, marker: int) -> bytes:
-    """The file without the segments of one kind; without SOS, its scan's data go too."""
+def remove_segments(data: bytes, marker: int) -> bytes:
+    """The file without the segments of one kind; for SOS, also without the data of the scan."""
     keep, end = [SOI], 2
     for found, start, end in segments(data):
         if found != marker:
@@ -194,7 +194,7 @@ def without(data: bytes, marker: int) -> bytes:
     return b"".join([*keep, EOI if marker == SOS else data[end:]])
 
 
-def inserted(data: bytes, extra: bytes) -> bytes:
+def insert(data: bytes, extra: bytes) -> bytes:
     """The file with `extra` after the JFIF header, or after SOI if there is none."""
     marker, _, end = next(segments(data))
     at = end if marker == APP0 else 2
@@ -204,7 +204,7 @@ def inserted(data: bytes, extra: bytes) -> bytes:
 def with_frame(
     data: bytes, *, marker: int | None = None, precision: int | None = None, size: tuple[int, int] | None = None
 ) -> bytes:
-    """The file with its frame header (SOF) changed; `size` is (width, height) in pixels. Nothing else changes."""
+    """The file with only its frame header (SOF) changed; `size` is (width, height) in pixels."""
     out = bytearray(data)
     start = next(start for found, start, _ in segments(data) if found in (SOF0, SOF1, SOF2))
     if marker is not None:

@@ -1,4 +1,4 @@
-"""Small JPEGs of every ordinary kind: samplings, odd sizes, restart intervals, progressive ones."""
+"""Small JPEGs of every common kind: samplings, odd sizes, restart intervals, progressive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PILLOW_SAMPLINGS = {"444": 0, "422": 1, "420": 2}
 
 @lru_cache(maxsize=1)
 def stoppable() -> dict[str, bytes]:
-    """Files that are coded top to bottom in one scan."""
+    """Files coded from top to bottom in one scan."""
     files = {}
     for height, width in ((61, 83), (48, 64), (17, 33), (130, 40)):
         pixels = textured(height, width)
@@ -39,7 +39,7 @@ def stoppable() -> dict[str, bytes]:
 
 @lru_cache(maxsize=1)
 def unstoppable() -> dict[str, bytes]:
-    """Files of several scans: all of a file has to be read for its first row."""
+    """Files of several scans: the first row needs the whole file."""
     pixels = textured(61, 83)
     parts = [
         Component(p, i + 1, *f) for i, (p, f) in enumerate(zip(jp.ycc(pixels), ((2, 2), (1, 1), (1, 1)), strict=True))

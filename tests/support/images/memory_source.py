@@ -1,4 +1,4 @@
-"""A source of the user's own that holds files and pixels in memory."""
+"""A user-defined source of files and pixels in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from faulty_source import FaultySource
 
 
 class MemorySource(FaultySource):
-    """`items`, each a file or pixels [h, w, 3]; labels are the sample's number modulo 7. `at`: see FaultySource."""
+    """`items`: files or pixels [h, w, 3]. Labels are sample numbers modulo 7. `at`: see FaultySource."""
 
     classes = tuple(b"%d" % number for number in range(7))
 

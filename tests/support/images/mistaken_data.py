@@ -1,4 +1,4 @@
-"""Data that users pass by mistake, and what is said when they do."""
+"""Data that users pass by mistake, and the messages that they get."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.loaders.order.schedule import Schedule
 from penstock.pipelines import imagenet_train, presets
 from penstock.pipelines.errors import LoaderError
 
-HARMFUL = ("astype('int64')", "chmod 777", "rm -r")  # what no message may advise
+HARMFUL = ("astype('int64')", "chmod 777", "rm -r")  # advice that messages must not contain
 SMALL: dict[str, Any] = {"pipeline": imagenet_train(16), "batch_size": 4, "workers": 0}
 SETTINGS: dict[str, Any] = {
     "BLOCKS": loaders.Blocks(samples=4, group=8),
@@ -46,7 +46,7 @@ TABLES = {
 
 
 def write_mistakes(root: Path) -> Path:
-    """Folders, tables and archives as users have them, right and wrong; returns `root`."""
+    """Write valid and invalid folders, tables and archives; return `root`."""
     write_folder(root / "photos", 12)
     write_folder(root / "more", 13)
     write_folder(root / "few", 2)
@@ -79,7 +79,7 @@ def write_mistakes(root: Path) -> Path:
     (root / "cut.tar").write_bytes(members)
     (root / "joined.tar").write_bytes(2 * (members + END))
     write_tar(root / "good.tar", [(f"{n}.{what}", data) for n in range(6) for what, data in pairs])
-    import h5py  # tests look at what is said without it
+    import h5py  # tests look at what is message without it
 
     with h5py.File(root / "own.h5", "w") as file:
         file["images"] = np.zeros((4, 8, 8, 3), np.uint8)
@@ -92,7 +92,7 @@ def write_mistakes(root: Path) -> Path:
 
 
 class Half:
-    """As a class of the user's that is meant as a Source."""
+    """A user's class that is intended as a Source, but incomplete."""
 
     def __len__(self) -> int:
         return 3
@@ -102,7 +102,7 @@ class Half:
 
 
 class Own:
-    """As a Source of the user's with a slip: what its members are, or what labels() returns."""
+    """A user's Source with a mistake in its members or in the result of labels()."""
 
     fingerprint, skipped = "0" * 32, {}
 
@@ -126,7 +126,7 @@ class Own:
 
 
 class MapStyle:
-    """As a data set of the user's for torch."""
+    """A user's map-style data set for torch."""
 
     def __len__(self) -> int:
         return 3
@@ -136,7 +136,7 @@ class MapStyle:
 
 
 def create_loader(*sources: Any, **options: Any) -> Any:
-    """As the package's, with batches that these data fill."""
+    """The package's create_loader with batches that this data fills."""
     return loaders.create_loader(*sources, **{"batch_size": 2, **options})
 
 
@@ -146,7 +146,7 @@ def loader(**options: Any) -> Any:
 
 
 def cached(**options: Any) -> Any:
-    """A loader of the photos by way of a cache that is to be built."""
+    """A loader of the photos through a cache that is not built yet."""
     return loader(**{"backend": "hdf5", "cache": "never.h5", **options})
 
 
@@ -157,7 +157,7 @@ def serve(source: Any = "photos", **options: Any) -> None:
 
 
 def state(source: Any = "photos", **options: Any) -> Any:
-    """The state of a loader after its first batch."""
+    """Return the state of a loader after its first batch."""
     with loaders.create_loader(source, **{**SMALL, **options}) as loader:
         next(iter(loader))
         return loader.state_dict()
@@ -170,18 +170,18 @@ def resume(saved: Any, source: Any = "photos", **options: Any) -> None:
 
 
 def names() -> dict[str, Any]:
-    """What the code of mistakes may name."""
-    mine: list[Any] = [create_loader, loader, cached, serve, state, resume, Half, Own, MapStyle, mean]
-    mine += [Path, RandomSampler, TensorDataset, Permutation, Schedule]
-    found = {each.__name__: each for each in mine} | SETTINGS
+    """Return the names that the code of a mistake can use."""
+    helpers: list[Any] = [create_loader, loader, cached, serve, state, resume, Half, Own, MapStyle, mean]
+    helpers += [Path, RandomSampler, TensorDataset, Permutation, Schedule]
+    found = {each.__name__: each for each in helpers} | SETTINGS
     images, paths = np.zeros((6, 8, 8, 3), np.uint8), sorted(map(str, Path("photos").rglob("*.jpg")))
     data = {"images": images, "labels": np.arange(6) % 3, "paths": paths, "dataset": TensorDataset(torch.arange(9))}
     public = {"SMALL": SMALL} | {name: getattr(loaders, name) for name in loaders.__all__} | vars(pipelines)
     return {**public, "np": np, "torch": torch, "presets": presets, **found, **data}
 
 
-def what_is_said(mistake: str) -> str:
-    """The error, or else the warnings, that a line of code gets; "" for nothing."""
+def run_mistake(mistake: str) -> str:
+    """Run a line of code; return its error, or else its warnings, or ""."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", UserWarning)
         warnings.simplefilter("ignore", ResourceWarning)
@@ -195,10 +195,10 @@ def what_is_said(mistake: str) -> str:
     return " ".join(f"{type(each.message).__name__}: {each.message}" for each in warned)
 
 
-def check_said(mistake: str, words: str) -> None:
-    """Check that a line of code is told all `words`, which "|" separates, in one short line without harmful advice."""
-    said = what_is_said(mistake)
-    assert [word for word in words.split("|") if word not in said] == [], said
-    assert said.isprintable(), said
-    assert len(said) < 700
-    assert not any(advice in said for advice in HARMFUL)
+def check_message(mistake: str, words: str) -> None:
+    """Check that the message for a line of code contains all `words` (separated by "|"), is short and harmless."""
+    message = run_mistake(mistake)
+    assert [word for word in words.split("|") if word not in message] == [], message
+    assert message.isprintable(), message
+    assert len(message) < 700
+    assert not any(advice in message for advice in HARMFUL)

@@ -1,9 +1,9 @@
-"""A corpus of odd images: what every decoder setting must accept, with the pixels, or reject, with the code.
+"""A corpus of unusual images that every decoder setting must accept, with the pixels, or reject, with the code.
 
 The decode contract: HxWx3 uint8 RGB always; alpha dropped; CMYK as Pillow's `convert("RGB")`; 16 bits scaled by
 `>> 8`; the first frame of an animation; the format by magic bytes; EXIF orientation ignored unless applied; truncation
 an error.
-References come from the arrays that were encoded, not from a decoder.
+References are the arrays that were encoded, not a decoder's output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from PIL import Image
 from stored_jpegs import stored_jpegs
 
 ANY = "ANY"
-"""Code of an image that may be accepted or refused with E-UNSUPPORTED: it depends on how libjpeg was built."""
+"""Code of an image that may be accepted or refused with E-UNSUPPORTED, depending on the build of libjpeg."""
 JFIF = jp.segment(jp.APP0, b"JFIF\0\1\1\0\0\1\0\1\0\0")
 CUT_PERCENT = (0.1, 2, 10, 50, 90, 99)
 
@@ -33,7 +33,7 @@ class OddImage:
 
     code: None if each decoder setting must accept the bytes, otherwise the code of the LoaderError, or ANY.
     reference: HxWx3 uint8 if accepted, None if not; `tolerance` is the mean absolute difference allowed, in levels.
-    oriented_reference: the same with EXIF orientation applied; None where that changes nothing.
+    oriented_reference: the same with EXIF orientation applied; None if nothing changes.
     """
 
     name: str
@@ -46,7 +46,7 @@ class OddImage:
 
 
 def corpus() -> list[OddImage]:
-    """All entries; the bytes are the same in each process with the same libraries."""
+    """Return all entries; the bytes are equal in each process with the same libraries."""
     return list(_corpus())
 
 
@@ -73,7 +73,7 @@ def _corpus() -> tuple[OddImage, ...]:
 
 
 def scene(height: int, width: int) -> np.ndarray:
-    """A smooth HxWx3 uint8 picture that no flip, turn, inversion or exchange of channels leaves alike."""
+    """A smooth HxWx3 uint8 picture that changes with any flip, turn, inversion or swap of channels."""
     y, x = np.mgrid[0:height, 0:width] / max(height, width)
     red = 30 + 190 * x**2 + 20 * np.sin(9 * y)
     green = 215 - 170 * y + 25 * np.cos(7 * x)
@@ -101,7 +101,7 @@ def jpeg(pixels: np.ndarray, **options: object) -> bytes:
 
 
 def luma(rgb: np.ndarray) -> np.ndarray:
-    """HxWx3 grey of an RGB image as ITU-R BT.601 has it, uint8: what a grey file must decode to."""
+    """HxWx3 uint8 grey of an RGB image by ITU-R BT.601: the expected pixels of a grey file."""
     grey = np.rint(jp.ycc(rgb)[0]).astype(np.uint8)
     return np.repeat(grey[..., None], 3, axis=2)
 
@@ -154,7 +154,7 @@ def _handmade_jpegs() -> list[OddImage]:
     halved = ((2, 2), (1, 1), (1, 1))
     grey = [Component(planes[0], 1, 2, 2)]
     plain = {
-        "non_interleaved": (_parts(planes, halved), {"interleaved": False}, "baseline, one scan a component"),
+        "non_interleaved": (_parts(planes, halved), {"interleaved": False}, "baseline, one scan per component"),
         "non_interleaved_restart": (_parts(planes, same), {"interleaved": False, "restart": 4}, "blocks are counted"),
         "extended_sequential": (_parts(planes, halved), {"sof": jp.SOF1}, "SOF1 with 8 bits"),
         "odd_ids": (_parts(planes, halved, b"\0\1\2"), {}, "component ids 0, 1, 2 instead of 1, 2, 3"),
@@ -169,12 +169,12 @@ def _handmade_jpegs() -> list[OddImage]:
         "chromas_differ": ((2, 2), (2, 1), (1, 2)),
         "410": ((4, 2), (1, 1), (1, 1)),
         "thirds": ((3, 1), (1, 1), (1, 1)),
-        "all_22": ((2, 2), (2, 2), (2, 2)),  # too many blocks for one MCU of all: a scan each
+        "all_22": ((2, 2), (2, 2), (2, 2)),  # too many blocks for one MCU: one scan per component
     }
     for name, factors in odd_factors.items():
         data = jp.encode(_parts(planes, factors), head=JFIF, interleaved=name != "all_22")
         images.append(_accept(f"jpeg_factors_{name}", data, rgb, 2.0, f"sampling factors {factors}"))
-    bare = jp.without(simplejpeg.encode_jpeg(rgb, 95, "RGB", "420"), jp.DHT)
+    bare = jp.remove_segments(simplejpeg.encode_jpeg(rgb, 95, "RGB", "420"), jp.DHT)
     images.append(_accept("jpeg_no_dht", bare, rgb, 1.5, "a Motion JPEG frame: Huffman tables of the standard"))
     return images
 
@@ -192,12 +192,12 @@ def _colour_space_jpegs() -> list[OddImage]:
         _accept("jpeg_rgb_ids", jp.encode(_parts(red_green_blue, same, b"RGB")), rgb, 1.5, "ids R, G, B, no marker"),
         _accept("jpeg_adobe_ycc", jp.encode(_parts(jp.ycc(rgb), halved), head=_adobe(1)), rgb, 1.5, "transform 1"),
     ]
-    # Ink 0 is none, 255 is full: R = (255 - C)(255 - K) / 255. Files hold 255 - ink, as Adobe's and all others do.
+    # Ink 0 is none, 255 is full: R = (255 - C)(255 - K) / 255. Files store 255 - ink, as by Adobe and all others.
     key = np.rint(np.linspace(0, 120, 70)[None, :] * np.ones((45, 1))).astype(np.uint8)
     ink = 255 - rgb[:, ::-1]
     printed = np.rint((255.0 - ink) * (255.0 - key[..., None]) / 255).astype(np.uint8)
     plain = [255 - ink[..., i] for i in range(3)] + [255 - key]
-    # libjpeg defines YCCK by the RGB that is the complement of CMY: with inverted values, that is the ink itself.
+    # libjpeg defines YCCK by RGB, the complement of CMY: with inverted values, this RGB is the ink itself.
     ycck = [*jp.ycc(ink), 255 - key]
     pillow = encoded(Image.merge("CMYK", [Image.fromarray(255 - p) for p in plain]), "JPEG", quality=95)
     images += [
@@ -238,7 +238,7 @@ def _jpegs_with_odd_segments() -> list[OddImage]:
         "comment": jp.segment(jp.COM, b"\xff\xd8\xff\xd9 a comment that looks like a file"),
         "fill_bytes": b"\xff" * 5 + jp.segment(jp.COM, b"fill bytes before a marker"),
     }
-    images = [_accept(f"jpeg_{n}", jp.inserted(plain, extra), rgb, 1.5, "odd segment") for n, extra in header.items()]
+    images = [_accept(f"jpeg_{n}", jp.insert(plain, extra), rgb, 1.5, "odd segment") for n, extra in header.items()]
     two_frames = Image.fromarray(rgb)
     mpo = encoded(two_frames, "MPO", save_all=True, append_images=[Image.fromarray(255 - rgb)], quality=95)
     tails = {
@@ -249,7 +249,7 @@ def _jpegs_with_odd_segments() -> list[OddImage]:
     }
     images += [_accept(f"jpeg_tail_{n}", data, rgb, 1.5, "bytes after, or before, EOI") for n, data in tails.items()]
     images.append(_accept("jpeg_mpo", mpo, rgb, 1.5, "multi-picture file of a phone: the first picture"))
-    thumbnail = jp.inserted(plain, exif_segment(thumbnail=jpeg(255 - rgb[::4, ::4])))
+    thumbnail = jp.insert(plain, exif_segment(thumbnail=jpeg(255 - rgb[::4, ::4])))
     images.append(_accept("jpeg_exif_thumbnail", thumbnail, rgb, 1.5, "a JPEG within the header"))
     return images
 
@@ -271,8 +271,8 @@ def exif_segment(orientation: int | None = None, *, big_endian: bool = False, th
     return jp.segment(jp.APP1, b"Exif\0\0" + tiff)
 
 
-def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """The upright picture of stored pixels, by the EXIF 2.3 table: which side row 0 and column 0 are."""
+def orient(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """The upright picture of stored pixels, by the EXIF 2.3 table of the sides of row 0 and column 0."""
     turns = {
         1: lambda a: a,
         2: lambda a: a[:, ::-1],  # row 0 top, column 0 right
@@ -291,11 +291,11 @@ def _exif_orientations() -> list[OddImage]:
     plain = jpeg(rgb, subsampling=2)
     images = []
     for value in range(1, 9):
-        data = jp.inserted(plain, exif_segment(value, big_endian=value % 2 == 0))
+        data = jp.insert(plain, exif_segment(value, big_endian=value % 2 == 0))
         note = "ignored by default, applied on demand"
-        images.append(_accept(f"jpeg_orientation_{value}", data, rgb, 1.5, note, oriented(rgb, value)))
+        images.append(_accept(f"jpeg_orientation_{value}", data, rgb, 1.5, note, orient(rgb, value)))
     for value in (0, 9):
-        data = jp.inserted(plain, exif_segment(value))
+        data = jp.insert(plain, exif_segment(value))
         images.append(_accept(f"jpeg_orientation_{value}", data, rgb, 1.5, "no such orientation: as stored"))
     return images
 
@@ -378,7 +378,7 @@ def _other_formats() -> list[OddImage]:
     palette = np.asarray(indexed.getpalette(), np.uint8).reshape(-1, 3)
     colours = palette[np.asarray(indexed)]
     bmp = encoded(rgb, "BMP")
-    # A negative height means that the rows run from the top: the picture turns upside down.
+    # A negative height means rows from top to bottom: the picture turns upside down.
     top_down = bmp[:22] + struct.pack("<i", -37) + bmp[26:]
     bits, white = grey[..., 0] > 128, np.full(3, 255, np.uint8)
     exact = {"lossless": True, "exact": True}
@@ -437,7 +437,9 @@ def _empty_and_foreign() -> list[OddImage]:
     }
     images = [_reject("empty", b"", "E-EMPTY", "zero bytes"), _accept("tiff", encoded(rgb, "TIFF"), rgb, 0.0, "TIFF")]
     images.append(_reject("tiff_empty", b"MM\0*\0\0\0\x08" + bytes(500), "E-CORRUPT", "TIFF without an image"))
-    return images + [_reject(f"foreign_{n}", data, "E-FORMAT", "no image of ours") for n, data in foreign.items()]
+    return images + [
+        _reject(f"foreign_{n}", data, "E-FORMAT", "not a supported image format") for n, data in foreign.items()
+    ]
 
 
 def _cut_jpegs() -> list[OddImage]:
@@ -453,7 +455,7 @@ def _cut_jpegs() -> list[OddImage]:
             images.append(_reject(f"jpeg_{kind}_cut_{percent}", cut, "E-TRUNC", f"{percent} % of the file"))
         images.append(_reject(f"jpeg_{kind}_no_eoi", data[:-2], "E-EOI", "all pixels are there, EOI is not"))
     exif = exif_segment(thumbnail=jpeg(pixels[::8, ::8]))
-    with_thumbnail = jp.inserted(whole["baseline"], exif)
+    with_thumbnail = jp.insert(whole["baseline"], exif)
     grey = jpeg(luma(pixels)[..., 0])
     restart = jpeg(pixels, restart_marker_rows=1)
     cmyk = encoded(Image.fromarray(pixels).convert("CMYK"), "JPEG", quality=90)
@@ -501,9 +503,9 @@ def _corrupt() -> list[OddImage]:
     return [
         _reject("png_bit_flipped", flipped(deflated, middle), "E-CORRUPT", "the CRC of IDAT is wrong"),
         _reject("png_stored_bit_flipped", flipped(stored, len(stored) // 2), "E-CORRUPT", "only the CRC shows it"),
-        _reject("png_other_chunk_first", lying, "E-CORRUPT", "a chunk before IHDR, with a size where that of IHDR is"),
-        _reject("jpeg_no_sof", jp.without(whole, jp.SOF0), "E-CORRUPT", "no frame header, but EOI"),
-        _reject("jpeg_no_sos", jp.without(whole, jp.SOS), "E-CORRUPT", "no scan, but EOI"),
+        _reject("png_other_chunk_first", lying, "E-CORRUPT", "a chunk before IHDR, with a size at the place of IHDR's"),
+        _reject("jpeg_no_sof", jp.remove_segments(whole, jp.SOF0), "E-CORRUPT", "no frame header, but EOI"),
+        _reject("jpeg_no_sos", jp.remove_segments(whole, jp.SOS), "E-CORRUPT", "no scan, but EOI"),
         _reject("jpeg_no_segments", jp.SOI + jp.EOI, "E-CORRUPT", "SOI and EOI only"),
     ]
 

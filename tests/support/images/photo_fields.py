@@ -1,4 +1,4 @@
-"""A folder of photos with masks, boxes, keypoints and text, and what each batch must serve of them."""
+"""A folder of photos with masks, boxes, keypoints and text, and the expected fields of each batch."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.spec import ImagePipeline
 
 MIN_AREA = 0.1
-SEED = 3  # of loaders whose augmentations move pixels
+SEED = 3  # of loaders with augmentations that move pixels
 SWAPS = ((0, 1),)
 
 
 class PhotoFields:
-    """Photos under root/photos, masks under root/masks, and by index everything else.
+    """Photos under root/photos, masks under root/masks, and everything else by index.
 
     Attributes:
-        output: (height, width) of the images before a transform; None for that of the batch.
+        output: (height, width) of the images before a transform; None: as in the batch.
     """
 
     output: tuple[int, int] | None = None
@@ -87,8 +87,8 @@ class PhotoFields:
     ) -> None:
         """Compare the fields of a batch with ones computed row by row.
 
-        index: the photo of each row; pipelines: of each view, where their augmentations move pixels, which `numbers`
-        draw, by default batch.index.
+        index: the photo of each row; pipelines: per view, if their augmentations move pixels; numbers: samples of the
+        augmentations, by default batch.index.
         """
         key = BatchKey(SEED, batch.epoch, batch.index if numbers is None else numbers)
         moves = [plan_augmentations(each.augment, each.size, key._replace(view=i)) for i, each in enumerate(pipelines)]
@@ -105,7 +105,7 @@ class PhotoFields:
             self._check_view(fields, index, of_view, tuple(images.shape[2:]), moves[view] if moves else None)
 
     def check_patches(self, batch: Batch, patch: int) -> None:
-        """Compare the fields of a batch of patches, each row put together again, with ones computed row by row."""
+        """Compare the fields of a batch of patches, after each row is joined again, with ones computed row by row."""
         plan = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)
         fields = {name: values for name, values in batch.fields.items() if not name.startswith("patch_")}
         masks = batch.fields["mask"].numpy()
@@ -156,14 +156,14 @@ class PhotoFields:
     ) -> tuple[Any, list[int]]:
         x, y, w, h = plan.windows[row].tolist()
         boxes, classes = [], []
-        for box, of in zip(self.boxes[number].tolist(), self.classes[number], strict=True):
+        for box, class_ in zip(self.boxes[number].tolist(), self.classes[number], strict=True):
             cut = [min(max(end, low), low + side) for end, low, side in zip(box, (x, y) * 2, (w, h) * 2, strict=True)]
             area, left = map(area_of, (box, cut))
             first, second = (apply(matrix(plan, row, out), *cut[at : at + 2]) for at in (0, 2))
             ends, left = move_box(moves, [*map(min, first, second), *map(max, first, second)], left, out)
             if left > 0 and left >= MIN_AREA * area:
                 boxes.append([float(nearest(end)) for end in ends])
-                classes.append(of)
+                classes.append(class_)
         return boxes, classes
 
     def _points(self, number: int, plan: BatchPlan, row: int, out: tuple[int, ...], moves: list[Any]) -> Any:

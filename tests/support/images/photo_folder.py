@@ -9,7 +9,7 @@ import simplejpeg
 
 
 def photo(number: int, *, large: bool = False) -> bytes:
-    """A smooth coloured JPEG whose content and size follow from `number`: 40 to 119 pixels a side, or tenfold."""
+    """A smooth coloured JPEG. `number` sets its content and size: 40 to 119 pixels per side; `large`: tenfold."""
     rng = np.random.default_rng(number)
     height, width = (int(side) * (10 if large else 1) for side in rng.integers(40, 120, 2))
     rows, columns = np.linspace(0, 6, height)[:, None, None], np.linspace(0, 6, width)[None, :, None]
@@ -21,7 +21,7 @@ def photo(number: int, *, large: bool = False) -> bytes:
 
 
 def write_folder(root: Path, count: int, classes: int = 3) -> Path:
-    """`count` photos over `classes` class folders under `root`; returns `root`."""
+    """Write `count` photos to `classes` class folders under `root`; return `root`."""
     for number in range(count):
         folder = root / f"class{number % classes}"
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Arrow and Parquet files, and saved data sets as Hugging Face lays them out, with the images of a class folder."""
+"""Arrow and Parquet files, and data sets saved in Hugging Face's layout, with the images of a class folder."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
 def features(classes: tuple[bytes, ...] | list[bytes]) -> dict[str, Any]:
-    """How Hugging Face describes the columns `image` and `label`."""
+    """Return Hugging Face's description of the columns `image` and `label`."""
     names = [name.decode() for name in classes]
     return {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
 
 
 def photo_table(folder: Source, *, declared: bool = True, kind: pa.DataType = IMAGE) -> pa.Table:
-    """The samples of `folder` in its order, with image and label; `declared`: with Hugging Face's metadata."""
+    """Return image and label of the samples of `folder`, in order; `declared`: with Hugging Face's metadata."""
     data = [folder.read(index) for index in range(len(folder))]
     names = [os.path.basename(os.fsdecode(folder.path(index))) for index in range(len(folder))]
     labels = folder.labels(np.arange(len(folder)))
@@ -32,8 +32,8 @@ def photo_table(folder: Source, *, declared: bool = True, kind: pa.DataType = IM
     else:
         images = pa.array(data, kind)
     table = pa.table({"number": pa.array(range(len(data))), "image": images, "label": pa.array(labels)})
-    noted = json.dumps({"info": {"features": features(folder.classes)}}) if declared else ""
-    return table.replace_schema_metadata({"huggingface": noted} if noted else None)
+    info = json.dumps({"info": {"features": features(folder.classes)}}) if declared else ""
+    return table.replace_schema_metadata({"huggingface": info} if info else None)
 
 
 def write_arrow(path: Path, table: pa.Table, *, stream: bool = True, rows: int = 10, compression: str = "") -> Path:
@@ -52,7 +52,7 @@ def write_parquet(path: Path, table: pa.Table, rows: int = 10, **options: Any) -
 
 
 def write_saved(folder: Path, table: pa.Table, shards: int = 2, order: list[int] | None = None) -> Path:
-    """Write `table` as `save_to_disk` does; with `order` as its first versions did, which noted the order apart."""
+    """Write `table` like `save_to_disk`; with `order` like its first versions, which saved the order separately."""
     folder.mkdir(parents=True)
     size, files = -(-len(table) // shards), []
     for shard in range(shards):
@@ -63,13 +63,13 @@ def write_saved(folder: Path, table: pa.Table, shards: int = 2, order: list[int]
         write_arrow(folder / "indices.arrow", pa.table({"indices": pa.array(order, pa.uint64())}), rows=7)
         state["_indices_files"] = [{"filename": "indices.arrow"}]
     (folder / "state.json").write_text(json.dumps(state))
-    noted = json.loads((table.schema.metadata or {}).get(b"huggingface", b'{"info": {}}'))
-    (folder / "dataset_info.json").write_text(json.dumps(noted["info"]))
+    info = json.loads((table.schema.metadata or {}).get(b"huggingface", b'{"info": {}}'))
+    (folder / "dataset_info.json").write_text(json.dumps(info["info"]))
     return folder
 
 
 def assert_same_samples(source: Source, folder: Source, order: list[int] | None = None) -> None:
-    """That `source` has the bytes and classes of `folder`, in its order or in `order`."""
+    """Assert that `source` has the bytes and classes of `folder`, in its order or in `order`."""
     order = list(range(len(folder))) if order is None else order
     assert len(source) == len(order)
     assert [source.read(index) for index in range(len(source))] == [folder.read(index) for index in order]

@@ -1,4 +1,4 @@
-"""Where a plan puts points and masks, in exact arithmetic and by Pillow."""
+"""Expected places of points and masks under a plan, in exact arithmetic and by Pillow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.pipelines.plan.crops import TRANSPOSED, UPSIDE_DOWN, BatchPlan
 
 
 def matrix(plan: BatchPlan, row: int, out: tuple[int, ...]) -> list[list[Fraction]]:
-    """The affine map of a row from source to output pixels, as exact fractions."""
+    """Return the affine map of a row from source to output pixels, in exact fractions."""
     (x, y, w, h), (left, top, width, height) = plan.windows[row].tolist(), plan.places[row].tolist()
     sx, sy = Fraction(width, w), Fraction(height, h)
     found = [[sx, Fraction(0), left - x * sx], [Fraction(0), sy, top - y * sy]]
@@ -35,7 +35,7 @@ def apply(map_: list[list[Fraction]], x: float, y: float) -> list[Fraction]:
 
 
 def moves_of(plan: AugmentPlan | None, row: int) -> list[tuple[Op, float]]:
-    """The operations of a row that move pixels, as those that take the nearest one, with their values."""
+    """Return the operations of a row that move pixels, in nearest-neighbour form, with their values."""
     rounds = () if plan is None else zip(plan.ops[:, row].tolist(), plan.values[:, row].tolist(), strict=True)
     found = [(plain_move(Op(op)), value) for op, value in rounds]
     return [(op, value) for op, value in found if Op.SHEAR_X <= op <= Op.ROTATE]
@@ -54,7 +54,7 @@ def move_point(move: tuple[Op, float], x: float, y: float, out: tuple[int, ...])
 def move_box(
     moves: list[tuple[Op, float]], box: list[float], left: Any, out: tuple[int, ...]
 ) -> tuple[list[float], Any]:
-    """A box around its corners after each move, cut to the image, and what is left of the area `left`."""
+    """Return the bounding box of the corners after each move, clipped to the image, and the area left of `left`."""
     for move in moves:
         xs, ys = zip(*(move_point(move, x, y, out) for x in box[::2] for y in box[1::2]), strict=True)
         around = [min(xs), min(ys), max(xs), max(ys)]
@@ -80,7 +80,7 @@ def nearest(value: Fraction) -> np.float32:
 
 
 def reference_mask(mask: npt.NDArray[Any], plan: BatchPlan, row: int, out: tuple[int, ...], fill: int) -> Any:
-    """What Pillow makes of a mask: crop, resize, paste, transpose, mirror."""
+    """Return Pillow's result for a mask: crop, resize, paste, transpose, mirror."""
     (x, y, w, h), (left, top, width, height) = plan.windows[row].tolist(), plan.places[row].tolist()
     image = Image.fromarray(mask)
     whole = Image.new(image.mode, out[::-1], fill)

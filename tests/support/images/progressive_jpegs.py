@@ -1,4 +1,4 @@
-"""Progressive JPEGs: of a scene, with scans taken apart, and of given symbols."""
+"""Progressive JPEGs: of a scene, split into scans, and of given symbols."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def progressive(kind: str, height: int, width: int, quality: int = 85, **restart
 
 
 class Scans(NamedTuple):
-    """A progressive JPEG taken apart: what stands before its scans, and each scan with the tables before it."""
+    """A progressive JPEG in parts: the bytes before its scans, and each scan with the tables before it."""
 
     head: bytes
     scans: list[bytes]
 
     def joined(self, *order: int) -> bytes:
-        """The file with these of its scans."""
+        """Return the file with only the scans of `order`."""
         return b"".join([self.head, *(self.scans[number] for number in order), jp.EOI])
 
 
-def taken_apart(data: bytes) -> Scans:
-    """The parts of a file that has Huffman tables in front of its scans."""
+def split_scans(data: bytes) -> Scans:
+    """Split a file that has Huffman tables before its scans."""
     _, start, _ = next(found for found in jp.segments(data) if found[0] == jp.DHT)
     scans, at, begin, in_scan = list[bytes](), start, start, False
     while True:
@@ -51,9 +51,9 @@ def taken_apart(data: bytes) -> Scans:
 
 
 class Scan(NamedTuple):
-    """A scan of a crafted file: its fields in the header, and its code.
+    """A scan of a crafted file: header fields and code.
 
-    symbols: each a Huffman symbol (None for bits alone) with the bits that follow, for example (0x21, "1"); None for a
+    symbols: Huffman symbols (None for bits alone), each with the bits that follow, for example (0x21, "1"); None for a
         restart marker.
     """
 
@@ -65,7 +65,7 @@ class Scan(NamedTuple):
 
 
 def crafted_scans(scans: Sequence[Scan], *, blocks: int, rows: int = 1, restart: int = 0, code_bits: int = 8) -> bytes:
-    """A grey JPEG of these scans, `blocks` wide and `rows` of them high; its Huffman codes have `code_bits` bits."""
+    """A grey JPEG of these scans, `blocks` blocks wide and `rows` blocks high; Huffman codes have `code_bits` bits."""
     parts = [
         jp.SOI,
         JFIF,
@@ -85,7 +85,7 @@ def crafted_scans(scans: Sequence[Scan], *, blocks: int, rows: int = 1, restart:
                 symbol, bits = item
                 text += ("" if symbol is None else f"{used.index(symbol):0{code_bits}b}") + bits
                 continue
-            parts.append(jp.coded(text))
+            parts.append(jp.pack_bits(text))
             parts.append(bytes([0xFF, 0xD0 + restarts % 8]))
             text, restarts = "", restarts + 1
         parts.pop()  # the marker after the last segment
@@ -93,13 +93,13 @@ def crafted_scans(scans: Sequence[Scan], *, blocks: int, rows: int = 1, restart:
 
 
 def progressive_noise(quality: int) -> bytes:
-    """A file whose scans do not fit the decoder's buffer at once."""
+    """A file with scans larger than the decoder's buffer."""
     noise = np.random.default_rng(quality).integers(0, 256, (96, 120, 3), np.uint8)
     return jpeg(noise, quality=quality, progressive=True, subsampling=2)
 
 
 def progressive_corpus() -> list[bytes]:
-    """Long runs of ends, blocks of which all coefficients are known, and images that claim to be larger."""
+    """Long end-of-band runs, blocks with all coefficients known, and images that claim to be larger."""
     dc, ones = Scan(0, 0, 0, 0, [(0, "")] * 2000), [(0x01, "1")] * 63
     runs = crafted_scans([dc, Scan(1, 63, 0, 0, [(0xA0, f"{2000 - 1024:010b}")])], blocks=2000, code_bits=1)
     first = Scan(1, 63, 0, 1, [*ones * 7, (0, "")])

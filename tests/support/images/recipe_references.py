@@ -1,6 +1,6 @@
-"""What published recipes do to the pixels of a crop, written anew from their papers and code, with Pillow.
+"""Effects of published recipes on the pixels of a crop, reimplemented with Pillow from their papers and code.
 
-A recipe lists steps, (name, value), for draws in [0, 1) by purpose: those of a sample of Penstock, or of any generator.
+A recipe lists steps, (name, value), for draws in [0, 1) by purpose. Draws come from a sample or any generator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.pipelines.plan.augmentations import Op
 Draw = Callable[[str], float]
 Steps = list[tuple[str, float]]
 
-# Which word of a sample serves a purpose: as it must stay, for streams to stay the same.
+# Purpose -> word of a sample. It must not change, so that streams stay the same.
 WORDS = {"brightness": 23, "contrast": 24, "saturation": 25, "hue": 26, "order": 27}
 WORDS |= {"jitter": 81, "grey": 82, "blur": 83, "sigma": 84, "solarize": 85, "three": 86, "sigma of three": 87}
 for _layer in range(16):
@@ -28,7 +28,7 @@ INCREASING = (
     *("AutoContrast", "Equalize", "Invert", "Rotate", "PosterizeIncreasing", "SolarizeIncreasing", "SolarizeAdd"),
     *("Color", "Contrast", "Brightness", "Sharpness", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel"),
 )
-# What a step is called as an operation, where the name is another one.
+# Step -> operation, where the names differ.
 OPERATIONS = {"Saturation": "COLOR", "AutoContrast": "AUTO_CONTRAST", "SolarizeAdd": "SOLARIZE_ADD"}
 OPERATIONS |= {"Grey": "GRAYSCALE", "PosterizeIncreasing": "POSTERIZE", "SolarizeIncreasing": "SOLARIZE"}
 _MOVES = ("Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
@@ -100,7 +100,7 @@ RECIPES: dict[str, Callable[[Draw], Steps]] = {
 
 
 def apply_step(image: Image.Image, name: str, value: float, fill: tuple[int, int, int]) -> Image.Image:
-    """One step, by Pillow."""
+    """Apply one step, by Pillow."""
     kind, _, kernel = name.partition(" ")
     if kernel:
         resample = Image.Resampling.BILINEAR if kernel == "bilinear" else Image.Resampling.BICUBIC

@@ -8,7 +8,7 @@ from penstock.pipelines.jpeg.header import parse_header
 
 
 def cut(data: bytes, share: float) -> bytes:
-    """The file with only a share of its coded data, and an end of image: what a download that broke off may leave."""
+    """The file with only a share of its coded data and an end marker, as an interrupted download may leave it."""
     start = parse_header(data).scan_offset
     end = start + int((len(data) - 2 - start) * share)
     while end > start and data[end - 1] == 0xFF:
@@ -16,12 +16,12 @@ def cut(data: bytes, share: float) -> bytes:
     return data[:end] + jp.EOI
 
 
-def without_a_restart(data: bytes) -> bytes:
+def remove_a_restart(data: bytes) -> bytes:
     at = data.index(b"\xff\xd2", parse_header(data).scan_offset)
     return data[:at] + data[at + 2 :]
 
 
-def longer_segment(data: bytes) -> bytes:
-    """Bytes in front of a restart marker that no MCU needs: one flipped bit may leave as much."""
+def lengthen_segment(data: bytes) -> bytes:
+    """The file with bytes before a restart marker that no MCU needs, as after a flipped bit."""
     at = data.index(b"\xff\xd1", parse_header(data).scan_offset)
     return data[:at] + b"\x55" * 40 + data[at:]

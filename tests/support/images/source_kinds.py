@@ -1,6 +1,6 @@
-"""The same rows as data of every kind: how each kind is written, which files hold the images, what it cannot do.
+"""The same rows as data of every kind: how each kind is written, its image files, its missing abilities.
 
-A new kind of data is one more entry of KINDS; the suites of all kinds then hold for it.
+A new kind of data is one more entry in KINDS; the test suites for all kinds then include it.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from penstock.loaders import open_source
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.remote import object_store
 
-Held = tuple[Any, dict[str, Any]]  # what open_source takes, and its options
+OpenArguments = tuple[Any, dict[str, Any]]  # source and options of open_source
 Columns = dict[str, list[Any]]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Images with their columns, of which "label" is read unless another one is asked for.
+    """Images with their columns; "label" is read unless another column is requested.
 
     Attributes:
         images: encoded.
-        columns: by name; None for what is missing.
-        names: of the images as files, in sorted order where folders are to serve them in order.
-        parts: over how many files kinds with several images per file spread them.
-        declared: column of sets -> its classes, whose numbers Arrow and Parquet hold, as Hugging Face declares them.
+        columns: by name; None for a missing value.
+        names: file names of the images; sorted if folders must serve them in order.
+        parts: number of files for kinds with several images per file.
+        declared: column of sets -> its classes; Arrow and Parquet store their numbers, as declared by Hugging Face.
     """
 
     images: list[bytes]
@@ -56,7 +56,7 @@ class Rows:
 
     @staticmethod
     def of(images: list[bytes], labels: list[Any], suffix: str = "jpg", parts: int = 1) -> Rows:
-        """Rows with one label each; the names lie in folders of the labels that are text."""
+        """Return rows with one label each; text labels are also the folders of the names."""
         names = [f"{label}/" * isinstance(label, str) + f"{n:04}.{suffix}" for n, label in enumerate(labels)]
         return Rows(images, {"label": labels}, names, parts)
 
@@ -72,17 +72,17 @@ class Rows:
         return Rows(self.images[some], columns, self.names[some], declared=self.declared)
 
     def table(self, **first: list[Any]) -> pa.Table:
-        """Return the columns behind those of `first`."""
+        """Return a table of the columns `first`, then those of the rows."""
         columns, features = first | self.columns, {}
-        holds_images = any(isinstance(values[0], bytes) for values in first.values())
-        for name, classes in self.declared.items() if holds_images else ():
+        has_images = any(isinstance(values[0], bytes) for values in first.values())
+        for name, classes in self.declared.items() if has_images else ():
             columns[name] = [[classes.index(member) for member in members] for members in columns[name]]
             features[name] = {"_type": "Sequence", "feature": {"_type": "ClassLabel", "names": classes}}
-        noted = json.dumps({"info": {"features": features}}) if features else ""
-        return pa.table(columns).replace_schema_metadata({"huggingface": noted} if noted else None)
+        metadata = json.dumps({"info": {"features": features}}) if features else ""
+        return pa.table(columns).replace_schema_metadata({"huggingface": metadata} if metadata else None)
 
     def place(self, folder: Path) -> list[Path]:
-        """Write the images that are not there as files below `folder`; return their paths."""
+        """Write missing or changed images as files below `folder`; return their paths."""
         paths = [folder / name for name in self.names]
         for path, data in zip(paths, self.images, strict=True):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class Rows:
 
 
 class Where(NamedTuple):
-    """A folder, and the URL at which a server serves it, if one does."""
+    """A folder, and its URL if a server serves it."""
 
     folder: Path
     url: str = ""
@@ -106,51 +106,51 @@ class Kind:
     """Describe a kind of data to the suites.
 
     Attributes:
-        write: writes rows, and returns how they are opened.
-        files: pattern of the files that hold the images, in their order, below the folder.
-        cannot: what the kind cannot do, by the names that the suites give to their tests -> why.
+        write: writes rows; returns the arguments that open them.
+        files: pattern below the folder for the files that contain the images, in order.
+        cannot: missing ability, by its name in the test suites -> reason.
     """
 
-    write: Callable[[Where, Rows], Held]
+    write: Callable[[Where, Rows], OpenArguments]
     files: str = "data/*/*.jpg"
     cannot: Mapping[str, str] = field(default_factory=dict)
 
 
-def _folder(where: Where, rows: Rows) -> Held:
+def _folder(where: Where, rows: Rows) -> OpenArguments:
     rows.place(where.folder / "data")
     return where.folder / "data", {}
 
 
-def _pattern(where: Where, rows: Rows) -> Held:
+def _pattern(where: Where, rows: Rows) -> OpenArguments:
     rows.place(where.folder / "data")
     return f"{where.folder}/data/*/*.*", {}
 
 
 def _values(rows: Rows) -> list[Any]:
-    """Return the label of each row; of several columns, a dict."""
+    """Return the label of each row; a dict if there are several columns."""
     if len(rows.columns) == 1:
         return next(iter(rows.columns.values()))
     return [dict(zip(rows.columns, row, strict=True)) for row in zip(*rows.columns.values(), strict=True)]
 
 
-def _list(where: Where, rows: Rows) -> Held:
+def _list(where: Where, rows: Rows) -> OpenArguments:
     return list(zip(map(str, rows.place(where.folder / "data")), _values(rows), strict=True)), {}
 
 
 def _names(where: Where, rows: Rows) -> list[str]:
-    """Return the paths of the images as tables in the folder name them."""
+    """Return the paths of the images, relative as in tables of the folder."""
     return [os.path.relpath(path, where.folder) for path in rows.place(where.folder / "data")]
 
 
-def text_table(suffix: str, delimiter: str, style: Callable[[Any], str]) -> Callable[[Where, Rows], Held]:
-    """Write rows as a table of text, whose lists and objects are in this style."""
+def text_table(suffix: str, delimiter: str, style: Callable[[Any], str]) -> Callable[[Where, Rows], OpenArguments]:
+    """Return a writer of rows as a text table; `style` formats lists and objects."""
 
     def cell(value: Any) -> Any:
         if isinstance(value, (list, dict)):
             return style(value)
         return "" if value is None or value != value else value
 
-    def write(where: Where, rows: Rows) -> Held:
+    def write(where: Where, rows: Rows) -> OpenArguments:
         table = {"path": _names(where, rows)} | rows.columns
         with open(where.folder / f"t.{suffix}", "w", newline="", encoding="utf-8") as file:
             lines = ([cell(value) for value in row] for row in zip(*table.values(), strict=True))
@@ -160,7 +160,7 @@ def text_table(suffix: str, delimiter: str, style: Callable[[Any], str]) -> Call
     return write
 
 
-def _json_lines(where: Where, rows: Rows) -> Held:
+def _json_lines(where: Where, rows: Rows) -> OpenArguments:
     table = {"path": _names(where, rows)} | rows.columns
     lines = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
     for line in lines[1:]:
@@ -170,11 +170,11 @@ def _json_lines(where: Where, rows: Rows) -> Held:
     return where.folder / "t.jsonl", {}
 
 
-def _parquet_of_paths(where: Where, rows: Rows) -> Held:
+def _parquet_of_paths(where: Where, rows: Rows) -> OpenArguments:
     return write_parquet(where.folder / "t.parquet", rows.table(path=_names(where, rows)), rows=3), {}
 
 
-def _frame(where: Where, rows: Rows) -> Held:
+def _frame(where: Where, rows: Rows) -> OpenArguments:
     columns = {name: pd.Series(values, dtype=object) for name, values in rows.columns.items()}
     return pd.DataFrame({"path": list(map(str, rows.place(where.folder / "data"))), **columns}), {}
 
@@ -183,39 +183,39 @@ def _spec(where: Where, stem: str, suffix: str, parts: int) -> str:
     return f"{where.folder}/{stem}-{{0..{parts - 1}}}.{suffix}" if parts > 1 else f"{where.folder}/{stem}-0.{suffix}"
 
 
-def _feather(where: Where, rows: Rows) -> Held:
-    """Arrow files that name images."""
+def _feather(where: Where, rows: Rows) -> OpenArguments:
+    """Arrow files of image paths."""
     table = rows.table(image=list(map(str, rows.place(where.folder / "data"))))
     return write_arrow(where.folder / "t.feather", table, stream=False, rows=3), {}
 
 
-def _arrow(where: Where, rows: Rows) -> Held:
+def _arrow(where: Where, rows: Rows) -> OpenArguments:
     for number, part in enumerate(rows.spread()):
         table = rows.table(image=rows.images).slice(part[0], len(part))
         write_arrow(where.folder / f"a-{number}.arrow", table, stream=False, rows=3)
     return _spec(where, "a", "arrow", rows.parts), {}
 
 
-def _parquet(where: Where, rows: Rows) -> Held:
+def _parquet(where: Where, rows: Rows) -> OpenArguments:
     for number, part in enumerate(rows.spread()):
         table = rows.table(image=rows.images).slice(part[0], len(part))
         write_parquet(where.folder / f"p-{number}.parquet", table, rows=5, compression="none", use_dictionary=False)
     return _spec(where, "p", "parquet", rows.parts), {}
 
 
-def _saved(where: Where, rows: Rows) -> Held:
+def _saved(where: Where, rows: Rows) -> OpenArguments:
     shutil.rmtree(where.folder / "saved", ignore_errors=True)
     return write_saved(where.folder / "saved", rows.table(image=rows.images), rows.parts), {}
 
 
-def _dataset(where: Where, rows: Rows) -> Held:
+def _dataset(where: Where, rows: Rows) -> OpenArguments:
     import datasets
 
     return datasets.Dataset(rows.table(image=rows.images)), {}
 
 
-def _tar(where: Where, rows: Rows) -> Held:
-    """Tars whose labels are members; several columns are fields of a .json member."""
+def _tar(where: Where, rows: Rows) -> OpenArguments:
+    """Tars with labels as members; several columns are fields of a .json member."""
     is_one = list(rows.columns) == ["label"]
     for number, part in enumerate(rows.spread()):
         members = list[tuple[str | bytes, bytes]]()
@@ -230,13 +230,13 @@ def _tar(where: Where, rows: Rows) -> Held:
     return _spec(where, "t", "tar", rows.parts), {}
 
 
-def _arrays(where: Where, rows: Rows) -> Held:
+def _arrays(where: Where, rows: Rows) -> OpenArguments:
     """Images of one size."""
     images = [np.asarray(Image.open(io.BytesIO(data)).convert("RGB").resize((9, 8))) for data in rows.images]
     return (np.stack(images), _values(rows)), {}
 
 
-def _cache(where: Where, rows: Rows) -> Held:
+def _cache(where: Where, rows: Rows) -> OpenArguments:
     path = where.folder / "c.h5"
     if not path.exists():
         build_cache(open_source(_list(where, rows)[0]), path, workers=0)
@@ -244,7 +244,7 @@ def _cache(where: Where, rows: Rows) -> Held:
 
 
 class OwnSource(MemorySource):
-    """A source of the user's own, in memory."""
+    """A user-defined source, in memory."""
 
     def __init__(self, rows: Rows) -> None:
         super().__init__(rows.images)
@@ -255,55 +255,57 @@ class OwnSource(MemorySource):
         return self._numbers[indices]
 
 
-def _own(where: Where, rows: Rows) -> Held:
+def _own(where: Where, rows: Rows) -> OpenArguments:
     return OwnSource(rows), {}
 
 
-def _joined(where: Where, rows: Rows) -> Held:
-    """Data of three kinds as one."""
+def _joined(where: Where, rows: Rows) -> OpenArguments:
+    """Data of three kinds as one source."""
     writers = itertools.cycle((_arrow, _parquet, _tar))
     return [write(where, rows.cut(part))[0] for write, part in zip(writers, rows.spread(), strict=False)], {}
 
 
-def _part(where: Where, rows: Rows) -> Held:
+def _part(where: Where, rows: Rows) -> OpenArguments:
     return _tar(where, rows)[0], {"subset": f":{len(rows.images)}"}
 
 
-def _at_url(write: Callable[[Where, Rows], Held], *, copied: bool = False) -> Callable[[Where, Rows], Held]:
-    """Serve what is a path by URL; `copied`: with a local copy, which some kinds need."""
+def _at_url(
+    write: Callable[[Where, Rows], OpenArguments], *, copied: bool = False
+) -> Callable[[Where, Rows], OpenArguments]:
+    """Serve a path by URL; `copied`: with a local copy, which some kinds need."""
 
-    def write_and_serve(where: Where, rows: Rows) -> Held:
+    def write_and_serve(where: Where, rows: Rows) -> OpenArguments:
         spec, options = write(where, rows)
         return where.address(spec), options | ({"local_cache": where.folder / "copy"} if copied else {})
 
     return write_and_serve
 
 
-def _list_of_urls(where: Where, rows: Rows) -> Held:
+def _list_of_urls(where: Where, rows: Rows) -> OpenArguments:
     paths = rows.place(where.folder / "data")
     return [(where.address(path), value) for path, value in zip(paths, _values(rows), strict=True)], {}
 
 
-def _table_of_urls(where: Where, rows: Rows) -> Held:
+def _table_of_urls(where: Where, rows: Rows) -> OpenArguments:
     path, _ = text_table("csv", ",", json.dumps)(where, rows)
     return path, {"root": where.url, "local_cache": where.folder / "copy"}
 
 
-def _bucket(where: Where, rows: Rows) -> Held:
+def _bucket(where: Where, rows: Rows) -> OpenArguments:
     rows.place(where.folder / "data")
     return f"s3://{where.folder.name}/data/", {}
 
 
-def _bucket_pattern(where: Where, rows: Rows) -> Held:
+def _bucket_pattern(where: Where, rows: Rows) -> OpenArguments:
     return f"{_bucket(where, rows)[0]}*.*", {}
 
 
-def _saved_at_url(where: Where, rows: Rows) -> Held:
+def _saved_at_url(where: Where, rows: Rows) -> OpenArguments:
     return f"{where.address(_saved(where, rows)[0])}/", {"local_cache": where.folder / "copy"}
 
 
 class Data:
-    """Rows as data of a kind, in a folder of their own that a server serves."""
+    """Rows as data of a kind, in their own folder, which a server serves."""
 
     numbers = itertools.count()
 
@@ -322,14 +324,14 @@ class Data:
         return open_source(self.spec, **self.options, **options)
 
     def file_of(self, index: int) -> Path:
-        """Return the file that holds image `index`."""
+        """Return the file that contains image `index`."""
         files = sorted(self.where.folder.glob(self.kind.files))
         return files[index * len(files) // self.count]
 
 
 @contextlib.contextmanager
 def serve_kinds(root: Path) -> Iterator[RangeServer]:
-    """Serve folders below `root`, which are also buckets of S3 for this process and those that it starts."""
+    """Serve folders below `root`, also as S3 buckets for this process and its children."""
     with serve_ranges(root) as server, pytest.MonkeyPatch.context() as environment:
         for name, value in s3_environment(server.url).items():
             environment.setenv(name, value)
@@ -340,63 +342,63 @@ def serve_kinds(root: Path) -> Iterator[RangeServer]:
 
 
 MEMORY = {
-    "change": "the rows are in memory, where nothing else writes",
-    "touch": "the rows are in memory, where nothing else writes",
-    "refresh": "the rows are in memory, where nothing else writes",
-    "index": "there is nothing to look through again",
-    "rescan": "there is nothing to look through again",
+    "change": "nothing else writes to rows in memory",
+    "touch": "nothing else writes to rows in memory",
+    "refresh": "nothing else writes to rows in memory",
+    "index": "there is nothing to scan again",
+    "rescan": "there is nothing to scan again",
     "path": "no path names the data",
-    "files": "no file holds the images",
+    "files": "no file contains the images",
 }
-SHARED = {"pickle": "its shared memory goes to a process that is being started, and nowhere else"}
+SHARED = {"pickle": "its shared memory can be sent only to a process that is being started"}
 VIEW = {
-    "index": "what it is made of has indexes of its own",
-    "sample": "errors name the sample of what it is made of; loaders put theirs",
+    "index": "its sources have their own indexes",
+    "sample": "errors name the sample of its source; loaders replace it",
 }
 OTHER_PART = {
-    "describe": "it says of how many it is a part",
-    "refresh": "a part of other images would be another one, which is refused",
+    "describe": "its description includes the total",
+    "refresh": "a part of other images would be another part, which is refused",
 }
-UNLIMITED = {"limit": "what is in memory needs no limit", "locate": "rows of memory have a form of their own"}
+UNLIMITED = {"limit": "data in memory needs no limit", "locate": "rows in memory have another form"}
 NO_FILES = {
     "bytes": "pixels are served, not the bytes of files",
     "relabel": "the labels are those of the rows",
-    "describe": "it says what it is in other words",
+    "describe": "its description has other words",
 }
 OWN = {
     "pickle": "the source decides how it is pickled",
-    "bounds": "the source decides what it says",
-    "identity": "the source decides what it is",
+    "bounds": "the source decides its errors",
+    "identity": "the source decides its identity",
 }
 CACHED = {
     "bounds": "only loaders look up its samples",
-    "change": "it has CRCs of its own, see test_bit_rot.py",
-    "path": "its file is named, not that of the images",
+    "change": "it has its own CRCs, see test_bit_rot.py",
+    "path": "its own file is named, not the images'",
 }
 GIVEN = {
-    "index": "rows of the program may change without a trace",
+    "index": "rows of the program may change unnoticed",
     "rescan": "there is no saved index",
     "path": "no path names the rows",
     "relabel": "the labels are those of the rows",
 }
-NO_RESCAN = {"rescan": "its index is made from a few bytes: it is compared, not trusted"}
-COPIED = {"change": "the copy is read, whatever becomes of the original"}
-WHOLE = COPIED | {"limit": "the copy is of whole files", "refresh": "the copy is looked at, not the original"}
-IN_COPY = {"locate": "rows of the copy have a form of their own"}
-UNLISTED = {"path": "HTTP does not list what is in a folder"}
+NO_RESCAN = {"rescan": "its index is built from a few bytes: it is compared, not trusted"}
+COPIED = {"change": "the copy is read, regardless of the original"}
+WHOLE = COPIED | {"limit": "the copy is of whole files", "refresh": "the copy is checked, not the original"}
+IN_COPY = {"locate": "rows of the copy have another form"}
+UNLISTED = {"path": "HTTP does not list folders"}
 LISTED = {"index": "it is listed each time", "rescan": "it is listed each time"}
-WHOLE_PATHS = {"name": "the rows are known by their whole paths"}
-BY_NAME = {"relabel": "the classes are the folders", "order": "the names give the order"}
-FOOTERS = {"index": "the footers of its files are as quick to read", "rescan": "there is no saved index"}
+WHOLE_PATHS = {"name": "rows are named by their whole paths"}
+BY_NAME = {"relabel": "the classes are the folders", "order": "the names determine the order"}
+FOOTERS = {"index": "the footers of its files are as fast to read", "rescan": "there is no saved index"}
 ETAG = {
-    "touch": "the version of an object is its ETag, which follows from its content here",
-    "relabel": "the server here looks at a file again when its time is another one",
+    "touch": "the version of an object is its ETag, here a hash of its content",
+    "relabel": "this server reads a file again only if its mtime changed",
 }
 
-# Kinds that hold rows with columns of any values.
-TABLES: dict[str, Callable[[Where, Rows], Held]] = {
+# Kinds of rows with columns of any values.
+TABLES: dict[str, Callable[[Where, Rows], OpenArguments]] = {
     "csv": text_table("csv", ",", json.dumps),
-    "tsv": text_table("tsv", "\t", str),  # lists as pandas writes them
+    "tsv": text_table("tsv", "\t", str),  # lists in the format of pandas
     "jsonl": _json_lines,
     "parquet of paths": _parquet_of_paths,
     "feather": _feather,
@@ -443,5 +445,5 @@ KINDS: dict[str, Kind] = {
 
 
 def kinds_that(*abilities: str) -> list[str]:
-    """Return the kinds that can do all of this."""
+    """Return the kinds that have all these abilities."""
     return [name for name, kind in KINDS.items() if not set(abilities) & set(kind.cannot)]

@@ -14,7 +14,7 @@ END = bytes(2 * BLOCK)
 
 
 def write_tar(path: Path, files: Iterable[tuple[str | bytes, bytes]], form: int = tarfile.PAX_FORMAT) -> Path:
-    """Write a tar of `files` (name, content) in a format of tarfile; returns `path`."""
+    """Write a tar of `files` (name, content) in a format of tarfile; return `path`."""
     with tarfile.open(path, "w", format=form, encoding="utf-8", errors="surrogateescape") as tar:
         for name, content in files:
             info = tarfile.TarInfo(name if isinstance(name, str) else name.decode("utf-8", "surrogateescape"))
@@ -24,19 +24,19 @@ def write_tar(path: Path, files: Iterable[tuple[str | bytes, bytes]], form: int 
 
 
 def pack_folder(path: Path, folder: Path, names: Iterable[str]) -> Path:
-    """Write a tar of the files `names` (relative paths) of a folder; returns `path`."""
+    """Write a tar of the files `names` (relative paths) of a folder; return `path`."""
     return write_tar(path, [(name, (folder / name).read_bytes()) for name in names])
 
 
 def gnu_tar(path: Path, folder: Path, *options: str) -> Path:
-    """Write a tar of a folder's entries by GNU tar, sorted by name; returns `path`."""
+    """Write a tar of a folder's entries by GNU tar, sorted by name; return `path`."""
     command = ["tar", "--sort=name", "-cf", str(path), "-C", str(folder), *options, "."]
     subprocess.run(command, check=True, capture_output=True)
     return path
 
 
 def header(name: bytes, size: int = 0, kind: bytes = b"0", magic: bytes = b"ustar\x0000", **fields: bytes) -> bytearray:
-    """A header block, sound. fields: `size`, `linkname` or `prefix` as bytes of the block."""
+    """Return a sound header block. fields: `size`, `linkname` or `prefix` as bytes of the block."""
     block = bytearray(BLOCK)
     block[: len(name)] = name
     block[100:124] = b"0000644\0" + b"0001750\0" * 2
@@ -50,20 +50,20 @@ def header(name: bytes, size: int = 0, kind: bytes = b"0", magic: bytes = b"usta
 
 
 def seal(block: bytearray) -> bytearray:
-    """Write the checksum of a header into it."""
+    """Write the checksum of a header block into it."""
     block[148:156] = b" " * 8
     block[148:156] = b"%06o\0 " % sum(block)
     return block
 
 
-def padded(content: bytes) -> bytes:
-    """The content, filled up to whole blocks."""
+def pad(content: bytes) -> bytes:
+    """The content, padded to whole blocks."""
     return content + bytes(-len(content) % BLOCK)
 
 
 def entry(name: bytes, content: bytes = b"", kind: bytes = b"0", **fields: bytes) -> bytes:
     """A header and its content."""
-    return bytes(header(name, len(content), kind, **fields)) + padded(content)
+    return bytes(header(name, len(content), kind, **fields)) + pad(content)
 
 
 def pax(records: dict[bytes, bytes], kind: bytes = b"x") -> bytes:
@@ -81,10 +81,10 @@ _BASE_AND_EXTENSION = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 
 
 def webdataset_samples(path: Path) -> Iterator[dict[str, bytes]]:
-    """The samples of a tar as the documentation of webdataset defines them, read by tarfile: suffix -> content.
+    """Yield the samples of a tar as defined by webdataset's documentation, read by tarfile: suffix -> content.
 
-    Written after base_plus_ext and group_by_keys of webdataset/tariterators.py: regular members only, key and extension
-    by a regular expression, a new sample where the key changes, extensions in small letters.
+    Modelled on base_plus_ext and group_by_keys of webdataset/tariterators.py: regular members only, key and extension
+    by a regular expression, a new sample when the key changes, lower-case extensions.
     """
     sample: dict[str, bytes] = {}
     key = None

@@ -1,4 +1,4 @@
-"""Photos of every EXIF orientation with one red rectangle, which is found among pixels."""
+"""Photos of every EXIF orientation with one red rectangle, and its detection in pixels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-# How a photo is stored so that its orientation turns it upright.
+# Orientation -> stored form of a photo that it turns upright.
 STORED = {
     1: None,
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -22,7 +22,7 @@ STORED = {
 
 
 class Photo(NamedTuple):
-    """A stored photo: its file, the size of the upright image, its orientation, and the rectangle in both frames."""
+    """A stored photo: its file, upright size, orientation, and the rectangle in both frames."""
 
     data: bytes
     size: tuple[int, int]

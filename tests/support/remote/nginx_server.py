@@ -1,4 +1,4 @@
-"""nginx on this machine, as a process of a test that serves a folder over HTTP."""
+"""nginx on this machine: a child process of a test that serves a folder over HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 _UNPACKED = Path(__file__).resolve().parents[3] / "build/nginx/usr/sbin"  # by `make setup`
 NGINX = shutil.which("nginx", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", str(_UNPACKED)]))
 NO_NGINX = "nginx is not on this machine (`make setup` unpacks it where apt-get can download it)"
-_ATTEMPTS = 5  # to find a free port that no other takes in the meantime
+_ATTEMPTS = 5  # to find a port that no other process takes in the meantime
 
 _CONFIGURATION = """
 daemon off;
@@ -43,14 +43,14 @@ http {{
 def serve_by_nginx(root: Path, own: Path) -> Iterator[str]:
     """Serve `root` on a free port, and yield the URL. A connection ends after a few requests.
 
-    own: folder for what nginx writes.
+    own: folder for nginx's files.
     """
     for name in ("body", "proxy", "fastcgi", "uwsgi", "scgi"):
         (own / name).mkdir(parents=True, exist_ok=True)
     assert NGINX is not None, NO_NGINX
     for attempt in range(_ATTEMPTS):
         port = _find_port()
-        user = "user root;" if os.geteuid() == 0 else ""  # who reads the folder of the test
+        user = "user root;" if os.geteuid() == 0 else ""  # root can read the folder of the test
         text = _CONFIGURATION.format(user=user, own=own, port=port, root=root)
         (own / "nginx.conf").write_text(text)
         process = subprocess.Popen([NGINX, "-p", own, "-c", own / "nginx.conf", "-e", own / "error.log"])

@@ -1,4 +1,4 @@
-"""An HTTP server on this machine that serves files by ranges, and fails as it is told."""
+"""An HTTP server on this machine that serves ranges of files and fails on request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 
 # (path, number of the request, from 1) -> status to answer with instead, or one of these.
 Fault = Callable[[str, int], int]
-_PIECE = 64 << 10  # bytes between two looks at the limit of bytes per second
+_PIECE = 64 << 10  # bytes sent between two checks of the rate limit
 # Half of the body, a byte every 50 ms, the whole object with status 200, no answer before the server stops.
 USUAL, CUT, TRICKLE, WHOLE, HANG = 0, -1, -2, -3, -4
 
@@ -30,16 +30,16 @@ class RangeServer:
 
     Attributes:
         delay_s: seconds that each answer waits.
-        bytes_per_s: what all answers together may send; 0 for no limit.
+        bytes_per_s: limit for all answers together; 0 for no limit.
         fault: decides which requests fail.
         error_body: body of the answers that fail.
-        etags: path -> ETag to send instead of that of the file's content; "" for none.
-        has_dates: whether it tells when files were modified.
+        etags: path -> ETag to send instead of the file's own; "" for none.
+        has_dates: whether answers contain the modification time.
         watch: called with the path and query of each request.
         requests: counts by method.
         num_bytes: bytes of the bodies sent.
-        stop: closes the port; open connections go on.
-        stopped: whether it was.
+        stop: closes the port; open connections continue.
+        stopped: whether the port was closed.
     """
 
     root: Path
@@ -68,7 +68,7 @@ class RangeServer:
             return self.requests["all"]
 
     def wait_for_turn(self, size: int) -> None:
-        """Wait as long as a line of `bytes_per_s` takes for `size` bytes after all that were given to it before."""
+        """Wait until a link of `bytes_per_s` has sent all earlier bytes and these `size` bytes."""
         if self.bytes_per_s:
             with self._lock:
                 self._free_at = max(self._free_at, time.perf_counter()) + size / self.bytes_per_s
@@ -99,7 +99,7 @@ def _list_bucket(bucket: Path, query: dict[str, list[str]]) -> bytes:
     folders = sorted({prefix + key[len(prefix) :].partition(delimiter)[0] + delimiter for key in inner})
     text = "".join(f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>" for folder in folders)
     for key in keys:
-        if key not in inner:  # its ETag without quotes, as Azure lists it
+        if key not in inner:  # its ETag without quotes, as in Azure's lists
             file = bucket / key
             data, digest = _content(file, file.stat().st_mtime_ns)
             text += f"<Contents><Key>{escape(key)}</Key><Size>{len(data)}</Size><ETag>{digest}</ETag>"
@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
                     self._trickle(body)
                 for begin in range(0, len(body), _PIECE):
                     self.state.wait_for_turn(len(body[begin : begin + _PIECE]))
-                    if begin + _PIECE >= len(body):  # before the client has all, and a test looks
+                    if begin + _PIECE >= len(body):  # count before the client has everything and a test looks
                         self.state.count(len(body))
                         self.state.end()
                         has_ended = True
@@ -216,11 +216,11 @@ class _Server(ThreadingHTTPServer):
             time.sleep(0.01)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Stay silent about clients that leave."""
+        """Ignore clients that disconnect."""
 
 
 def s3_environment(url: str) -> dict[str, str]:
-    """Return variables by which clients of S3 use the server at `url`: a bucket is a folder of its root."""
+    """Return environment variables that direct S3 clients to the server at `url`: buckets are folders of its root."""
     keys = {"AWS_ACCESS_KEY_ID": "name", "AWS_SECRET_ACCESS_KEY": "a-secret-key", "AWS_REGION": "us-east-1"}
     return {"AWS_ENDPOINT_URL": url, **keys}
 

@@ -1,4 +1,4 @@
-"""Photos in containers on a server, as a source in the order of their class folder, and what loaders serve of them."""
+"""Photos in containers on a server as a source in the order of their class folder, and loaders of them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PARTS = 3
 
 
 def write_containers(root: Path, photos: ImageFolder) -> None:
-    """Write containers that hold the photos one after another; photo i lies in container i % PARTS."""
+    """Write containers of concatenated photos; photo i lies in container i % PARTS."""
     for part in range(PARTS):
         samples = [photos.read(index) for index in range(len(photos)) if index % PARTS == part]
         (root / f"{part}.bin").write_bytes(b"".join(samples))
 
 
 def write_row_groups(path: Path, photos: ImageFolder, rows: int) -> None:
-    """Write the photos as a Parquet file with so many rows in each row group."""
+    """Write the photos as a Parquet file with `rows` rows per row group."""
     images = [{"bytes": bytes(photos.read(index)), "path": None} for index in range(len(photos))]
     table = pyarrow.table({"image": images, "label": photos.labels(np.arange(len(photos)))})
     parquet.write_table(table, path, row_group_size=rows, compression="none")
@@ -41,7 +41,7 @@ def write_row_groups(path: Path, photos: ImageFolder, rows: int) -> None:
 
 @contextmanager
 def serve_photos(root: Path, photos: ImageFolder) -> Iterator[RangeServer]:
-    """Serve containers that hold the photos."""
+    """Serve containers of the photos."""
     write_containers(root, photos)
     with serve_ranges(root) as server:
         yield server
@@ -52,7 +52,7 @@ def open_remote(server: RangeServer, photos: ImageFolder, **options: Any) -> Rem
 
 
 def open_at(url: str, photos: ImageFolder, options: dict[str, Any]) -> RemoteSource:
-    """Open the containers as a source whose samples are in the folder's order."""
+    """Open the containers as a source in the order of the folder."""
     store = ObjectStore()
     urls = [f"{url}/{part}.bin" for part in range(PARTS)]
     writer = SamplesWriter(kind="remote files")

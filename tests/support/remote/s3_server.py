@@ -1,4 +1,4 @@
-"""An S3 server on this machine: moto's, in a process of its own, with the credentials that clients need."""
+"""An S3 server on this machine: moto in its own process, with the credentials that clients need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ sys.stdin.read()
 
 
 class S3Server(NamedTuple):
-    """Name a server, and the client that fills it.
+    """A server, and the client that fills it.
 
     Attributes:
         url: of the server.
@@ -33,7 +33,7 @@ class S3Server(NamedTuple):
     client: Any
 
     def count_free_actions(self, count: int | None) -> None:
-        """Let `count` requests through before credentials and rights are checked; None for all."""
+        """Accept `count` requests before credentials and rights are checked; None for all requests."""
         body = str(10**9 if count is None else count).encode()
         headers = {"Content-Type": "text/plain"}
         request = urllib.request.Request(f"{self.url}/moto-api/reset-auth", body, headers)
@@ -42,14 +42,14 @@ class S3Server(NamedTuple):
 
 @contextlib.contextmanager
 def serve_s3() -> Iterator[S3Server]:
-    """Start a server, and set the environment of this process, and of those that it starts, to it."""
+    """Start a server; set the environment of this process and its children to it."""
     import boto3
 
     process = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # a line for each request
+        stderr=subprocess.DEVNULL,  # it prints a line per request
         text=True,
     )
     try:

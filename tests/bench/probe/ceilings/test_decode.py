@@ -7,7 +7,7 @@ from pathlib import Path
 import native_tests
 import pytest
 import simplejpeg
-from broken_scans import KINDS, undecodable
+from broken_scans import KINDS, make_undecodable
 from odd_images import encoded, textured
 from photo_folder import photo, write_folder
 
@@ -47,14 +47,14 @@ def test_decode_ceiling_skips_bad_files(photos: Path, tmp_path: Path, monkeypatc
 def test_a_file_that_turns_out_bad_is_left_out_while_measuring(tmp_path: Path) -> None:
     write_folder(tmp_path, 6, classes=1)
     broken = tmp_path / "class0" / "0001.jpg"
-    broken.write_bytes(undecodable(broken.read_bytes(), KINDS[2]))
+    broken.write_bytes(make_undecodable(broken.read_bytes(), KINDS[2]))
     ceiling = DecodeCeiling(open_source(tmp_path), imagenet_train(32), "simplejpeg", 0)
     assert len(ceiling.loaded) == 6  # its header is sound
     assert ceiling.measure(0.05).median > 0
     assert len(ceiling._samples) == 5
     broken.unlink()
     for path in tmp_path.glob("*/*.jpg"):
-        path.write_bytes(undecodable(path.read_bytes(), KINDS[2]))
+        path.write_bytes(make_undecodable(path.read_bytes(), KINDS[2]))
     with pytest.raises(LoaderError, match="E-NODATA"):
         DecodeCeiling(open_source(tmp_path), imagenet_train(32), "simplejpeg", 0).measure(0.05)
 
@@ -112,12 +112,12 @@ def test_the_ceiling_of_the_native_library_leaves_bad_images_out(tmp_path: Path,
     native_tests.native()
     write_folder(tmp_path, 5, classes=1)
     paths = sorted(tmp_path.glob("*/*.jpg"))
-    paths[2].write_bytes(undecodable(paths[2].read_bytes(), KINDS[2]))
+    paths[2].write_bytes(make_undecodable(paths[2].read_bytes(), KINDS[2]))
     ceiling = ceiling_of(open_source(tmp_path), imagenet_train(32), "native", 0)
     del python_loads[:]
     assert ceiling.measure(0.05).images % 4 == 0
     assert python_loads == [2]
     for path in paths:
-        path.write_bytes(undecodable(path.read_bytes(), KINDS[2]))
+        path.write_bytes(make_undecodable(path.read_bytes(), KINDS[2]))
     with pytest.raises(LoaderError, match="E-NODATA"):
         ceiling_of(open_source(tmp_path), imagenet_train(32), "native", 0).measure(0.05)

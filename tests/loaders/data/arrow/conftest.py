@@ -1,4 +1,4 @@
-"""Photos in class folders, which the tables of these tests hold too."""
+"""Photos in class folders, and the same photos as a data set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
 
 @pytest.fixture(scope="session")
 def dataset(folder: ImageFolder) -> Any:
-    """A `datasets.Dataset` of the photos, in memory, with the number of each row."""
+    """A `datasets.Dataset` of the photos, in memory, with row numbers."""
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()
     classes = [name.decode() for name in folder.classes]

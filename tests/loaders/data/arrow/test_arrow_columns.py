@@ -1,4 +1,4 @@
-"""Which columns of a table hold images and labels."""
+"""The choice of the image and label columns of a table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def choose(columns: dict[str, Any], image: str | None = None, label: str | None 
 
 
 @pytest.mark.parametrize("kind", [BYTES, pa.large_binary(), IMAGE])
-def test_bytes_and_structs_hold_images(kind: pa.DataType) -> None:
+def test_columns_of_bytes_and_of_structs_are_image_columns(kind: pa.DataType) -> None:
     assert holds_bytes(kind)
     assert not any(map(holds_bytes, (TEXT, NUMBER, PIXELS, pa.struct([("bytes", TEXT)]), pa.struct([("a", BYTES)]))))
 
@@ -44,7 +44,11 @@ def test_bytes_and_structs_hold_images(kind: pa.DataType) -> None:
         ({"image": TEXT, "class": pa.bool_()}, "image", "class"),
         ({"Image": IMAGE, "Mask": IMAGE, "Label": NUMBER}, "Image", "Label"),
         ({"Path": TEXT, "IMAGE": TEXT, "Category": TEXT, "Class": NUMBER}, "IMAGE", "Class"),
-        ({"Image": IMAGE, "jpg": BYTES, "Label": NUMBER, "target": NUMBER}, "jpg", "target"),  # as they are written
+        (
+            {"Image": IMAGE, "jpg": BYTES, "Label": NUMBER, "target": NUMBER},
+            "jpg",
+            "target",
+        ),  # exact names come first
         ({"path": TEXT, "img": TEXT, "labels": NUMBER, "class": NUMBER}, "img", "labels"),
         ({"path": TEXT, "x": BYTES, "Y": NUMBER}, "x", "Y"),
         ({"id": TEXT, "File_Name": TEXT, "y": NUMBER, "Class": NUMBER}, "File_Name", "Class"),
@@ -54,7 +58,7 @@ def test_columns_are_found_by_name_and_type(columns: dict[str, Any], image: str,
     assert choose(columns) == Chosen(image, {"": label} if label else {}, {})
 
 
-def test_what_hugging_face_declares_comes_first() -> None:
+def test_features_declared_by_hugging_face_come_first() -> None:
     declared = {"photo_of": {"_type": "Image"}, "species": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
     columns = {"image": BYTES, "photo_of": IMAGE, "species": NUMBER}
     assert choose(columns, features=declared) == Chosen("photo_of", {"": "species"}, {"": ("cat", "dog")})
@@ -62,7 +66,7 @@ def test_what_hugging_face_declares_comes_first() -> None:
     assert choose({**columns, "image": TEXT}, label="species") == Chosen("image", {"": "species"}, {})
 
 
-def test_options_win() -> None:
+def test_options_override_the_automatic_choice() -> None:
     columns = {"image": BYTES, "mask": BYTES, "label": NUMBER, "other": NUMBER, "file": TEXT}
     assert choose(columns, "mask", "other") == Chosen("mask", {"": "other"}, {})
     assert choose(columns, "file") == Chosen("file", {"": "label"}, {})
@@ -91,29 +95,31 @@ def test_options_win() -> None:
         ({"image": BYTES, "a": NUMBER, "b": NUMBER}, None, AUTO, "label must be"),
     ],
 )
-def test_what_cannot_be_chosen_lists_the_columns(columns: dict[str, Any], image: str, label: str, text: str) -> None:
+def test_a_column_that_cannot_be_chosen_is_refused_with_the_list_of_columns(
+    columns: dict[str, Any], image: str, label: str, text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         choose(columns, image, label)
 
 
-def test_paths_are_refused_where_they_will_not_do() -> None:
+def test_columns_of_paths_are_refused_where_encoded_images_are_required() -> None:
     assert choose({"image": TEXT}, label=None).image == "image"
     with pytest.raises(ValueError, match=r"encoded images \(binary, or struct with bytes\), and no"):
         choose({"image": TEXT}, label=None, paths=False)
 
 
 @pytest.mark.parametrize("noise", [b"{", b"[]", b'{"info": 1}', b'{"info": {"features": []}}', b"[" * 100_000, b"\xff"])
-def test_features_come_from_the_info_or_from_the_schema(noise: bytes) -> None:
-    told = features([b"a"])
-    schema = pa.schema([], metadata={"huggingface": json.dumps({"info": {"features": told}})})
-    assert read_features(schema) == read_features(schema, noise) == told
+def test_features_are_read_from_the_info_or_the_schema(noise: bytes) -> None:
+    declared_features = features([b"a"])
+    schema = pa.schema([], metadata={"huggingface": json.dumps({"info": {"features": declared_features}})})
+    assert read_features(schema) == read_features(schema, noise) == declared_features
     assert read_features(schema, b'{"features": {"x": 1}}') == {"x": 1}
     assert read_features(pa.schema([], metadata={b"huggingface": noise})) == {}
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
-def test_files_of_one_data_set_have_one_list_of_classes(tmp_path: Path, suffix: str) -> None:
-    """Whose shards were encoded one by one, class 0 is another animal in each."""
+def test_files_of_one_data_set_share_one_list_of_classes(tmp_path: Path, suffix: str) -> None:
+    """The shards were encoded separately: class 0 is a different animal in each."""
     datasets = pytest.importorskip("datasets")
     images = [photo(n) for n in range(2)]
 
@@ -121,10 +127,10 @@ def test_files_of_one_data_set_have_one_list_of_classes(tmp_path: Path, suffix: 
         return source.labels(np.arange(len(source))).tolist(), tuple(map(os.fsdecode, source.classes))
 
     def write(
-        name: str, numbers: list[Any], classes: list[str] | None = None, kind: Any = None, lacks: str = ""
+        name: str, numbers: list[Any], classes: list[str] | None = None, kind: Any = None, missing_column: str = ""
     ) -> Path:
         table = pa.table({"image": images, "label": pa.array(numbers, kind)})
-        table = table.rename_columns(["other" if column == lacks else column for column in table.column_names])
+        table = table.rename_columns(["other" if column == missing_column else column for column in table.column_names])
         if classes is not None:
             declared = datasets.Features(
                 {"image": datasets.Value("binary"), "label": datasets.ClassLabel(names=classes)}
@@ -154,6 +160,6 @@ def test_files_of_one_data_set_have_one_list_of_classes(tmp_path: Path, suffix: 
     with pytest.warns(UserWarning, match="2 rows without a label"):
         assert labels(open_source([plain, empty], missing_labels="leave_out")) == ([1, 0], ("0", "1"))
     for column in "label", "image":
-        lacking = write(f"no {column}", [0, 1], lacks=column)
+        lacking = write(f"no {column}", [0, 1], missing_column=column)
         with pytest.raises(LoaderError, match=f"it has no column '{column}', or more than one"):
             open_source([one, lacking])

@@ -1,4 +1,4 @@
-"""Arrow files as a source: same bytes, labels and order as the class folder; damage is an error of one line."""
+"""Arrow files as a source: same bytes, labels and order as the class folder; damage gives an error of one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from penstock.pipelines.errors import LoaderError
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("kind", [IMAGE, pa.binary(), pa.large_binary()])
-def test_streams_and_files_of_each_type(tmp_path: Path, folder: ImageFolder, stream: bool, kind: pa.DataType) -> None:
+def test_streams_and_files_of_each_image_type_equal_the_folder(
+    tmp_path: Path, folder: ImageFolder, stream: bool, kind: pa.DataType
+) -> None:
     source = open_source(write_arrow(tmp_path / "photos.arrow", photo_table(folder, kind=kind), stream=stream))
     assert isinstance(source, IndexedSource)
     assert_same_samples(source, folder)
@@ -31,7 +33,7 @@ def test_streams_and_files_of_each_type(tmp_path: Path, folder: ImageFolder, str
     assert source.describe() == "61 images, 3 classes, 0.1 MB in 1 Arrow file"
 
 
-def test_one_class_without_labels(tmp_path: Path, folder: ImageFolder) -> None:
+def test_images_without_labels_are_one_class(tmp_path: Path, folder: ImageFolder) -> None:
     source = open_source(write_arrow(tmp_path / "photos.arrow", photo_table(folder)), label=None)
     assert source.classes == (b".",)
     assert source.labels(np.arange(61)).tolist() == [0] * 61
@@ -43,7 +45,7 @@ def test_rows_without_image_or_label_are_skipped_and_counted(tmp_path: Path, fol
     images = [{"bytes": folder.read(0), "path": None}, None, {"bytes": None, "path": None}, {"bytes": folder.read(1)}]
     table = pa.table({"image": pa.array([*images, images[0]], IMAGE), "label": [0, 0, 0, None, 1]})
     path = write_arrow(tmp_path / "some.arrow", table)
-    for _ in range(2):  # looked through, then from the saved index
+    for _ in range(2):  # scanned, then from the saved index
         words = r"2 rows without an image \('row 1'\), 1 row without a label \('row 3'\)"
         with pytest.warns(UserWarning, match=rf"some.arrow': left out: {words}"):
             source = open_source(path, missing_labels="leave_out")
@@ -62,7 +64,7 @@ def test_rows_without_image_or_label_are_skipped_and_counted(tmp_path: Path, fol
     ("suffix", "write"),
     [("arrows", write_arrow), ("arrow", partial(write_arrow, stream=False)), ("parquet", write_parquet)],
 )
-def test_a_file_without_rows_among_others_is_named(
+def test_an_empty_file_among_others_is_named(
     tmp_path: Path, folder: ImageFolder, suffix: str, write: Callable[..., Path]
 ) -> None:
     for number in range(3):
@@ -71,7 +73,7 @@ def test_a_file_without_rows_among_others_is_named(
         open_source(str(tmp_path / f"*.{suffix}"))
 
 
-def test_rows_that_name_files(tmp_path: Path, folder: ImageFolder) -> None:
+def test_rows_with_paths_of_images_are_read(tmp_path: Path, folder: ImageFolder) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a.jpg").write_bytes(folder.read(5))
     absolute = os.fsdecode(folder.path(7))
@@ -107,7 +109,7 @@ def test_compressed_batches_are_refused_with_a_fix(
     ("content", "code"),
     [(b"", "E-EMPTY"), (b"ARROW1", "E-FORMAT"), (b"not Arrow" * 99, "E-FORMAT"), (None, "E-NODATA")],
 )
-def test_what_is_no_arrow_file(tmp_path: Path, content: bytes | None, code: str) -> None:
+def test_a_file_that_is_not_arrow_is_refused(tmp_path: Path, content: bytes | None, code: str) -> None:
     path = tmp_path / "x.arrow"
     if content is not None:
         path.write_bytes(content)
@@ -122,7 +124,7 @@ def test_a_stream_cut_between_two_batches_is_noticed(tmp_path: Path, folder: Ima
         open_source(path)
 
 
-def test_files_of_other_columns_are_named(tmp_path: Path, folder: ImageFolder) -> None:
+def test_a_file_with_other_columns_is_named(tmp_path: Path, folder: ImageFolder) -> None:
     table = photo_table(folder)
     write_arrow(tmp_path / "0.arrow", table)
     write_arrow(tmp_path / "1.arrow", table.rename_columns(["number", "picture", "label"]))
@@ -130,7 +132,7 @@ def test_files_of_other_columns_are_named(tmp_path: Path, folder: ImageFolder) -
         open_source(str(tmp_path / "?.arrow"))
 
 
-# Opens damaged copies of files and reads all that opens; whatever happens, it is a LoaderError, and never a signal.
+# Opens damaged copies of files and reads every row: each fault must be a LoaderError, never a signal.
 DAMAGE = """
 import random, sys
 from penstock.loaders.front.open_source import open_source
@@ -159,7 +161,7 @@ for path in sys.argv[1:]:
 """
 
 
-def test_damage_never_ends_the_process(commands: Commands, tmp_path: Path, folder: ImageFolder) -> None:
+def test_damaged_files_never_kill_the_process(commands: Commands, tmp_path: Path, folder: ImageFolder) -> None:
     table = photo_table(folder).slice(0, 12)
     paths = [
         write_arrow(tmp_path / f"x.{suffix}", table, stream=suffix == "arrows", rows=4)

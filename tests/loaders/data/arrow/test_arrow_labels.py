@@ -1,4 +1,4 @@
-"""Class numbers and names of labels."""
+"""Class numbers and class names from label columns."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_names_are_sorted_over_all_files() -> None:
     assert collect(["b"], declared=["z", "b"]) == ([1], [b"z", b"b"])
 
 
-def test_declared_classes_are_found_by_name_in_those_that_are_listed() -> None:
+def test_declared_classes_are_mapped_by_name_to_the_listed_classes() -> None:
     declared = ["bee", "cat", "fox"]
     assert collect([1, 0, -1], declared=declared, classes=["ant", "bee", "cat"], **LEFT_OUT)[0] == [2, 1, -1]
     assert collect([2, 0], declared=declared, classes=declared)[0] == [2, 0]
@@ -71,7 +71,7 @@ OTHERS: dict[str, tuple[Any, list[str] | None, list[Any], tuple[bytes, ...]]] = 
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_other_labels(kind: str) -> None:
+def test_decimals_vectors_and_sets_are_collected(kind: str) -> None:
     column, declared, expected, classes = OTHERS[kind]
     with pytest.raises(LoaderError, match="row 1: no label"):
         labels_of(column, declared=declared)
@@ -90,12 +90,12 @@ def test_other_labels(kind: str) -> None:
         ([[0], [2]], ["a", "b"], "row 1: label 2 has no name"),
     ],
 )
-def test_labels_that_cannot_be_name_their_row(column: Any, declared: list[str] | None, words: str) -> None:
+def test_invalid_labels_are_refused_with_their_row(column: Any, declared: list[str] | None, words: str) -> None:
     with pytest.raises(LoaderError, match=f"E-FORMAT.*'?a'? {words}"):
         labels_of(column, declared=declared)
 
 
-def test_names_that_point_elsewhere_are_refused() -> None:
+def test_names_with_offsets_outside_their_buffer_are_refused() -> None:
     buffers = [None, pa.py_buffer(np.array([0, 9, 2], np.int32)), pa.py_buffer(b"ab")]
     with pytest.raises(pa.ArrowInvalid):
         collect(pa.chunked_array([pa.Array.from_buffers(pa.string(), 2, buffers)]))

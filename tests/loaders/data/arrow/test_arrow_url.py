@@ -1,4 +1,4 @@
-"""Arrow and Parquet files by URL: what is fetched, what a change or a fault does, and that the rest is as on a disk."""
+"""Arrow and Parquet files by URL: what is fetched, changes and faults; anything else equals files on a disk."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_arrow_file_is_copied_once(server: RangeServer, tmp_path: Path) -> No
         assert other.content == source.content
 
 
-def test_an_arrow_file_that_is_replaced_is_copied_anew(server: RangeServer, tmp_path: Path) -> None:
+def test_an_arrow_file_that_is_replaced_is_copied_again(server: RangeServer, tmp_path: Path) -> None:
     write(server.root / "d.arrow", TABLE)
     source: Any = open_source(f"{server.url}/d.arrow", local_cache=tmp_path / "copy")
     write(server.root / "d.arrow", TABLE.take(list(range(ROWS))[::-1]))
@@ -73,7 +73,7 @@ def test_an_arrow_file_that_is_replaced_is_copied_anew(server: RangeServer, tmp_
     assert again.fingerprint != source.fingerprint
 
 
-def test_rows_that_name_images_by_url(server: RangeServer, tmp_path: Path) -> None:
+def test_rows_with_urls_of_images_are_read(server: RangeServer, tmp_path: Path) -> None:
     rows = [{"path": "a.jpg", "bytes": None}, {"path": "none.jpg", "bytes": None}, {"path": "x.jpg", "bytes": b"here"}]
     (server.root / "data").mkdir()
     (server.root / "data/a.jpg").write_bytes(b"there")
@@ -83,12 +83,12 @@ def test_rows_that_name_images_by_url(server: RangeServer, tmp_path: Path) -> No
     assert [source.read(0), source.read(2)] == [b"there", b"here"]
     with pytest.raises(LoaderError, match=r"E-MISSING.* sample=1 .*none\.jpg"):
         source.read(1)
-    write(server.root / "data/d.arrow", table)  # which is copied without them
+    write(server.root / "data/d.arrow", table)  # the copy does not include the images
     with pytest.raises(LoaderError, match=r"E-MISSING.*a\.jpg.*named by a row, but is not here"):
         open_source(f"{server.url}/data/d.arrow", local_cache=tmp_path / "copy")
 
 
-def test_what_cannot_be_read_is_what_it_is_on_a_disk(server: RangeServer, tmp_path: Path) -> None:
+def test_unreadable_files_give_the_same_errors_as_on_a_disk(server: RangeServer, tmp_path: Path) -> None:
     whole = write(server.root / "whole.arrow", TABLE, is_stream=True).read_bytes()
     file = write(server.root / "file.arrow", TABLE).read_bytes()
     packed = write(server.root / "p.arrow", TABLE, options=pa.ipc.IpcWriteOptions(compression="zstd")).read_bytes()
@@ -113,7 +113,7 @@ def test_row_groups_are_fetched_once(server: RangeServer, tmp_path: Path) -> Non
     source: Any = open_source(f"{server.url}/d.parquet", bytes_ahead=1, **options)
     opened = server.num_bytes
     assert opened < 0.2 * size
-    assert server.requests["all"] <= 2 + 2 + 6 + NUM_PROBES  # two looks at the footer, and the labels of each group
+    assert server.requests["all"] <= 2 + 2 + 6 + NUM_PROBES  # two reads of the footer, then the labels of each group
     assert source.has_room
     source.announce(np.arange(11, 13))
     assert source.read(12) == IMAGES[12]
@@ -122,7 +122,7 @@ def test_row_groups_are_fetched_once(server: RangeServer, tmp_path: Path) -> Non
     source.forget()
     assert [source.read(index) for index in range(ROWS)] == IMAGES
     fetched = server.num_bytes
-    again: Any = copy.copy(source)  # as in a worker: its state is taken and set
+    again: Any = copy.copy(source)  # as in a worker: its state is saved and restored
     assert [again.read(index) for index in range(ROWS)] == IMAGES
     assert server.num_bytes == fetched < opened + 1.2 * size
     assert source.traffic[0] > 0
@@ -136,7 +136,7 @@ def test_row_groups_are_fetched_once(server: RangeServer, tmp_path: Path) -> Non
         open_source(server.root / "d.parquet", bytes_ahead=1)
 
 
-def test_of_local_bytes_as_many_files_are_copied_as_fit(server: RangeServer, tmp_path: Path) -> None:
+def test_files_are_copied_up_to_local_bytes(server: RangeServer, tmp_path: Path) -> None:
     for part in range(2):
         table = pa.table({"image": IMAGES[part::2], "label": LABELS[part::2]})
         parquet.write_table(table, server.root / f"{part}.parquet", row_group_size=10, compression="none")
@@ -147,7 +147,7 @@ def test_of_local_bytes_as_many_files_are_copied_as_fit(server: RangeServer, tmp
         opened = server.num_bytes
         assert [source.read(index) for index in range(ROWS)] == IMAGES[::2] + IMAGES[1::2]
         assert [path.name for path in (tmp_path / "copy").rglob("*.parquet")] == ["0.parquet"]
-    assert server.num_bytes - opened == pytest.approx(size, rel=0.1)  # the other one
+    assert server.num_bytes - opened == pytest.approx(size, rel=0.1)  # the second file is fetched
 
 
 def test_a_full_disk_does_not_end_the_stream(
@@ -164,7 +164,7 @@ def test_a_full_disk_does_not_end_the_stream(
     assert len(warned) == 1
 
 
-def test_what_pyarrow_reads_at_a_time_comes_in_requests_side_by_side(
+def test_one_read_of_pyarrow_is_split_into_parallel_requests(
     server: RangeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet_url, "MAX_REQUEST_BYTES", 50_000)
@@ -188,7 +188,7 @@ def test_announced_groups_are_bounded(server: RangeServer) -> None:
     assert source.has_room
 
 
-def test_groups_that_are_decoded_side_by_side_make_no_more_requests(server: RangeServer) -> None:
+def test_groups_decoded_in_parallel_make_no_extra_requests(server: RangeServer) -> None:
     parquet.write_table(TABLE, server.root / "d.parquet", row_group_size=10)
     source: Any = open_source(f"{server.url}/d.parquet", requests=2)
     source.read(0)  # the footer is read once per process

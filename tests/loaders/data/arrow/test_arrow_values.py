@@ -1,4 +1,4 @@
-"""Where the values of a column lie in memory."""
+"""Memory locations of the values of a column."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ DATA = [b"abc", b"", None, b"de", b"f" * 100]
 
 
 def content(values: Values) -> list[bytes | None]:
-    return [bytes(values.bytes_of(row)) if there else None for row, there in enumerate(values.present.tolist())]
+    return [
+        bytes(values.bytes_of(row)) if is_present else None for row, is_present in enumerate(values.present.tolist())
+    ]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
 @pytest.mark.parametrize("part", [slice(0, 5), slice(1, 4), slice(3, 3)])
-def test_bytes_of_whole_and_sliced_columns(kind: pa.DataType, part: slice) -> None:
+def test_bytes_of_whole_and_sliced_columns_are_located(kind: pa.DataType, part: slice) -> None:
     column = pa.array(DATA, kind)[part.start : part.stop]
     values = locate_values(column)
     assert content(values) == DATA[part]
@@ -27,7 +29,7 @@ def test_bytes_of_whole_and_sliced_columns(kind: pa.DataType, part: slice) -> No
 
 
 @pytest.mark.parametrize("part", [slice(0, 4), slice(1, 3)])
-def test_structs_of_bytes_and_path(part: slice) -> None:
+def test_structs_of_bytes_and_path_are_located(part: slice) -> None:
     rows = [{"bytes": b"abc", "path": "a.jpg"}, {"bytes": None, "path": "b.jpg"}, None, {"bytes": b"d", "path": None}]
     values = locate_values(pa.array(rows, IMAGE)[part.start : part.stop])
     wanted = [row or {"bytes": None, "path": None} for row in rows[part]]
@@ -37,7 +39,7 @@ def test_structs_of_bytes_and_path(part: slice) -> None:
     ]
 
 
-def test_a_null_struct_hides_what_lies_below_it() -> None:
+def test_a_null_struct_hides_its_children() -> None:
     children = [pa.array([b"a", b"b"]), pa.array(["a.jpg", "b.jpg"])]
     column = pa.StructArray.from_arrays(children, fields=list(IMAGE), mask=pa.array([False, True]))
     values = locate_values(column)
@@ -45,14 +47,14 @@ def test_a_null_struct_hides_what_lies_below_it() -> None:
     assert [values.path_of(0), values.path_of(1)] == [b"a.jpg", None]
 
 
-def test_paths_alone() -> None:
+def test_columns_of_paths_are_located() -> None:
     values = locate_values(pa.array(["a.jpg", None, ""]))
     assert content(values) == [None, None, None]
     assert [values.path_of(row) for row in range(3)] == [b"a.jpg", None, None]
 
 
 @pytest.mark.parametrize(("ends", "text"), [([0, 9, 4], b"abcd"), ([0, 2, 4], b"ab\xff\xfe")])
-def test_paths_that_point_elsewhere_or_are_no_text_are_refused(ends: list[int], text: bytes) -> None:
+def test_paths_outside_their_buffer_or_not_utf8_are_refused(ends: list[int], text: bytes) -> None:
     buffers = [None, pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(text)]
     paths = pa.Array.from_buffers(pa.string(), 2, buffers)
     for column in (paths, pa.StructArray.from_arrays([pa.array([b"a", b"b"]), paths], fields=list(IMAGE))):
@@ -61,7 +63,7 @@ def test_paths_that_point_elsewhere_or_are_no_text_are_refused(ends: list[int], 
 
 
 @pytest.mark.parametrize("ends", [[0, 5, 3], [0, 2, 9], [-1, 2, 3]])
-def test_offsets_that_point_elsewhere_are_refused(ends: list[int]) -> None:
+def test_offsets_outside_the_buffer_are_refused(ends: list[int]) -> None:
     buffers = [None, pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(b"abcd")]
     with pytest.raises(pa.ArrowInvalid):
         locate_values(pa.Array.from_buffers(pa.binary(), 2, buffers))

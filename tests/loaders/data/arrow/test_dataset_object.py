@@ -1,4 +1,4 @@
-"""Data sets of the package `datasets`, mapped from files and in memory."""
+"""Data sets of the package `datasets`, memory-mapped or in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ datasets = pytest.importorskip("datasets")
 
 @pytest.fixture(params=["in memory", "mapped"])
 def placed(request: pytest.FixtureRequest, dataset: Any, tmp_path: Path) -> Any:
-    """The data set, in memory or mapped from two files."""
+    """The data set, in memory or memory-mapped from two files."""
     if request.param == "in memory":
         return dataset
     dataset.save_to_disk(tmp_path / "saved", num_shards=2)
@@ -33,7 +33,7 @@ def containers(source: Any) -> list[bytes]:
     return [source.samples.container(number).name for number in range(source.samples.num_containers)]
 
 
-def test_rows_in_memory_and_in_files(placed: Any, folder: ImageFolder) -> None:
+def test_rows_in_memory_and_in_files_equal_the_folder(placed: Any, folder: ImageFolder) -> None:
     assert is_dataset(placed)
     source = open_source(placed)
     assert isinstance(source, IndexedSource)
@@ -46,7 +46,7 @@ def test_rows_in_memory_and_in_files(placed: Any, folder: ImageFolder) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # of datasets, about pyarrow
-def test_every_kind_of_selection(placed: Any, folder: ImageFolder) -> None:
+def test_every_kind_of_selection_is_served(placed: Any, folder: ImageFolder) -> None:
     views = [
         placed.shuffle(seed=3),
         placed.select(range(13, 40)),
@@ -68,7 +68,7 @@ def test_every_kind_of_selection(placed: Any, folder: ImageFolder) -> None:
     assert len({open_source(view).fingerprint for view in views[:8]}) == 8
 
 
-def test_memory_is_given_back(dataset: Any) -> None:
+def test_memory_is_released(dataset: Any) -> None:
     source = open_source(dataset)
     place = containers(source)[0]
     assert os.path.exists(place)
@@ -76,7 +76,7 @@ def test_memory_is_given_back(dataset: Any) -> None:
     assert not os.path.exists(place)
 
 
-def test_rows_that_name_files(folder: ImageFolder) -> None:
+def test_rows_with_paths_of_images_are_read(folder: ImageFolder) -> None:
     paths = [os.fsdecode(folder.path(index)) for index in range(9)]
     made = datasets.Dataset.from_dict({"image": paths, "label": [0] * 9})
     for view in (made, made.cast_column("image", datasets.Image())):
@@ -107,7 +107,7 @@ def test_a_replaced_file_is_read_from_its_mapping(dataset: Any, folder: ImageFol
     assert containers(source)[0].startswith(b"/proc/")
 
 
-def test_splits_and_streams_are_named(dataset: Any) -> None:
+def test_splits_must_be_chosen_and_streams_are_refused(dataset: Any) -> None:
     parts = dataset.train_test_split(0.2, seed=1)
     with pytest.raises(ValueError, match="split must be one of train, test, got None"):
         open_source(parts)
@@ -123,7 +123,7 @@ def _darker(rows: Any) -> Any:
 
 
 def test_a_transform_of_the_data_set_is_refused(dataset: Any) -> None:
-    """It would not be called. As labels and fields, too; without it the data is served."""
+    """The transform would not be called. Labels and fields refuse it too; without it the data is served."""
     changed = dataset.select(range(5))
     changed.set_transform(_darker)
     parts = datasets.DatasetDict(train=changed, test=dataset)
@@ -164,5 +164,5 @@ def test_columns_without_encoded_images_are_listed(dataset: Any) -> None:
     assert open_source(dataset.remove_columns("label"), label=None).classes == (b".",)
 
 
-def test_other_objects_are_none() -> None:
+def test_other_objects_are_not_data_sets() -> None:
     assert not any(map(is_dataset, (None, [], {"train": 1}, np.zeros(3), datasets.Features({}))))

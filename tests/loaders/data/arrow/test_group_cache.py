@@ -1,4 +1,4 @@
-"""What stays in the cache of groups, and who loads."""
+"""The cache of row groups: eviction, and one load per group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def get(cache: GroupCache, number: int, size: int = 10) -> int:
     return cache.get(number, lambda: Group(number, size)).number
 
 
-def test_what_was_used_last_stays() -> None:
+def test_the_groups_used_last_are_kept() -> None:
     cache = GroupCache(30)
     assert [get(cache, number) for number in (1, 2, 3, 1, 4)] == [1, 2, 3, 1, 4]
     assert (cache.loads, cache.evictions) == (4, 1)
@@ -64,7 +64,7 @@ def test_one_thread_loads_and_the_others_wait() -> None:
     assert cache.loads == 2
 
 
-def test_a_failure_is_raised_and_tried_again() -> None:
+def test_a_failed_load_is_raised_and_retried() -> None:
     cache = GroupCache(30)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
@@ -73,7 +73,7 @@ def test_a_failure_is_raised_and_tried_again() -> None:
     assert cache.loads == 3
 
 
-def test_another_process_begins_empty() -> None:
+def test_a_forked_process_starts_with_an_empty_cache() -> None:
     cache = GroupCache(30)
     get(cache, 1)
     copy = pickle.loads(pickle.dumps(cache))
@@ -81,6 +81,6 @@ def test_another_process_begins_empty() -> None:
     with cache._lock:
         child = os.fork()
         if child == 0:
-            signal.alarm(20)  # if it waits for the lock
+            signal.alarm(20)  # in case it blocks on the lock
             os._exit(get(cache, 7) if cache._groups else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -1,4 +1,4 @@
-"""Which file memory shows, and files without a name."""
+"""The file behind mapped memory, and files without a name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_files_are_found_by_the_address_of_their_bytes(tmp_path: Path, name: str
         mapping = mmap.mmap(file.fileno(), 3 * PAGE, prot=mmap.PROT_READ, offset=2 * PAGE)
     address = np.frombuffer(mapping, np.uint8).ctypes.data
     found = MappedMemory().find(address + 100, 3 * PAGE - 100)
-    if name == "x (deleted)":  # it looks like a file that was removed: its bytes are copied
+    if name == "x (deleted)":  # looks like a removed file: its bytes are copied
         assert found is None
         return
     assert found is not None
@@ -39,9 +39,9 @@ def test_files_are_found_by_the_address_of_their_bytes(tmp_path: Path, name: str
     assert MappedMemory().find(address, 10) is None
 
 
-def test_a_file_that_is_listed_like_another_one_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_files_that_are_listed_alike_are_not_confused(tmp_path: Path) -> None:
     (tmp_path / r"a\012b").write_bytes(bytes(PAGE))
-    (tmp_path / "a\nb").write_bytes(bytes(PAGE))  # listed in the same words
+    (tmp_path / "a\nb").write_bytes(bytes(PAGE))  # listed with the same text
     for name, is_found in ((r"a\012b", False), ("a\nb", True)):
         with open(tmp_path / name, "rb") as file:
             mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
@@ -49,7 +49,7 @@ def test_a_file_that_is_listed_like_another_one_is_not_taken_for_it(tmp_path: Pa
         assert (found is not None) is is_found
 
 
-def test_a_mapping_in_parts_is_one(tmp_path: Path) -> None:
+def test_a_mapping_listed_in_parts_counts_as_one(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(bytes(9 * PAGE))
     with open(path, "rb") as file:
@@ -61,13 +61,13 @@ def test_a_mapping_in_parts_is_one(tmp_path: Path) -> None:
     assert (found.begin, found.offset) == (address, 0)
 
 
-def test_other_memory_has_no_file() -> None:
+def test_memory_that_is_not_mapped_has_no_file() -> None:
     array = np.zeros(10_000_000, np.uint8)
     assert MappedMemory().find(array.ctypes.data, 10) is None
     assert MappedMemory().find(1, 1) is None
 
 
-def test_a_file_without_a_name_holds_what_was_appended() -> None:
+def test_a_file_without_a_name_contains_what_was_appended() -> None:
     file = MemoryFile()
     assert [file.append(b"abc"), file.append(memoryview(b"defg")), file.append(b"")] == [0, 3, 7]
     name, size, version = file.container()
@@ -75,7 +75,7 @@ def test_a_file_without_a_name_holds_what_was_appended() -> None:
     assert os.stat(name).st_mtime_ns == version.number
 
 
-def test_the_time_of_a_file_without_a_name_follows_from_its_bytes() -> None:
+def test_the_mtime_of_a_file_without_a_name_depends_on_its_bytes() -> None:
     files = [MemoryFile() for _ in range(3)]
     for file, parts in zip(files, ([b"ab", b"c"], [b"abc"], [b"abd"]), strict=True):
         for part in parts:

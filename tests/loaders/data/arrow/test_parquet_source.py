@@ -1,4 +1,4 @@
-"""Parquet files as a source: the class folder's samples, groups within a limit of memory, changes and damage."""
+"""Parquet files as a source: same samples as the class folder, row groups within a memory limit, changes and damage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ from penstock.pipelines.native.rows import ELSEWHERE, ENCODED, ROW
 @pytest.mark.parametrize(
     ("kind", "compression"), [(IMAGE, "snappy"), (pa.binary(), "none"), (pa.large_binary(), "zstd")]
 )
-def test_columns_of_each_type(tmp_path: Path, folder: ImageFolder, kind: pa.DataType, compression: str) -> None:
+def test_columns_of_each_image_type_equal_the_folder(
+    tmp_path: Path, folder: ImageFolder, kind: pa.DataType, compression: str
+) -> None:
     path = write_parquet(tmp_path / "x.parquet", photo_table(folder, kind=kind), compression=compression)
     source = open_source(path)
     assert isinstance(source, ParquetSource)
@@ -66,7 +68,7 @@ def test_images_are_located_in_memory_for_the_native_library(tmp_path: Path, fol
         assert ctypes.string_at(int(row["offset"]), int(row["size"])) == data
         assert row["kind"] == (ENCODED if len(data) <= 1500 else ELSEWHERE)
     assert source._cache.loads == len(names.kept) == 7  # type: ignore[arg-type]
-    # With little memory one group is located at a time, and kept although the next one drives it out of the cache.
+    # With little memory, groups are located one by one. Each stays in memory even if the next one evicts it.
     small = ParquetSource([bytes(path)], cache_bytes=1)
     rows = np.zeros(30, ROW)
     names = small.locate(np.arange(30), rows)
@@ -75,17 +77,17 @@ def test_images_are_located_in_memory_for_the_native_library(tmp_path: Path, fol
     gc.collect()
     stored = [ctypes.string_at(int(row["offset"]), int(row["size"])) for row in rows[:10]]
     assert stored == [folder.read(index) for index in range(10)]
-    held = weakref.ref(small._cache.get(4, pytest.fail).chunks[0].sizes)
+    reference = weakref.ref(small._cache.get(4, pytest.fail).chunks[0].sizes)
     names = small.locate(np.arange(50, 51), rows[:1])
     gc.collect()
-    assert held() is None
+    assert reference() is None
     path.unlink()
     rows = np.zeros(2, ROW)
     small.locate(np.array([0, 51]), rows)
     assert rows["kind"].tolist() == [ELSEWHERE, ENCODED]
 
 
-def test_a_random_order_is_warned_of_once(tmp_path: Path, folder: ImageFolder) -> None:
+def test_a_random_order_warns_once(tmp_path: Path, folder: ImageFolder) -> None:
     path = write_parquet(tmp_path / "x.parquet", photo_table(folder))
     in_order = ParquetSource([bytes(path)], cache_bytes=1)
     with warnings.catch_warnings():
@@ -109,11 +111,11 @@ def test_a_shuffle_by_blocks_decodes_each_group_once(tmp_path: Path, folder: Ima
     for shuffle in ("blocks", Blocks(samples=4), True):
         source = ParquetSource([bytes(path)], cache_bytes=folder.num_bytes * 5 // 7)
         with warnings.catch_warnings(), create_loader(source, shuffle=shuffle, batch_size=4, workers=0) as loader:
-            warnings.simplefilter("ignore")  # of sorted labels, and of what an epoch decodes
+            warnings.simplefilter("ignore")  # about sorted labels and the groups decoded per epoch
             for _ in range(3):
                 assert sum(len(batch[1]) for batch in loader) == 60
         loads[str(shuffle)] = source._cache.loads / 3
-    assert loads.pop("blocks") <= 7, loads  # less by what is still there from the epoch before
+    assert loads.pop("blocks") <= 7, loads  # fewer if groups of the previous epoch are still cached
     assert min(loads.values()) > 15, loads
 
 
@@ -122,7 +124,7 @@ def _read_jumping(source: ParquetSource) -> None:
         source.read(index * 17 % 61)
 
 
-def test_rows_without_label_image_or_bytes(tmp_path: Path, folder: ImageFolder) -> None:
+def test_rows_without_label_image_or_bytes_are_refused_or_left_out(tmp_path: Path, folder: ImageFolder) -> None:
     (tmp_path / "a.jpg").write_bytes(folder.read(5))
     rows = [{"bytes": folder.read(0)}, {"path": "a.jpg"}, None, {"path": "absent.jpg"}, {"bytes": folder.read(1)}]
     table = pa.table({"image": pa.array(rows, IMAGE), "label": [1, 0, 0, 0, None]})
@@ -144,7 +146,7 @@ def test_rows_without_label_image_or_bytes(tmp_path: Path, folder: ImageFolder) 
         open_source(write_parquet(tmp_path / "z.parquet", table.slice(4)))
 
 
-def test_damage_within_a_group_concerns_its_samples(tmp_path: Path, folder: ImageFolder) -> None:
+def test_damage_within_a_group_affects_only_its_samples(tmp_path: Path, folder: ImageFolder) -> None:
     path = write_parquet(tmp_path / "x.parquet", photo_table(folder), write_page_checksum=True, compression="none")
     data = bytearray(path.read_bytes())
     data[data.index(folder.read(15)) + 300] ^= 1
@@ -157,7 +159,7 @@ def test_damage_within_a_group_concerns_its_samples(tmp_path: Path, folder: Imag
 
 
 @pytest.mark.parametrize(("content", "code"), [(b"", "E-FORMAT"), (b"PAR1" * 9, "E-FORMAT"), (None, "E-NODATA")])
-def test_what_is_no_parquet_file(tmp_path: Path, content: bytes | None, code: str) -> None:
+def test_a_file_that_is_not_parquet_is_refused(tmp_path: Path, content: bytes | None, code: str) -> None:
     if content is not None:
         (tmp_path / "x.parquet").write_bytes(content)
     with pytest.raises(LoaderError, match=rf"{code}\] path='.*x\.parquet'"):
@@ -178,7 +180,7 @@ def test_what_is_no_parquet_file(tmp_path: Path, content: bytes | None, code: st
         ({"a": pa.binary(), "b": pa.binary()}, None, True),
     ],
 )
-def test_tables_with_images_are_told_from_tables_of_paths(
+def test_tables_with_images_are_distinguished_from_tables_of_paths(
     tmp_path: Path, columns: dict[str, Any], image: str | None, has: bool
 ) -> None:
     path = write_parquet(tmp_path / "x.parquet", pa.schema(list(columns.items())).empty_table())

@@ -1,4 +1,4 @@
-"""Folders of save_to_disk."""
+"""Folders written by save_to_disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.loaders.front.open_source import open_source
 from penstock.pipelines.errors import LoaderError
 
 
-def test_shards_in_the_order_of_the_state(tmp_path: Path, folder: ImageFolder) -> None:
+def test_shards_are_read_in_the_order_of_the_state(tmp_path: Path, folder: ImageFolder) -> None:
     saved = write_saved(tmp_path / "saved", photo_table(folder), shards=12)
     assert is_saved_dataset(bytes(saved))
     source = open_source(saved)
@@ -24,13 +24,13 @@ def test_shards_in_the_order_of_the_state(tmp_path: Path, folder: ImageFolder) -
     state = json.loads((saved / "state.json").read_text())
     state["_data_files"].reverse()
     (saved / "state.json").write_text(json.dumps(state))
-    # shards of six rows: the last is empty, the one before it has one
+    # shards of six rows: the last one is empty, the one before it has one row
     assert_same_samples(
         open_source(saved), folder, [n for shard in range(11)[::-1] for n in range(61)[shard * 6 :][:6]]
     )
 
 
-def test_the_order_of_older_versions(tmp_path: Path, folder: ImageFolder) -> None:
+def test_the_order_saved_by_older_versions_is_read(tmp_path: Path, folder: ImageFolder) -> None:
     order = [60, 3, 3, *range(20, 40)]
     saved = write_saved(tmp_path / "saved", photo_table(folder), order=order)
     source = open_source(saved)
@@ -70,7 +70,7 @@ def test_splits_are_listed(tmp_path: Path, folder: ImageFolder) -> None:
         ("state.json", '{"_data_files": [{"filename": "absent.arrow"}]}', "E-MISSING"),
     ],
 )
-def test_what_is_wrong_with_a_state(tmp_path: Path, folder: ImageFolder, name: str, text: str, code: str) -> None:
+def test_an_invalid_state_is_refused(tmp_path: Path, folder: ImageFolder, name: str, text: str, code: str) -> None:
     for saved in ("saved", "other"):
         write_saved(tmp_path / saved, photo_table(folder))
     (tmp_path / "saved" / name).write_text(text)
@@ -78,7 +78,7 @@ def test_what_is_wrong_with_a_state(tmp_path: Path, folder: ImageFolder, name: s
         open_source(tmp_path / "saved")
 
 
-def test_folders_of_images_stay_what_they_are(tmp_path: Path, folder: ImageFolder) -> None:
+def test_folders_of_images_are_not_mistaken_for_data_sets(tmp_path: Path, folder: ImageFolder) -> None:
     for files in ((), ("state.json",), ("dataset_info.json",)):
         for name in files:
             (tmp_path / name).write_text("{}")
@@ -90,7 +90,7 @@ def test_folders_of_images_stay_what_they_are(tmp_path: Path, folder: ImageFolde
         open_source(folder.root.decode(), split="train")
 
 
-def test_what_datasets_saves(tmp_path: Path, folder: ImageFolder, dataset: Any) -> None:
+def test_data_saved_by_datasets_is_read(tmp_path: Path, folder: ImageFolder, dataset: Any) -> None:
     datasets = pytest.importorskip("datasets")
     shuffled = dataset.shuffle(seed=1)
     order = shuffled["number"][:]

@@ -1,4 +1,4 @@
-"""A cache whose bytes have changed: its reader reports it, or sees no difference."""
+"""Changed bytes in a cache: the reader reports them or serves the same images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bit_rot import (
     outcome_of,
     write_odd_folder,
 )
-from folder_trees import exchange
+from folder_trees import swap_names
 from photo_folder import photo, write_folder
 
 from penstock.loaders import LoaderError, create_loader
@@ -62,8 +62,8 @@ def cached(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ---- bits
 
 
-def test_the_caches_hold_every_kind(request: pytest.FixtureRequest, sound: Path) -> None:
-    """Or the rest would prove little."""
+def test_the_caches_contain_every_kind(request: pytest.FixtureRequest, sound: Path) -> None:
+    """Otherwise the other tests would prove little."""
     name, records = request.node.callspec.params["sound"], open_cache(sound).records
     assert set(records["kind"].tolist()) == {PIXELS if name == "raw" else STRIPS, FILE}
     whole = records[records["kind"] == STRIPS]
@@ -71,13 +71,13 @@ def test_the_caches_hold_every_kind(request: pytest.FixtureRequest, sound: Path)
     assert sampled >= ({(8, 8), (16, 8), (16, 16), (8, 16), (32, 8)} if name == "jpeg" else set())
 
 
-def test_flips_in_the_images(flipper: Flipper) -> None:
+def test_flips_in_the_images_are_reported(flipper: Flipper) -> None:
     outcomes = flipper.payload_flips(100, random.Random(1))
     assert outcomes == {REPORTED: 100}
     assert flipper.outcome() == SAME
 
 
-def test_flips_in_the_tables(flipper: Flipper) -> None:
+def test_flips_in_the_tables_are_reported(flipper: Flipper) -> None:
     outcomes = flipper.table_flips(60, random.Random(2))
     assert set(outcomes) == {REPORTED, SAME}
     assert outcomes[REPORTED] > 30
@@ -85,7 +85,7 @@ def test_flips_in_the_tables(flipper: Flipper) -> None:
 
 
 def test_a_silent_flip_would_be_seen(flipper: Flipper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison can fail: with the CRCs left out, flips of a bit show as other pixels."""
+    """The comparison can fail: without the CRCs, flipped bits change pixels."""
     monkeypatch.setattr("penstock.loaders.data.cache.hdf5_cache._check_crc", lambda data, before, expected: data)
     draw, outcomes = random.Random(3), set()
     for _ in range(20):
@@ -94,13 +94,13 @@ def test_a_silent_flip_would_be_seen(flipper: Flipper, monkeypatch: pytest.Monke
     assert SILENT in outcomes
 
 
-def test_a_loader_names_the_damaged_image_or_puts_another_in_its_place(cached: Path, tmp_path: Path) -> None:
+def test_a_loader_names_or_replaces_the_damaged_image(cached: Path, tmp_path: Path) -> None:
     flipper = Flipper(Path(shutil.copy(cached / "x.h5", tmp_path)))
     settings = {"pipeline": imagenet_eval(32), "batch_size": 4, "dtype": torch.uint8, "workers": 0}
     draw = random.Random(8)
     for index in range(0, len(flipper.records), 3):
         record = flipper.records[index]
-        at = flipper.payload.start + record.offset + draw.randrange(record.head)  # which every crop needs
+        at = flipper.payload.start + record.offset + draw.randrange(record.head)  # every crop needs the head
         with flipper.flipped(at, draw.randrange(8)):
             report = verify_cache(open_cache(flipper.path), workers=1)
             assert [(found.sample, "CRC" in found.cause) for found in report.damaged] == [(index, True)]
@@ -116,7 +116,7 @@ def test_a_loader_names_the_damaged_image_or_puts_another_in_its_place(cached: P
 
 
 def damages(size: int) -> Iterator[tuple[set[str], Callable[[bytearray], object]]]:
-    """What may become of a file of so many bytes by larger damage, and that damage."""
+    """Yield larger damages to a file of `size` bytes, each with its allowed outcomes."""
     draw = random.Random(4)
     for cut in (0, 1, 8, PAGE - 1, PAGE, size - 1, size - 32, *(draw.randrange(size) for _ in range(6))):
         yield {REPORTED}, lambda content, cut=cut: content.__delitem__(slice(cut, None))
@@ -127,14 +127,14 @@ def damages(size: int) -> Iterator[tuple[set[str], Callable[[bytearray], object]
         yield {SAME, REPORTED}, lambda content, more=more: content.extend(more)
     starts = list(range(0, size, PAGE))
     for start in draw.sample(starts, min(15, len(starts))) + starts[:2] + starts[-6:]:
-        end = min(start + PAGE, size)  # what a file system gives for a block that it has lost
+        end = min(start + PAGE, size)  # a file system returns zeros for a lost block
         yield (
             {SAME, REPORTED},
             lambda content, start=start, end=end: content.__setitem__(slice(start, end), bytes(end - start)),
         )
 
 
-def test_cuts_gaps_insertions_and_lost_pages(flipper: Flipper, tmp_path: Path) -> None:
+def test_cuts_gaps_insertions_and_lost_pages_are_reported(flipper: Flipper, tmp_path: Path) -> None:
     other, outcomes = tmp_path / "damaged.h5", []
     for expected, change in damages(flipper.path.stat().st_size):
         content = bytearray(flipper.path.read_bytes())
@@ -146,8 +146,8 @@ def test_cuts_gaps_insertions_and_lost_pages(flipper: Flipper, tmp_path: Path) -
     assert outcomes.count(REPORTED) > 30
 
 
-def test_images_that_have_changed_places(tmp_path: Path) -> None:
-    """Of the same size, so that nothing but their bytes tells them apart."""
+def test_swapped_images_are_reported(tmp_path: Path) -> None:
+    """The images have the same size: only their bytes differ."""
     pixels = np.random.default_rng(0).integers(0, 256, (6, 20, 30, 3), np.uint8)
     path = tmp_path / "x.h5"
     build_cache(ArraySource(pixels, np.zeros(6, np.int64)), path, Encoding(kind="raw"), workers=0)
@@ -161,8 +161,8 @@ def test_images_that_have_changed_places(tmp_path: Path) -> None:
     assert flipper.outcome() == REPORTED
 
 
-def test_shards_that_have_changed_places(tmp_path: Path) -> None:
-    """In one set, and between the sets of two folders with as many images of the same names."""
+def test_swapped_shards_are_reported(tmp_path: Path) -> None:
+    """Within one set, and between sets of two folders with the same number of images and the same names."""
     write_folder(tmp_path / "a", 12)
     for path in sorted((tmp_path / "a").rglob("*.jpg")):
         copy = tmp_path / "b" / path.relative_to(tmp_path / "a")
@@ -173,8 +173,8 @@ def test_shards_that_have_changed_places(tmp_path: Path) -> None:
     first, second, third = sorted((tmp_path / "set-a").glob("shard-*"))
     for one, other in ((first, third), (second, tmp_path / "set-b" / second.name)):
         assert len(open_cache(tmp_path / "set-a")) == 12
-        exchange(one, other)
+        swap_names(one, other)
         with pytest.raises(LoaderError, match=r"E-CACHE.*another set") as caught:
             open_cache(tmp_path / "set-a")
         assert caught.value.exit_code == 4
-        exchange(one, other)
+        swap_names(one, other)

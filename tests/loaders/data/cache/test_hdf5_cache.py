@@ -1,4 +1,4 @@
-"""Reads of a cache file: what they hand out, and that damage never passes for an image."""
+"""Reads of a cache file: what they return; damage is never served as an image."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
     return write_cache(tmp_path / "cache.h5", [pixel_item(p, label=k % 2) for k, p in enumerate(PIXELS)])
 
 
-def test_a_cache_is_a_source_by_its_suffix(path: Path) -> None:
+def test_a_cache_is_recognized_as_a_source_by_its_suffix(path: Path) -> None:
     cache = open_source(path)
     assert isinstance(cache, Source)
     assert is_cache(cache)
@@ -57,7 +57,7 @@ def test_short_reads_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [bytes(cache.read(number)) for number in range(3)] == files
 
 
-def test_pixels_come_whole_with_their_orientation(tmp_path: Path) -> None:
+def test_pixels_are_read_whole_with_their_orientation(tmp_path: Path) -> None:
     path = write_cache(tmp_path / "cache.h5", [pixel_item(p, orientation=k + 1) for k, p in enumerate(PIXELS)])
     cache = open_cache(path)
     for index, pixels in enumerate(PIXELS):
@@ -65,13 +65,13 @@ def test_pixels_come_whole_with_their_orientation(tmp_path: Path) -> None:
         assert cache.stored_orientation(index) == index + 1
 
 
-def test_no_hdf5_handle_outlives_the_opening(path: Path) -> None:
-    gc.collect()  # what errors in other tests hold until then
+def test_no_hdf5_handle_stays_open_after_opening(path: Path) -> None:
+    gc.collect()  # release what errors of other tests still reference
     before, others = len(os.listdir("/proc/self/fd")), h5py.h5f.get_obj_count(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE)
     cache = open_cache(path)
     assert h5py.h5f.get_obj_count(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE) == others
     cache.read(0)
-    assert len(os.listdir("/proc/self/fd")) <= before + 3  # the file; the tables and their mapping
+    assert len(os.listdir("/proc/self/fd")) <= before + 3  # the file, the tables and their mapping
     del cache
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -87,7 +87,7 @@ def test_a_replaced_cache_is_stale_in_a_worker(path: Path) -> None:
         pickle.loads(pickle.dumps(cache.files[0])).read(0, 4)
 
 
-def test_a_file_that_shrinks_is_an_error_and_no_crash(path: Path) -> None:
+def test_a_file_that_shrinks_gives_an_error_not_a_crash(path: Path) -> None:
     cache = open_cache(path)
     os.truncate(path, 4096)
     with pytest.raises(LoaderError, match=r"E-CACHE.*sample=5.*shorter"):
@@ -98,15 +98,15 @@ STRANGE: dict[str, Callable[[np.ndarray], object]] = {
     "offset beyond the payload": lambda r: r["offset"].__setitem__(0, 1 << 40),
     "negative offset": lambda r: r["offset"].__setitem__(0, -1),
     "longer than the payload": lambda r: r["length"].__setitem__(2, 0xFFFFFFFF),
-    "head longer than all": lambda r: r["head"].__setitem__(1, r["length"][1] + 1),
+    "head longer than the image": lambda r: r["head"].__setitem__(1, r["length"][1] + 1),
     "unknown kind": lambda r: r["kind"].__setitem__(1, 7),
     "no width": lambda r: r["width"].__setitem__(1, 0),
     "another width": lambda r: r["width"].__setitem__(1, 5),
-    "strips of no rows": lambda r: r["strip_rows"].__setitem__(1, 0),
+    "strips without rows": lambda r: r["strip_rows"].__setitem__(1, 0),
     "label without a class": lambda r: r["label"].__setitem__(1, 2),
     "negative label": lambda r: r["label"].__setitem__(1, -1),
     "orientation 9": lambda r: r["orientation"].__setitem__(1, 9),
-    "pixels said to be strips": lambda r: r["kind"].__setitem__(1, STRIPS),
+    "pixels declared as strips": lambda r: r["kind"].__setitem__(1, STRIPS),
 }
 
 
@@ -139,19 +139,21 @@ def _write(path: Path, datasets: dict[str, Any], about: Any = None) -> Path:
         ({"classes": []}, "impossible"),
     ],
 )
-def test_a_text_about_it_that_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_an_about_text_that_does_not_match_the_file_is_refused(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
     datasets = tables([pixel_item(p) for p in PIXELS])
     with pytest.raises(LoaderError, match=f"E-CACHE.*{words}"):
         open_cache(_write(tmp_path / "strange.h5", datasets, about_of(datasets, **changes)))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_files_of_others_are_refused_unless_trusted(path: Path) -> None:
+def test_files_of_other_users_are_refused_unless_trusted(path: Path) -> None:
     os.chown(path, 12345, -1)
     with pytest.raises(LoaderError, match=r"E-CACHE.*another user.*copy it.*open_source\(path, any_owner=True\)"):
         open_cache(path)
     assert len(open_cache(path, any_owner=True)) == 6
-    shutil.copyfile(path, path.with_name("copy.h5"))  # and what the error proposes besides
+    shutil.copyfile(path, path.with_name("copy.h5"))  # the other fix that the error proposes
     assert len(open_cache(path.with_name("copy.h5"))) == 6
 
 
@@ -166,7 +168,7 @@ def test_a_file_that_others_may_write_is_refused(path: Path, bit: int, who: str)
     assert len(open_cache(path)) == 6
 
 
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_cache_that_is_not_a_regular_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.h5")
     with pytest.raises(LoaderError, match="not a regular file"):
         open_cache(tmp_path / "fifo.h5")
@@ -176,7 +178,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
-def test_a_manifest_that_is_no_regular_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_manifest_that_is_not_a_regular_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / os.fsdecode(MANIFEST))
     with pytest.raises(LoaderError, match="not a regular file: fix=remove it") as caught:
         open_source(tmp_path)
@@ -184,7 +186,7 @@ def test_a_manifest_that_is_no_regular_file_is_refused_at_once(tmp_path: Path, m
     assert caught.value.path == os.fsencode(tmp_path) + b"/" + MANIFEST
 
 
-def test_transient_errors_of_storage_are_waited_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transient_storage_errors_are_retried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, pread, calls = open_cache(path), os.pread, []
 
     def flaky(fd: int, size: int, at: int) -> bytes:
@@ -200,7 +202,7 @@ def test_transient_errors_of_storage_are_waited_out(path: Path, monkeypatch: pyt
 
 def test_many_threads_open_the_file_once(path: Path) -> None:
     cache = pickle.loads(pickle.dumps(open_cache(path).files[0]))
-    gc.collect()  # files of earlier tests are closed when it pleases the interpreter
+    gc.collect()  # close the files of earlier tests now
     before = len(os.listdir("/proc/self/fd"))
     gate = threading.Barrier(8)
 
@@ -234,8 +236,8 @@ def test_a_million_images_take_little_memory(tmp_path: Path) -> None:
         source = open_source(path)
         return [len(source), os.fsdecode(source.path(999_999))[-34:], kib("VmHWM") - before]
 
-    told, name, grown = ForkedChild(look).result()
-    assert (told, name) == (count, ":n01440764/n01440764_00999999.JPEG")
+    num_images, name, grown = ForkedChild(look).result()
+    assert (num_images, name) == (count, ":n01440764/n01440764_00999999.JPEG")
     assert grown < 100 << 10
 
 
@@ -261,8 +263,8 @@ NO_OBJECTS = (b"[" * 100_000, b'{"schema": ' + b"[" * 700 + b"]" * 700 + b"}", b
 
 
 @pytest.mark.parametrize("field", [*CRAFTED, ""])
-def test_a_text_about_it_with_a_wrong_type_is_refused(tmp_path: Path, field: str) -> None:
-    """Of a field, or of all of it; its digest is right."""
+def test_an_about_text_with_a_wrong_type_is_refused(tmp_path: Path, field: str) -> None:
+    """One field or the whole text has the wrong type; the digest is correct."""
     datasets = tables([pixel_item(p) for p in PIXELS])
     texts = [about_of(datasets, **{field: value}) for value in CRAFTED.get(field, [])]
     if not field:
@@ -275,7 +277,7 @@ def test_a_text_about_it_with_a_wrong_type_is_refused(tmp_path: Path, field: str
 
 
 def test_records_whose_sizes_exceed_an_int64_are_refused(tmp_path: Path) -> None:
-    """The product 3 * width * height, and the sum offset + length, come to something possible only modulo 2**64."""
+    """3 * width * height and offset + length are plausible only modulo 2**64."""
     width, height, rows = 4294853786, 1431693603, 65535
     num_strips = -(-height // rows)
     pixels = (3 * width * height) % 2**64

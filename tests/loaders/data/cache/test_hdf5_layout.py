@@ -1,4 +1,4 @@
-"""What a cache file may make HDF5 do: nothing but say where its five datasets lie."""
+"""HDF5 is used only to locate the five datasets of a cache file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def good(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def trap(tmp_path: Path) -> Path:
-    """A file that blocks for ever whoever opens it: following a link there would end by the test's time limit."""
+    """A file that blocks forever when opened: following a link to it would exceed the test's time limit."""
     path = tmp_path / "trap"
     os.mkfifo(path)
     return path
@@ -69,7 +69,7 @@ def virtual_dataset(file: h5py.File, trap: Path) -> None:
 
 def shape_bomb(file: h5py.File, trap: Path) -> None:
     write_all(file, but="samples")
-    file.create_dataset("samples", (1 << 40,), RECORD)  # allocated late: it takes no room
+    file.create_dataset("samples", (1 << 40,), RECORD)  # allocated late: takes no space
 
 
 def chunked_bomb(file: h5py.File, trap: Path) -> None:
@@ -111,7 +111,7 @@ ATTACKS = {
 }
 
 
-def test_a_sound_file_tells_where_its_datasets_lie(good: Path) -> None:
+def test_the_datasets_of_a_sound_file_are_located(good: Path) -> None:
     fd = os.open(good, os.O_RDONLY)
     try:
         layout = read_layout(fd)
@@ -143,7 +143,7 @@ def test_a_crafted_file_is_refused_before_its_data_is_read(
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 100, 3000])
-def test_what_is_no_hdf5_file_is_refused(tmp_path: Path, good: Path, size: int) -> None:
+def test_a_file_that_is_not_hdf5_is_refused(tmp_path: Path, good: Path, size: int) -> None:
     path = tmp_path / "other.h5"
     path.write_bytes(b"\0" * size)
     with pytest.raises(LoaderError, match=r"E-CACHE.*no HDF5 signature"):
@@ -153,9 +153,9 @@ def test_what_is_no_hdf5_file_is_refused(tmp_path: Path, good: Path, size: int) 
         open_cache(path)
 
 
-def test_locks_of_hdf5_are_neither_needed_nor_taken(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open(good, "rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # what HDF5 takes for a writer
+def test_hdf5_locks_are_neither_required_nor_acquired(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(good, "rb") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)  # HDF5 treats it as a writer
         with pytest.raises(OSError, match="unable to lock file"):
             h5py.File(good, "r", locking=True)
         for value in ("TRUE", "FALSE"):
@@ -163,7 +163,7 @@ def test_locks_of_hdf5_are_neither_needed_nor_taken(good: Path, monkeypatch: pyt
             assert len(open_cache(good)) == 4
 
 
-def test_a_missing_h5py_is_one_line(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_h5py_is_reported_in_one_line(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(LoaderError, match=r"E-DEPENDENCY.*h5py.*fix=pip install") as caught:
         open_cache(good)

@@ -1,6 +1,6 @@
-"""Boxes lie on their objects, whatever EXIF and the size in the file say, or their image is refused.
+"""Boxes lie on their objects for any EXIF orientation and annotated size, or their image is refused.
 
-The reference is the served image itself: each photo holds one red rectangle, which is looked for among the pixels.
+The reference is the served image itself: each photo contains one red rectangle, which is located in the pixels.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ PIPELINES: list[dict[str, Any]] = [
 ]
 
 
-def write_coco(path: Path, said: list[tuple[str, tuple[int, int], list[int]]], **more: Any) -> Path:
-    """Write a file of (name, (width, height), corners), one box per image."""
-    images = [{"id": n, "file_name": name, "width": w, "height": h} for n, (name, (w, h), _) in enumerate(said)]
+def write_coco(path: Path, entries: list[tuple[str, tuple[int, int], list[int]]], **more: Any) -> Path:
+    """Write a COCO file from (name, (width, height), corners), one box per image."""
+    images = [{"id": n, "file_name": name, "width": w, "height": h} for n, (name, (w, h), _) in enumerate(entries)]
     boxes = [
         {"id": n, "image_id": n, "category_id": 1, "bbox": [a, b, c - a, d - b], **more}
-        for n, (_, _, (a, b, c, d)) in enumerate(said)
+        for n, (_, _, (a, b, c, d)) in enumerate(entries)
     ]
     path.write_text(json.dumps({"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "red"}]}))
     return path
@@ -54,12 +54,12 @@ def write_coco(path: Path, said: list[tuple[str, tuple[int, int], list[int]]], *
 @pytest.mark.filterwarnings("ignore:.*has the EXIF orientation:UserWarning")
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_a_box_lies_on_its_object_or_its_image_is_refused(tmp_path: Path, number: int) -> None:
-    """Each photo is stored in one of 8 orientations, as JPEG or PNG, and annotated upright, as stored, or otherwise."""
+    """Each photo has one of 8 orientations, as JPEG or PNG, annotated upright, as stored, or in another size."""
     rng = np.random.default_rng(number)
     exif = ("ignore", "apply")[number % 2]
     folder = tmp_path / "photos"
     folder.mkdir()
-    photos, said, refused, unclear = [], [], {}, set()
+    photos, entries, refused, unclear = [], [], {}, set()
     for index in range(PHOTOS):
         kind = ("JPEG", "PNG")[int(rng.integers(2))]
         photo = make_photo(rng, kind, int(rng.integers(1, 9)))
@@ -78,10 +78,10 @@ def test_a_box_lies_on_its_object_or_its_image_is_refused(tmp_path: Path, number
         if size != read:
             refused[index] = (size, read)
         elif fault == "other frame" and photo.orientation > 1:
-            unclear.add(index)  # the sizes are equal: nothing can tell
+            unclear.add(index)  # both sizes are equal: the orientation is ambiguous
         photos.append(photo)
-        said.append((name, size, box))
-    file = write_coco(tmp_path / "a.json", said)
+        entries.append((name, size, box))
+    file = write_coco(tmp_path / "a.json", entries)
     pipeline = ImagePipeline(**{"flip": 0.5, **PIPELINES[number % len(PIPELINES)], "exif": exif})
     options: dict[str, Any] = {"pipeline": pipeline, "batch_size": PHOTOS, "dtype": torch.uint8, "shuffle": False}
     options |= {"on_bad_sample": "replace", "drop_last": False, "workers": number % 3, "seed": number}
@@ -130,14 +130,14 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_engine_says_that_exif_is_ignored_and_refuses_another_size(tmp_path: Path, engine: str) -> None:
+def test_every_engine_warns_that_exif_is_ignored_and_refuses_another_size(tmp_path: Path, engine: str) -> None:
     options = dict(ENGINES[engine])
     for place, orientation, size in (("half", 3, (80, 60)), ("quarter", 6, (80, 60)), ("square", 6, (60, 60))):
         name = one_photo(tmp_path / place, orientation, size)
         if engine == "hdf5":
             options["cache"] = tmp_path / f"{place}.h5"
         file = write_coco(tmp_path / f"{place}.json", [(name, size, [1, 2, 30, 40])])
-        if place == "quarter":  # the file's size is the stored one: its boxes are known to be of that
+        if place == "quarter":  # the annotated size is the stored one: the boxes fit
             assert len(serve(with_fields(tmp_path / place, coco=file), **options)["boxes"][0]) == 1
             file = write_coco(tmp_path / f"{place}2.json", [(name, size[::-1], [1, 2, 30, 40])])
             options |= {"cache": tmp_path / "other.h5"} if engine == "hdf5" else {}
@@ -151,13 +151,13 @@ def test_every_engine_says_that_exif_is_ignored_and_refuses_another_size(tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["jpg", "png"])
-def test_what_is_warned_of(tmp_path: Path, kind: str) -> None:
-    """Fields that move, of a photo whose EXIF orientation is ignored, unless their size tells that they fit it."""
+def test_fields_that_move_warn_if_exif_is_ignored(tmp_path: Path, kind: str) -> None:
+    """There is no warning if the annotated size shows that the fields fit the stored image."""
     name = one_photo(tmp_path / "half", 3, (80, 60), kind)
     one_photo(tmp_path / "quarter", 8, (80, 60), kind)
     Image.new("L", (80, 60)).save(tmp_path / "mask.png")
     box = [[[1, 2, 30, 40]]]
-    said: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    entries: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         ("half", {"mask": Masks([tmp_path / "mask.png"])}, {}, "mask"),
         ("half", {"boxes": Boxes(box)}, {}, "boxes"),
         ("quarter", {"boxes": Boxes(box)}, {}, "boxes"),
@@ -171,7 +171,7 @@ def test_what_is_warned_of(tmp_path: Path, kind: str) -> None:
         ("half", {"boxes": Boxes(box)}, {"exif": "apply"}, ""),
     ]
     assert name
-    for folder, fields, options, field in said:
+    for folder, fields, options, field in entries:
         source = with_fields(tmp_path / folder, **fields)
         if not field:
             serve(source, **options)  # warnings are errors here
@@ -180,20 +180,20 @@ def test_what_is_warned_of(tmp_path: Path, kind: str) -> None:
             serve(source, **options)
 
 
-def test_sizes_of_boxes_in_arrays(tmp_path: Path) -> None:
+def test_sizes_of_boxes_in_arrays_are_checked(tmp_path: Path) -> None:
     one_photo(tmp_path / "photos", 1, (80, 60))
     box = [[[1, 2, 30, 40]]]
     assert len(serve(with_fields(tmp_path / "photos", boxes=Boxes(box, sizes=[[80, 60]])))["boxes"][0]) == 1
-    for said in ([[60, 80]], [[160, 120]]):
-        text = f"annotated at {said[0][0]}x{said[0][1]} pixels, the image has 80x60.*scale the annotations"
+    for sizes in ([[60, 80]], [[160, 120]]):
+        text = f"annotated at {sizes[0][0]}x{sizes[0][1]} pixels, the image has 80x60.*scale the annotations"
         with pytest.raises(LoaderError, match=text):
-            serve(with_fields(tmp_path / "photos", boxes=Boxes(box, sizes=said)))
+            serve(with_fields(tmp_path / "photos", boxes=Boxes(box, sizes=sizes)))
     for sizes in ([[80]], [[80, 60], [80, 60]], [[0, 60]], [[80.0, 60.0]]):
         with pytest.raises(ValueError, match=r"sizes must be width and height of each image, integers \[1, 2\]"):
             with_fields(tmp_path / "photos", boxes=Boxes(box, sizes=sizes))
 
 
-def test_drawn_masks_have_the_size_of_their_image(tmp_path: Path) -> None:
+def test_drawn_masks_must_have_the_size_of_their_image(tmp_path: Path) -> None:
     pytest.importorskip("pycocotools")
     name = one_photo(tmp_path / "photos", 6, (80, 60))
     outline = {"segmentation": [[1, 2, 30, 2, 30, 40]]}
@@ -205,7 +205,7 @@ def test_drawn_masks_have_the_size_of_their_image(tmp_path: Path) -> None:
             serve(with_fields(tmp_path / "photos", mask=file), exif=exif)
 
 
-def test_places_next_to_a_cache_of_smaller_images_are_warned_of(tmp_path: Path) -> None:
+def test_coordinates_next_to_a_cache_of_smaller_images_warn(tmp_path: Path) -> None:
     one_photo(tmp_path / "photos", 1, (80, 60))
     for name, encoding in (("small", Encoding(resize=30)), ("whole", Encoding())):
         build_cache(open_source(tmp_path / "photos"), tmp_path / f"{name}.h5", encoding, workers=0)
@@ -224,7 +224,7 @@ def test_places_next_to_a_cache_of_smaller_images_are_warned_of(tmp_path: Path) 
         serve(sized)
 
 
-def test_places_as_shares_of_the_image_are_warned_of(tmp_path: Path) -> None:
+def test_coordinates_relative_to_the_image_size_warn(tmp_path: Path) -> None:
     name = one_photo(tmp_path / "photos", 1, (80, 60))
     small: Any = [0, 0, 0.5, 1]
     for fields, what in (

@@ -1,4 +1,4 @@
-"""JSON files of COCO and LVIS that contradict themselves, or name images in other ways, through with_fields."""
+"""JSON files of COCO and LVIS in with_fields: contradictions, and the ways to name images."""
 
 from __future__ import annotations
 
@@ -46,8 +46,15 @@ def image(number: Any, name: str, **more: Any) -> dict[str, Any]:
     return {"id": number, "file_name": name, "width": SIDE, "height": SIDE, **more}
 
 
-def box(number: int, of: Any, category: Any = 7, **more: Any) -> dict[str, Any]:
-    return {"id": number, "image_id": of, "category_id": category, "bbox": [number, 2, 10, 10], "area": 100, **more}
+def box(number: int, image_id: Any, category: Any = 7, **more: Any) -> dict[str, Any]:
+    return {
+        "id": number,
+        "image_id": image_id,
+        "category_id": category,
+        "bbox": [number, 2, 10, 10],
+        "area": 100,
+        **more,
+    }
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -77,7 +84,7 @@ def serve(source: Any, **options: Any) -> dict[str, Any]:
 
 
 def lefts(batch: dict[str, Any]) -> list[list[int]]:
-    """The numbers of the annotations of each image, which are the left edges of their boxes."""
+    """The annotation numbers of each image, stored as the left edges of the boxes."""
     return [[int(each[0]) for each in boxes] for boxes in batch["boxes"]]
 
 
@@ -177,7 +184,7 @@ JUNK: list[Any] = [None, "", "x", [], {}, -1, 0, 3, 7, 20, 1.5, 1e400, float("na
 
 
 def mutate(rng: np.random.Generator, content: Any) -> None:
-    """Replace, repeat or delete one value somewhere in a document."""
+    """Replace, repeat or delete one random value of a document."""
     at: Any = content
     while True:
         keys = [*at] if isinstance(at, dict) else [*range(len(at))]
@@ -198,19 +205,19 @@ def mutate(rng: np.random.Generator, content: Any) -> None:
 
 
 def naive(content: dict[str, Any]) -> list[list[list[float]]]:
-    """The boxes of each file by plain loops: class number and corners."""
+    """The boxes of each file, read by plain loops: class number and corners."""
     ids = sorted(each["id"] for each in content["categories"])
     found = []
     for name in FILES:
-        (of,) = [each["id"] for each in content["images"] if each["file_name"] == name]
-        boxes = [each for each in content["annotations"] if each["image_id"] == of and not each.get("iscrowd")]
+        (image_id,) = [each["id"] for each in content["images"] if each["file_name"] == name]
+        boxes = [each for each in content["annotations"] if each["image_id"] == image_id and not each.get("iscrowd")]
         corners = [[each["bbox"][0], each["bbox"][1], *np.add(each["bbox"][:2], each["bbox"][2:])] for each in boxes]
         pairs = zip(boxes, corners, strict=True)
         found.append([[ids.index(each["category_id"]), *map(float, corner)] for each, corner in pairs])
     return found
 
 
-def test_random_faults_are_refused_in_words_or_change_nothing_else(images: Path, tmp_path: Path) -> None:
+def test_random_faults_are_refused_or_change_nothing_else(images: Path, tmp_path: Path) -> None:
     """340 documents with one to three random faults: each is served as plain loops read it, or refused in one line."""
     rng, opened, served, refused = np.random.default_rng(0), open_source(images), 0, list[str]()
     for _ in range(340):
@@ -219,7 +226,7 @@ def test_random_faults_are_refused_in_words_or_change_nothing_else(images: Path,
             mutate(rng, content)
         file = write(tmp_path / "a.json", content)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # such as: images of the file that are not in the data
+            warnings.simplefilter("ignore", UserWarning)  # e.g. for images of the file that are not in the data
             try:
                 source = with_fields(opened, coco=Coco(file, min_area=0))
             except ValueError as error:
@@ -240,7 +247,7 @@ def test_random_faults_are_refused_in_words_or_change_nothing_else(images: Path,
 
 
 @pytest.mark.parametrize("of", ["classes", "instances"])
-def test_random_faults_of_segmentations_and_keypoints_are_refused_in_words(
+def test_random_faults_of_segmentations_and_keypoints_are_refused_or_drawn(
     images: Path, tmp_path: Path, of: str
 ) -> None:
     """150 documents with one to three random faults: each is drawn and read, or refused in one line."""
@@ -275,7 +282,7 @@ def sizes_of(content: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 def test_ids_of_any_kind_keep_their_images(images: Path, tmp_path: Path) -> None:
-    """One annotation id twice, ids that are text or large, categories with gaps: each box is at its image."""
+    """Repeated annotation ids, text or large ids, gaps in categories: each box stays with its image."""
     whole = document(annotations=[*document()["annotations"], box(4, 40, 3)])
     expected = [[4], [1, 3], [], [2, 4]]
     batch = serve(with_fields(images, coco=write(tmp_path / "a.json", whole)))
@@ -291,7 +298,7 @@ def test_ids_of_any_kind_keep_their_images(images: Path, tmp_path: Path) -> None
         assert list(batch["image_ids"]) == [new(number) for number in (10, 20, 30, 40)]
 
 
-def test_two_fields_of_one_name_are_refused(images: Path, tmp_path: Path) -> None:
+def test_two_fields_with_the_same_name_are_refused(images: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "a.json", document())
     with pytest.raises(
         ValueError, match="two fields would be called image_ids, one of them from image_ids=: give that"
@@ -309,7 +316,7 @@ def test_rows_without_a_sample_have_no_image_id(images: Path, tmp_path: Path) ->
     assert serve(source, batch_size=6, drop_last=False)["image_ids"].tolist() == [10, 20, 30, 40]
 
 
-def test_lvis_names_images_by_address_alone(images: Path, tmp_path: Path) -> None:
+def test_lvis_names_images_by_url_only(images: Path, tmp_path: Path) -> None:
     listed = [
         {
             "id": 10 * (number + 1),
@@ -335,15 +342,15 @@ def test_images_of_the_file_that_are_not_in_the_data_are_counted(images: Path, t
         source = with_fields(images, coco=file)
     assert lefts(serve(source)) == [[4], [1, 3], [], [2]]
     with pytest.warns(UserWarning, match=r"a\.json': 2 of 6 images are not in this data"):
-        with_fields(with_fields(images, text=["a"] * 4), coco=file)  # no part of the data
-    part, _ = split(images, 0.5, by_class=False)  # a part of the data has a part of the file's images
+        with_fields(with_fields(images, text=["a"] * 4), coco=file)  # not a part of the data
+    part, _ = split(images, 0.5, by_class=False)  # a part of the data contains a part of the file's images
     assert len(part) < len(FILES)
     boxes = serve(with_fields(part, coco=write(tmp_path / "b.json", document())), batch_size=len(part))["boxes"]
     assert len(boxes) == len(part)
 
 
-def test_a_part_is_joined_as_the_whole_data(images: Path, tmp_path: Path) -> None:
-    """The file names one of two images by a name whose last part both have: a part with the other one is refused."""
+def test_a_part_is_joined_like_the_whole_data(images: Path, tmp_path: Path) -> None:
+    """Two images share a last name part and the file lists one of them: a part with the other image is refused."""
     listed = [image(1, "a.png"), image(2, "b.png"), image(3, "x/0001.png")]
     file = write(tmp_path / "a.json", document(images=listed, annotations=[box(5, 3)]))
     for other in ([3], [0, 3]):
@@ -363,13 +370,13 @@ def test_a_part_is_joined_as_the_whole_data(images: Path, tmp_path: Path) -> Non
         with_fields(images, coco=more, subset=[2, 0])
 
 
-def test_names_of_windows_are_found(images: Path, tmp_path: Path) -> None:
+def test_windows_paths_are_found(images: Path, tmp_path: Path) -> None:
     listed = [image(1, r"data\a.png"), image(2, r"data\b.png")]
     file = write(tmp_path / "w.json", document(images=listed, annotations=[box(5, 2)]))
     assert lefts(serve(with_fields(images, coco=file, subset=[0, 1]), batch_size=2)) == [[], [5]]
 
 
-def test_crowds_alone_are_warned_of(images: Path, tmp_path: Path) -> None:
+def test_a_file_with_only_crowds_warns(images: Path, tmp_path: Path) -> None:
     counts = {"size": [SIDE, SIDE], "counts": [0, SIDE * SIDE]}
     crowds = [box(1, 20, iscrowd=1, segmentation=counts), box(2, 40, iscrowd=1, segmentation=counts)]
     alone = write(tmp_path / "a.json", document(annotations=crowds))
@@ -380,7 +387,7 @@ def test_crowds_alone_are_warned_of(images: Path, tmp_path: Path) -> None:
     with_fields(images, mask=Masks(alone), coco=more, each=Masks(more, of="instances"))  # warnings are errors here
 
 
-def test_keypoints_are_swapped_as_asked(images: Path, tmp_path: Path) -> None:
+def test_keypoints_are_swapped_as_requested(images: Path, tmp_path: Path) -> None:
     names = ["nose", "port", "starboard"]
     kinds = [{"id": 7, "name": "dog", "keypoints": names}, {"id": 3, "name": "cat", "keypoints": names}]
     points = [[9, 20, 2, 10, 20, 2, 50, 20, 2] for _ in range(4)]
@@ -406,7 +413,7 @@ def test_keypoints_are_swapped_as_asked(images: Path, tmp_path: Path) -> None:
         with_fields(images, coco=Coco(write(tmp_path / "b.json", document()), swaps=[(0, 1)]))
 
 
-def test_yolo_takes_the_names_of_data_yaml(images: Path, tmp_path: Path) -> None:
+def test_yolo_reads_the_names_of_data_yaml(images: Path, tmp_path: Path) -> None:
     write_yolo(tmp_path)
     for names in (["cat", "dog"], ("cat", "dog"), np.array(["cat", "dog"]), {0: "cat", 1: "dog"}, {1: "dog", 0: "cat"}):
         source = with_fields(images, yolo=Yolo(tmp_path, names))
@@ -427,7 +434,7 @@ def test_yolo_takes_the_names_of_data_yaml(images: Path, tmp_path: Path) -> None
         with_fields(images, boxes=Boxes([[[0, 0, 1, 1]]] * 4, [["cat"]] * 4, names=["cat", "dog", "cat"]))
 
 
-def test_classes_begin_where_the_model_wants_them(images: Path, tmp_path: Path) -> None:
+def test_first_class_shifts_the_class_numbers(images: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "a.json", document())
     write_yolo(tmp_path)
     plain = serve(with_fields(images, coco=file))
@@ -446,7 +453,7 @@ def test_classes_begin_where_the_model_wants_them(images: Path, tmp_path: Path) 
             Coco(file, first_class=first)  # type: ignore[arg-type]
 
 
-def test_data_of_other_first_classes_is_other_data(images: Path, tmp_path: Path) -> None:
+def test_another_first_class_changes_the_fingerprint(images: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "a.json", document())
     one, two = (with_fields(images, coco=Coco(file, first_class=first)) for first in (0, 1))
     assert one.fingerprint != two.fingerprint
@@ -454,8 +461,8 @@ def test_data_of_other_first_classes_is_other_data(images: Path, tmp_path: Path)
         concat([one, two])
 
 
-def test_joined_files_have_no_common_ids(images: Path, tmp_path: Path) -> None:
-    """Boxes of two files whose categories have other ids are joined by number, and their ids are not known."""
+def test_joined_files_do_not_share_ids(images: Path, tmp_path: Path) -> None:
+    """Boxes of two files with different category ids are joined by number; their ids are unknown."""
     kinds = [{"id": 3, "name": "cat"}, {"id": 9, "name": "dog"}]
     boxes = [{**each, "category_id": {7: 9, 3: 3}[each["category_id"]]} for each in document()["annotations"]]
     other = document(categories=kinds, annotations=boxes)
@@ -470,7 +477,7 @@ def test_joined_files_have_no_common_ids(images: Path, tmp_path: Path) -> None:
     assert lefts(serve(both, batch_size=8)) == [[4], [1, 3], [], [2], [5], [5], [5], [5]]
 
 
-def test_boxes_that_are_replaced_take_their_keypoints_along(images: Path, tmp_path: Path) -> None:
+def test_replacing_boxes_replaces_their_keypoints(images: Path, tmp_path: Path) -> None:
     kinds = [{"id": 7, "name": "dog", "keypoints": ["nose"]}, {"id": 3, "name": "cat"}]
     boxes = [{**each, "keypoints": [9, 20, 2]} for each in document()["annotations"]]
     source = with_fields(images, coco=write(tmp_path / "a.json", document(categories=kinds, annotations=boxes)))
@@ -479,7 +486,7 @@ def test_boxes_that_are_replaced_take_their_keypoints_along(images: Path, tmp_pa
     assert lefts(batch) == [[5]] * 4
 
 
-def test_a_cache_alone_serves_ids_and_refuses_other_sizes(images: Path, tmp_path: Path) -> None:
+def test_a_cache_without_its_images_serves_ids_and_refuses_other_sizes(images: Path, tmp_path: Path) -> None:
     other = document()
     other["images"][3]["height"] = 2 * SIDE
     for name, content in (("good", document()), ("bad", other)):
@@ -502,21 +509,21 @@ def test_text_files_without_an_image_are_counted(images: Path, tmp_path: Path) -
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).with_suffix(".txt").write_text("1 0.5 0.5 0.5 0.5\n")
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
-    (tmp_path / "a" / "._a.txt").write_bytes(b"\0\5\26\7")  # what macOS writes next to files
+    (tmp_path / "a" / "._a.txt").write_bytes(b"\0\5\26\7")  # written by macOS next to files
     assert len(serve(with_fields(images, yolo=tmp_path))["boxes"][0]) == 1
     (tmp_path / "a" / "A.txt").write_text("0 0.5 0.5 1 1\n")
     (tmp_path / "b.txt").write_text("0 0.5 0.5 1 1\n")
     with pytest.warns(UserWarning, match="2 text files of .* have no image of their name and are left out, first 'a/A"):
         with_fields(images, yolo=tmp_path)
     part, _ = split(images, 0.75, by_class=False)
-    with pytest.warns(UserWarning, match="2 text files of"):  # not of those whose image is in another part
+    with pytest.warns(UserWarning, match="2 text files of"):  # not for images of another part
         with_fields(part, yolo=Yolo(tmp_path, ["cat", "dog"]))
     (tmp_path / "b.txt").rename(tmp_path / "b.TXT")
     with pytest.warns(UserWarning, match="2 text files of"):
         with_fields(images, yolo=tmp_path)
 
 
-def test_masks_of_a_json_file_keep_to_its_images(images: Path, tmp_path: Path) -> None:
+def test_masks_of_a_json_file_belong_to_its_images(images: Path, tmp_path: Path) -> None:
     pytest.importorskip("pycocotools")
     square = [[0, 0, SIDE, 0, SIDE, SIDE, 0, SIDE]]
     boxes = [box(1, 20, 7, segmentation=square, area=None), box(2, 40, 3, segmentation=square)]

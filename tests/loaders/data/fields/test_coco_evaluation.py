@@ -1,4 +1,4 @@
-"""COCO's own evaluation of what loaders serve: boxes that are mapped back have an average precision of 1."""
+"""COCO's own evaluation of served boxes: mapped back to the image, they have an average precision of 1."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photos in all EXIF orientations, whose objects lie in the middle, and a file with gaps in its ids and a crowd."""
+    """Photos in all EXIF orientations with objects in the middle, and a file with gaps in its ids and a crowd."""
     root, rng = tmp_path_factory.mktemp("coco"), np.random.default_rng(0)
     (root / "photos").mkdir()
     images, boxes = [], []
@@ -62,7 +62,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def precision(truth: Path, results: list[dict[str, Any]]) -> float:
-    """COCO's average precision of boxes."""
+    """Return COCO's average precision of boxes."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
@@ -76,7 +76,7 @@ def precision(truth: Path, results: list[dict[str, Any]]) -> float:
 
 
 def results_of(loader: Any, shift: float = 0.0) -> list[dict[str, Any]]:
-    """What a detector would report that finds each served box, shifted by so many pixels."""
+    """Return the results of a detector that finds each served box, shifted by `shift` pixels."""
     categories, found = loader.categories["boxes"], []
     for batch in loader:
         for row, image_id in enumerate(batch["image_ids"].tolist()):

@@ -1,4 +1,4 @@
-"""Masks drawn from COCO's polygons and run-length codes, against references that share no code with them."""
+"""Masks drawn from COCO's polygons and run-length codes, compared with independent references."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def images(count: int) -> Named:
 
 
 def write(path: Path, outlines: list[list[dict[str, Any]]]) -> Path:
-    """Write a file of COCO; outlines: of each image the annotations without their ids."""
+    """Write a COCO file; outlines: the annotations of each image, without ids."""
     listed = [{"id": n, "file_name": f"{n}.jpg", "height": HEIGHT, "width": WIDTH} for n in range(len(outlines))]
     annotations = [
         {"id": 100 * n + k, "image_id": n, "category_id": 3, "bbox": [0, 0, 1, 1], **each}
@@ -46,7 +46,7 @@ def write(path: Path, outlines: list[list[dict[str, Any]]]) -> Path:
 
 
 def runs_of(mask: npt.NDArray[np.bool_]) -> list[int]:
-    """Return the lengths of runs of a mask in columns, beginning with zeros."""
+    """Return the run lengths of a mask by columns, starting with zeros."""
     counts, last = [0], False
     for pixel in mask.T.reshape(-1).tolist():
         if pixel != last:
@@ -56,8 +56,8 @@ def runs_of(mask: npt.NDArray[np.bool_]) -> list[int]:
     return counts
 
 
-def compressed(counts: list[int]) -> str:
-    """Return COCO's text of run lengths: differences to the run two before, in groups of 5 bits, sign in the last."""
+def compress_runs(counts: list[int]) -> str:
+    """Return COCO's text of run lengths: differences to the run two earlier, in groups of 5 bits, sign in the last."""
     text = ""
     for number, count in enumerate(counts):
         left = count - counts[number - 2] if number > 2 else count
@@ -70,8 +70,8 @@ def compressed(counts: list[int]) -> str:
     return text
 
 
-def inside(polygon: list[float]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return which centres of pixels lie in a polygon (even-odd), and which lie within a pixel of its edge."""
+def find_inside(polygon: list[float]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return which pixel centres lie in a polygon (even-odd), and which lie within a pixel of its edge."""
     y, x = np.mgrid[:HEIGHT, :WIDTH] + 0.5
     points = np.array(polygon).reshape(-1, 2)
     within, near = np.zeros((HEIGHT, WIDTH), bool), np.zeros((HEIGHT, WIDTH), bool)
@@ -90,7 +90,7 @@ def test_run_lengths_are_drawn_exactly(tmp_path: Path) -> None:
         blocks = rng.random((HEIGHT // 4, WIDTH // 4)) < rng.random()
         mask = np.kron(blocks, np.ones((4, 4), bool)) ^ (rng.random((HEIGHT, WIDTH)) < 0.02)
         counts = runs_of(mask)
-        coded = {"size": [HEIGHT, WIDTH], "counts": compressed(counts) if number % 2 else counts}
+        coded = {"size": [HEIGHT, WIDTH], "counts": compress_runs(counts) if number % 2 else counts}
         outlines.append([{"segmentation": coded, "category_id": 9, "area": int(mask.sum())}])
         wanted.append(mask * 2)
     source = with_fields(images(100), mask=str(write(tmp_path / "a.json", outlines)))
@@ -101,7 +101,7 @@ def test_run_lengths_are_drawn_exactly(tmp_path: Path) -> None:
 def test_polygons_are_drawn_to_within_a_pixel_of_their_edge(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     polygons = []
-    for number in range(100):  # a triangle, then stars around their centre: no edge crosses another one
+    for number in range(100):  # a triangle, then stars: no edge crosses another one
         angles = np.sort(rng.uniform(0, 2 * np.pi, rng.integers(5, 12) if number else 3))
         radius = rng.uniform(4, 25, len(angles))
         points = np.stack((28 + radius * np.cos(angles), 20 + radius * np.sin(angles)), 1).clip(0, (WIDTH, HEIGHT))
@@ -111,7 +111,7 @@ def test_polygons_are_drawn_to_within_a_pixel_of_their_edge(tmp_path: Path) -> N
     drawn = 0
     for number, polygon in enumerate(polygons):
         mask = source.mask("mask", number)  # type: ignore[attr-defined]
-        within, near = inside(polygon)
+        within, near = find_inside(polygon)
         assert np.array_equal(mask[~near] > 0, within[~near])
         drawn += np.count_nonzero(mask[~near])
     assert drawn > 10_000
@@ -122,7 +122,7 @@ def square(x: int, y: int, side: int, **others: Any) -> dict[str, Any]:
     return {"segmentation": corners, "area": side * side, **others}
 
 
-def test_classes_and_instances_on_all_backends(tmp_path: Path) -> None:
+def test_classes_and_instances_are_equal_on_all_backends(tmp_path: Path) -> None:
     crowd = np.zeros((HEIGHT, WIDTH), bool)
     crowd[30:, 40:] = True
     counts = {"segmentation": {"size": [HEIGHT, WIDTH], "counts": runs_of(crowd)}, "iscrowd": 1, "area": 160}
@@ -143,7 +143,7 @@ def test_classes_and_instances_on_all_backends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("area", [None, 0, "none"])
-def test_smaller_objects_lie_over_larger_ones_that_do_not_say_their_area(tmp_path: Path, area: Any) -> None:
+def test_smaller_objects_cover_larger_ones_without_an_area(tmp_path: Path, area: Any) -> None:
     code = np.zeros((HEIGHT, WIDTH), bool)
     code[6:30, 6:30] = True
     large = [square(2, 2, 26), {"segmentation": {"size": [HEIGHT, WIDTH], "counts": runs_of(code)}}]
@@ -168,7 +168,7 @@ def test_smaller_objects_lie_over_larger_ones_that_do_not_say_their_area(tmp_pat
         ({"size": [2, 2], "counts": "04"}, "annotation 0 must have a run-length code of [40, 56]"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(tmp_path: Path, outline: Any, text: str) -> None:
+def test_invalid_outlines_are_refused(tmp_path: Path, outline: Any, text: str) -> None:
     path = write(tmp_path / "a.json", [[{"segmentation": outline}]])
     with pytest.raises(ValueError, match=re.escape(text)):
         with_fields(images(1), mask=path)

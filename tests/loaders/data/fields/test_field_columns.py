@@ -1,4 +1,4 @@
-"""Fields from columns of tables, data frames and files of Arrow, all of one content."""
+"""Fields from columns of tables, data frames and Arrow files with the same content."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def png(number: int) -> bytes:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Rows:
-    """Rows whose masks are files of tmp_path."""
+    """Rows with masks that are files of tmp_path."""
     for number in range(N):
         (tmp_path / f"{number}_mask.png").write_bytes(png(number))
     columns = {
@@ -53,7 +53,7 @@ def rows(tmp_path: Path) -> Rows:
     return Rows([photo(number) for number in range(N)], columns, [f"{n}.jpg" for n in range(N)])
 
 
-def named(data: Any, **others: Any) -> Source:
+def open_columns(data: Any, **others: Any) -> Source:
     return with_fields(
         data,
         mask=Column("seg"),
@@ -66,7 +66,7 @@ def named(data: Any, **others: Any) -> Source:
 
 
 def write(rows: Rows, tmp_path: Path, kind: str) -> Any:
-    """Write a table; next to images it holds the masks, too."""
+    """Write a table; if it contains the images, it also contains the masks."""
     if kind in ("parquet", "arrow", "dataset"):
         rows = replace(rows, columns=rows.columns | {"seg": [{"bytes": png(n), "path": None} for n in range(N)]})
     tables = TABLES | {"tsv": text_table("tsv", "\t", json.dumps)}
@@ -78,9 +78,9 @@ KINDS = ["csv", "tsv", "jsonl", "parquet of paths", "frame", "parquet", "arrow",
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_columns_of_each_kind_of_table(rows: Rows, tmp_path: Path, kind: str) -> None:
+def test_columns_of_each_kind_of_table_become_fields(rows: Rows, tmp_path: Path, kind: str) -> None:
     data = write(rows, tmp_path, kind)
-    source = named(data, **({"root": tmp_path} if kind == "frame" else {}))
+    source = open_columns(data, **({"root": tmp_path} if kind == "frame" else {}))
     with create_loader(source, pipeline=WHOLE, batch_size=N, dtype=torch.uint8, workers=0) as loader:
         (batch,) = loader.batches()
     order = batch.index.tolist()
@@ -95,7 +95,7 @@ def test_columns_of_each_kind_of_table(rows: Rows, tmp_path: Path, kind: str) ->
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask))), MASKS[number])
 
 
-def test_a_table_beside_the_data(rows: Rows, tmp_path: Path) -> None:
+def test_fields_come_from_a_table_next_to_the_data(rows: Rows, tmp_path: Path) -> None:
     table = write(rows, tmp_path, "csv")
     images, frame = rows.place(tmp_path / "data"), write(rows, tmp_path, "frame")
     source = with_fields(images, mask=Masks(Column("seg", table)), text=Column("caption", frame))
@@ -112,7 +112,7 @@ def test_a_table_beside_the_data(rows: Rows, tmp_path: Path) -> None:
         ({"text": Column("caption", pd.DataFrame({"caption": ["a"]}))}, "values must be one per sample (5), got 1"),
     ],
 )
-def test_other_columns_are_refused(rows: Rows, tmp_path: Path, spec: dict[str, Any], text: str) -> None:
+def test_unsuitable_columns_are_refused(rows: Rows, tmp_path: Path, spec: dict[str, Any], text: str) -> None:
     table = write(rows, tmp_path, "csv")
     with pytest.raises(ValueError, match=re.escape(text)):
         with_fields(table, **spec)

@@ -1,4 +1,4 @@
-"""What with_fields takes: masks from anywhere, COCO, YOLO, lists; and what it refuses, naming the sample."""
+"""Inputs of with_fields: masks from any place, COCO, YOLO, lists; refusals name the sample."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def serve(source: Any) -> dict[str, Any]:
     return batch  # type: ignore[no-any-return]
 
 
-def test_masks_from_anywhere(photos: Path, tmp_path: Path) -> None:
+def test_masks_from_any_place_are_read(photos: Path, tmp_path: Path) -> None:
     folder = photos.parent / "masks"
     only = tmp_path / "only"
     only.mkdir()
@@ -82,7 +82,7 @@ def test_masks_from_anywhere(photos: Path, tmp_path: Path) -> None:
     assert served[0].unique().numel() > 50
 
 
-def test_texts_are_decoded_by_their_mark_and_other_bytes_are_said(tmp_path: Path) -> None:
+def test_texts_are_decoded_by_their_byte_order_mark_and_other_bytes_warn(tmp_path: Path) -> None:
     texts = ["plain", "caf\xe9", "caf\xe9", "caf\xe9", "caf\xe9", ""]
     kinds = ["utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1", "utf-8"]
     members = []
@@ -101,7 +101,7 @@ def test_texts_are_decoded_by_their_mark_and_other_bytes_are_said(tmp_path: Path
         with_fields(tmp_path / "t.csv", label="label", text=Column("text"))
 
 
-def test_masks_may_lie_next_to_photos_and_annotations_of_their_names(photos: Path, tmp_path: Path) -> None:
+def test_masks_next_to_photos_and_annotations_with_the_same_names_are_found(photos: Path, tmp_path: Path) -> None:
     for number in range(NUM_PHOTOS):
         (tmp_path / f"p{number}.png").write_bytes(png(MASKS[number]))
         (tmp_path / f"p{number}.jpg").write_bytes(photo(number))
@@ -111,8 +111,8 @@ def test_masks_may_lie_next_to_photos_and_annotations_of_their_names(photos: Pat
 
 
 @pytest.mark.parametrize("is_pattern", [False, True])
-def test_files_of_a_list_of_absolute_paths(tmp_path: Path, is_pattern: bool) -> None:
-    """Their folders are not those of the data; a text file next to an image is not one of another folder."""
+def test_masks_and_text_files_are_found_for_a_list_of_absolute_paths(tmp_path: Path, is_pattern: bool) -> None:
+    """The fields lie in folders other than the images'; a text file next to an image does not replace one of them."""
     for number, name in enumerate(("a/0", "a/1", "b/1")):
         for folder in ("photos/a", "photos/b", "masks", "labels"):
             (tmp_path / folder).mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def test_files_of_a_list_of_absolute_paths(tmp_path: Path, is_pattern: bool) -> 
         with_fields([tmp_path / "photos/a/3.png"], mask=tmp_path / "masks")
 
 
-def test_a_list_of_masks_in_another_order_is_warned_of(photos: Path) -> None:
+def test_a_list_of_masks_in_another_order_warns(photos: Path) -> None:
     names = [f"p{number}" for number in range(NUM_PHOTOS)]
     masks, listed = [photos.parent / f"masks/{n}.png" for n in names], [photos / f"{n}.jpg" for n in names]
     others = [photos.parent / f"masks/{n}_seg.png" for n in names[::-1]]
@@ -156,7 +156,7 @@ def test_a_list_of_masks_in_another_order_is_warned_of(photos: Path) -> None:
             with_fields(source, mask=[masks[0], masks[2], masks[1], *masks[3:]])
 
 
-def test_values_that_are_missing_are_counted() -> None:
+def test_missing_values_are_counted() -> None:
     images = (np.zeros((3, 8, 8, 3), np.uint8), np.zeros(3, np.int64))
     given: list[Any] = [["a", None, None], [1.5, float("nan"), None], {"array[0]": "a"}.get]
     for values in given:
@@ -165,15 +165,15 @@ def test_values_that_are_missing_are_counted() -> None:
     with pytest.warns(UserWarning, match="3 samples of 3 have no value"):
         with_fields(images, text={}.get)
     with_fields(images, text=["", [], {}])
-    with_fields(images, text=[None, 1, "a"])  # any values of JSON
+    with_fields(images, text=[None, 1, "a"])  # any JSON value
 
 
-def test_a_folder_of_masks_that_is_not_there_is_named(photos: Path, tmp_path: Path) -> None:
+def test_a_missing_folder_of_masks_is_named(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"in '{tmp_path}/nothing': there is no such folder"):
         with_fields(photos, mask=tmp_path / "nothing")
 
 
-def test_masks_of_arrays() -> None:
+def test_masks_in_arrays_are_served() -> None:
     images = np.zeros((NUM_PHOTOS, 32, 32, 3), np.uint8)
     masks = np.random.default_rng(0).integers(0, 70_000, (NUM_PHOTOS, 32, 32))
     source = with_fields((images, np.zeros(NUM_PHOTOS, int)), mask=Masks(masks, dtype="int32", ignore_index=-100))
@@ -206,7 +206,7 @@ def write_coco(path: Path) -> Path:
     return path
 
 
-def test_coco(photos: Path, tmp_path: Path) -> None:
+def test_a_coco_file_gives_boxes_keypoints_and_image_ids(photos: Path, tmp_path: Path) -> None:
     source = with_fields(photos, coco=write_coco(tmp_path / "a.json"))
     assert list(source.field_kinds) == ["boxes", "keypoints", "image_ids"]  # type: ignore[attr-defined]
     assert source.field_kinds["boxes"].classes == (b"cat", b"dog")  # type: ignore[attr-defined]
@@ -225,7 +225,7 @@ def test_coco(photos: Path, tmp_path: Path) -> None:
     assert torch.equal(padded["keypoints"][0], served["keypoints"][0])
 
 
-def test_yolo(photos: Path) -> None:
+def test_yolo_text_files_give_boxes(photos: Path) -> None:
     labels = photos.parent / "labels"
     (labels / "p1.txt").write_text("1 0.5 0.5 1.0 1.0\n0 0.25 0.5 0.5 0.5\n")
     (labels / "p4.txt").write_text("")
@@ -291,7 +291,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "text"), REFUSED, ids=[text[:40] for _, text in REFUSED])
-def test_fields_that_do_not_fit_are_refused(photos: Path, fields: dict[str, Any], text: str) -> None:
+def test_invalid_fields_are_refused(photos: Path, fields: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
         with_fields(photos, **fields)
 
@@ -306,7 +306,7 @@ def test_digits_as_text_are_class_numbers_of_boxes(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["0 0.1 0.1 0.2 0.2 0.3 0.3", "0 0.1 0.1 -0.2 0.2", "cat 0 0 1 1", "0.5 0 0 1 1"])
-def test_other_lines_of_yolo_are_refused(photos: Path, tmp_path: Path, line: str) -> None:
+def test_invalid_lines_of_yolo_files_are_refused(photos: Path, tmp_path: Path, line: str) -> None:
     (tmp_path / "p2.txt").write_text(line)
     with pytest.raises(ValueError, match=r"p2\.txt"):
         with_fields(photos, yolo=tmp_path)

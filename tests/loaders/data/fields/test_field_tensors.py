@@ -1,4 +1,4 @@
-"""Fields on their way to a device: pinned, on the side stream, handed over with the images."""
+"""Transfer of fields to a device: pinned, on the side stream, handed over with the images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH, SIZE = 4, 8
 
 
 def host_batch() -> HostBatch:
-    """A batch whose third row holds no sample."""
+    """A batch without a sample in its third row."""
     index = np.array([3, 4, -1, 5])
     lengths = np.array([1, 0, 0, 2])
     return HostBatch(

@@ -1,4 +1,4 @@
-"""Fields of samples: on all engines, ranks, parts and caches, after a resume, and what is refused."""
+"""Fields of samples: on all engines, ranks, parts and caches, after a resume; refusals."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def open_loader(source: Any, tmp_path: Path, **settings: Any) -> Loader:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_fields_on_each_engine(data: PhotoFields, tmp_path: Path, engine: str) -> None:
+def test_each_engine_serves_the_same_fields(data: PhotoFields, tmp_path: Path, engine: str) -> None:
     source, served = data.source(), []
     for rank in range(2):
         ranks = {"rank": rank, "world_size": 2, "drop_last": False}
@@ -146,7 +146,7 @@ def test_fields_follow_images_that_are_cut_into_patches(data: PhotoFields, tmp_p
 
 
 @pytest.mark.parametrize("pad", [True, False])
-def test_padded_boxes_are_those_of_lists(data: PhotoFields, tmp_path: Path, pad: bool) -> None:
+def test_padded_boxes_equal_the_lists(data: PhotoFields, tmp_path: Path, pad: bool) -> None:
     for padded, lists in zip(
         open_loader(data.source(padded=True), tmp_path, drop_last=False, pad=pad),
         open_loader(data.source(), tmp_path, drop_last=False, pad=pad),
@@ -202,7 +202,7 @@ def test_bad_fields_name_their_sample_and_are_replaced(
     if fault == "missing":
         path.unlink()
         code, cause = "E-MISSING", "No such file"
-        if engine == "hdf5":  # no cache is made of it, as of a missing image
+        if engine == "hdf5":  # as for a missing image, no cache is built
             with pytest.raises(LoaderError, match=cause) as raised:
                 open_loader(with_faults, tmp_path, **ENGINES[engine])
             assert (raised.value.code, raised.value.sample) == (code, bad)
@@ -244,7 +244,7 @@ MOVING: dict[str, list[ImagePipeline]] = {
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("views", MOVING)
 def test_fields_follow_views_and_augmentations(data: PhotoFields, tmp_path: Path, engine: str, views: str) -> None:
-    """Each view has its own window and its own moves, in each epoch, on all engines, after a resume."""
+    """Each view has its own window and its own moves: in each epoch, on all engines, after a resume."""
     pipelines = MOVING[views]
     settings: dict[str, Any] = {"pipeline": pipelines if len(pipelines) > 1 else pipelines[0], **ENGINES[engine]}
     with open_loader(data.source(), tmp_path, **settings) as loader:
@@ -259,11 +259,11 @@ def test_fields_follow_views_and_augmentations(data: PhotoFields, tmp_path: Path
         data.check(batch, pipelines=pipelines)
     assert [batch.epoch for batch in batches] == [0, 1, 1, 1, 0, 0]
     with pytest.raises(AssertionError):
-        data.check(batches[0])  # without what the batch stage moves
+        data.check(batches[0])  # without the moves of the batch stage
 
 
 @pytest.mark.parametrize("engine", ["in the process", "threads"])
-def test_samples_drawn_twice_move_in_their_own_ways(data: PhotoFields, tmp_path: Path, engine: str) -> None:
+def test_samples_drawn_twice_move_independently(data: PhotoFields, tmp_path: Path, engine: str) -> None:
     settings = {"pipeline": MOVING["one view"], "weights": [9.0] * 3 + [0.1] * (NUM_PHOTOS - 3), **ENGINES[engine]}
     with open_loader(data.source(), tmp_path, **settings) as loader:
         batch = next(loader.batches())
@@ -272,7 +272,7 @@ def test_samples_drawn_twice_move_in_their_own_ways(data: PhotoFields, tmp_path:
     data.check(batch, pipelines=MOVING["one view"], numbers=numbers)
 
 
-def test_a_transform_must_keep_the_size_that_augmentations_move(data: PhotoFields, tmp_path: Path) -> None:
+def test_a_transform_must_keep_the_image_size_if_augmentations_move_fields(data: PhotoFields, tmp_path: Path) -> None:
     def halve(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         return image[::2, ::2]
 
@@ -311,7 +311,7 @@ def test_a_transform_keeps_its_fields(data: PhotoFields, tmp_path: Path) -> None
 
 
 class OwnFields(MemorySource):
-    """A source of the user's with a field of each kind that is looked up."""
+    """A user-defined source with a field of each kind."""
 
     short = False
 
@@ -328,7 +328,7 @@ class OwnFields(MemorySource):
         raise KeyError(name)
 
 
-def test_a_source_of_the_users(tmp_path: Path) -> None:
+def test_fields_of_a_user_defined_source_are_served(tmp_path: Path) -> None:
     with open_loader(OwnFields(), tmp_path, pipeline=imagenet_eval(20, center_fraction=1.0)) as loader:
         for batch in loader.batches():
             assert [boxes.tolist() for boxes in batch.fields["boxes"]] == [[[0, 0, i + 1, 20]] for i in batch.index]

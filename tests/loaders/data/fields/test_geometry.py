@@ -1,4 +1,4 @@
-"""Geometry says where served pixels come from: on all engines, of views, augmentations, patches and EXIF turns."""
+"""Geometry maps served pixels to the image: on all engines, for views, augmentations, patches and EXIF turns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def options_of(engine: str, tmp_path: Path) -> dict[str, Any]:
 
 
 def check(data: PhotoFields, geometry: Geometry, batch: Any, view: int, pipeline: ImagePipeline) -> None:
-    """Compare one view's geometry with what is drawn, and its maps with exact arithmetic."""
+    """Compare one view's geometry with the drawn windows, and its maps with exact arithmetic."""
     plan = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)
     plan = BatchPlan._make(part[:, view] for part in plan) if batch.flips.ndim > 1 else plan
     drawn = plan_augmentations(pipeline.augment, pipeline.size, BatchKey(SEED, batch.epoch, batch.index, view))
@@ -78,7 +78,7 @@ EACH += [(engine, "views") for engine in ENGINES if engine not in ("threads", "d
 
 
 @pytest.mark.parametrize(("engine", "pipeline"), EACH)
-def test_geometry_is_what_was_drawn(data: PhotoFields, tmp_path: Path, engine: str, pipeline: str) -> None:
+def test_geometry_equals_the_drawn_windows(data: PhotoFields, tmp_path: Path, engine: str, pipeline: str) -> None:
     views = PIPELINES[pipeline]
     options = {**options_of(engine, tmp_path), "drop_last": False, "pad": True}
     with create_loader(data.source(), pipeline=views if len(views) > 1 else views[0], **options) as loader:
@@ -92,8 +92,8 @@ def test_geometry_is_what_was_drawn(data: PhotoFields, tmp_path: Path, engine: s
 
 @pytest.mark.parametrize("engine", ["threads", "dali"])
 @pytest.mark.parametrize("pipeline", ["a crop", "letterbox", "turns", "moves"])
-def test_served_boxes_and_points_come_back(data: PhotoFields, tmp_path: Path, engine: str, pipeline: str) -> None:
-    """Boxes that the crop does not cut, and points that it shows, are those that were given."""
+def test_served_boxes_and_points_are_mapped_back(data: PhotoFields, tmp_path: Path, engine: str, pipeline: str) -> None:
+    """Boxes that the crop does not cut, and points inside the crop, equal the original ones."""
     source = with_fields(data.source(), points=Keypoints(data.points, swaps=()))
     back = cut = 0
     with create_loader(source, pipeline=PIPELINES[pipeline][0], **options_of(engine, tmp_path)) as loader:
@@ -113,7 +113,7 @@ def test_served_boxes_and_points_come_back(data: PhotoFields, tmp_path: Path, en
                     given = data.boxes[index][number]
                     shown = given.clip((x, y, x, y), (x + w, y + h, x + w, y + h))
                     cut += not np.array_equal(given, shown)
-                    if pipeline == "moves":  # the box around the corners that an operation moved, cut to the image
+                    if pipeline == "moves":  # the bounding box of the moved corners, clipped to the image
                         continue
                     assert np.allclose(box, shown, atol=1e-3)
     assert back > 3
@@ -130,7 +130,7 @@ def test_rows_without_a_sample_are_left_out_unless_padded(data: PhotoFields, tmp
                 assert len(geometry) == len(geometry.matrices) == len(geometry.flips) == rows == len(last["name"])
 
 
-def test_geometry_of_patches(data: PhotoFields, tmp_path: Path) -> None:
+def test_geometry_covers_images_cut_into_patches(data: PhotoFields, tmp_path: Path) -> None:
     budget = PatchBudget(size=5, sequence_lengths=(12, 40))
     options = {**options_of("threads", tmp_path), "patches": budget, "batch_size": 4}
     with create_loader(data.source(), pipeline=ImagePipeline(vertical_flip=0.5), **options) as loader:
@@ -159,8 +159,8 @@ def test_data_without_fields_is_served_as_dicts(data: PhotoFields, tmp_path: Pat
 
 @pytest.mark.parametrize("engine", ["in the process", "threads", "hdf5", "dali"])
 @pytest.mark.parametrize("exif", ["apply", "ignore"])
-def test_boxes_go_back_to_upright_and_to_stored_pixels(tmp_path: Path, engine: str, exif: str) -> None:
-    """A red rectangle in photos of every orientation: where it is in the file, and in the upright image."""
+def test_boxes_are_mapped_back_to_upright_and_to_stored_pixels(tmp_path: Path, engine: str, exif: str) -> None:
+    """A red rectangle in photos of every orientation: its place in the file and in the upright image."""
     folder = tmp_path / "photos"
     folder.mkdir()
     photos = [make_photo(np.random.default_rng(turn), "JPEG", turn) for turn in range(1, 9)]
@@ -183,7 +183,7 @@ def test_boxes_go_back_to_upright_and_to_stored_pixels(tmp_path: Path, engine: s
         assert min(np.abs(corner[1] - photo.stored_box[at]) for at in (1, 3)) < 1.5
 
 
-def test_what_is_mapped_keeps_its_kind(data: PhotoFields, tmp_path: Path) -> None:
+def test_mapped_coordinates_keep_their_type(data: PhotoFields, tmp_path: Path) -> None:
     with create_loader(data.photos, pipeline=imagenet_eval(24), **options_of("threads", tmp_path)) as loader:
         geometry = next(iter(loader))["geometry"]
     box = [[1.0, 2.0, 9.0, 8.0]]
@@ -213,7 +213,7 @@ def test_what_is_mapped_keeps_its_kind(data: PhotoFields, tmp_path: Path) -> Non
             wrong()
 
 
-def test_what_geometry_cannot_follow_is_refused(data: PhotoFields, tmp_path: Path) -> None:
+def test_transforms_that_geometry_cannot_follow_are_refused(data: PhotoFields, tmp_path: Path) -> None:
     def halve(image: Any) -> Any:
         return image[::2, ::2]
 

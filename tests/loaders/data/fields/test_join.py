@@ -1,4 +1,4 @@
-"""Masks and texts are joined to images by name: each sample gets its own, or the join is refused with both names."""
+"""Masks and texts are joined to images by name: each sample gets its own, or the refusal contains both names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_files(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def pairs(source: Source) -> list[tuple[int, int]]:
-    """The levels of each image and of its mask."""
+    """The levels of each image and its mask."""
     return [(level_of(source.read(index)), level_of(source.mask("mask", index))) for index in range(len(source))]  # type: ignore[attr-defined]
 
 
@@ -56,7 +56,7 @@ def outcome(make: Callable[[], Source]) -> list[tuple[int, int]] | str:
 
 
 def draw_data(rng: np.random.Generator) -> tuple[list[dict[str, int]], bool]:
-    """Names of the images of each of up to three containers, with a level for each; whether every name occurs once."""
+    """Draw up to three containers (image name -> level); also return whether every name occurs once."""
     containers, level = [], 1
     for _ in range(rng.integers(1, 4)):
         names = {f"c/{random_name(rng)}" for _ in range(rng.integers(1, 5))}  # all in one class folder
@@ -68,8 +68,8 @@ def draw_data(rng: np.random.Generator) -> tuple[list[dict[str, int]], bool]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_masks_of_random_folders(tmp_path: Path, seed: int) -> None:
-    """Up to three folders as one: masks are of the same names, or a name that two folders have is refused."""
+def test_masks_of_random_folders_are_joined_or_refused(tmp_path: Path, seed: int) -> None:
+    """Up to three folders as one source: masks have the same names, or a name in two folders is refused."""
     rng = np.random.default_rng(seed)
     containers, are_unique = draw_data(rng)
     images, masks = [], []
@@ -84,8 +84,8 @@ def test_masks_of_random_folders(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_masks_of_random_tars(tmp_path: Path, seed: int) -> None:
-    """Up to three shards, of which keys may begin again: joined within shards of one name."""
+def test_masks_of_random_tars_are_joined_or_refused(tmp_path: Path, seed: int) -> None:
+    """Up to three shards that may repeat keys: masks are joined within shards of the same name."""
     rng = np.random.default_rng(seed)
     containers, are_unique = draw_data(rng)
     same_names = bool(rng.integers(2))
@@ -112,7 +112,7 @@ def test_masks_of_random_tars(tmp_path: Path, seed: int) -> None:
 
 
 def check(found: list[tuple[int, int]] | str, is_right: bool, containers: list[dict[str, int]]) -> None:
-    """Demand that each image has its own mask, or that the refusal names a key that occurs twice."""
+    """Require that each image has its own mask, or that the refusal names a key that occurs twice."""
     if is_right:
         assert not isinstance(found, str), found
         assert len(found) > 0
@@ -154,21 +154,21 @@ def test_a_sample_without_a_partner_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dotted", ["images", "masks"])
-def test_names_of_a_tar_of_a_folder_are_those_of_its_files(tmp_path: Path, dotted: str) -> None:
-    """GNU tar writes ./a.png for the files of "."; the other side has a.png."""
+def test_names_in_a_tar_of_a_folder_equal_the_file_names(tmp_path: Path, dotted: str) -> None:
+    """GNU tar writes ./a.png for files of "."; the other data set has a.png."""
     names = {"images": ["b/a.png", "b/c.png"], "masks": ["b/a.png", "b/c.png"]}
     names[dotted] = [f"./{name}" for name in names[dotted]]
     tars = {}
-    for kind, of in names.items():
-        write_tar(tmp_path / f"{kind}.tar", [(name, png(7 * at)) for at, name in enumerate(of)])
+    for kind, members in names.items():
+        write_tar(tmp_path / f"{kind}.tar", [(name, png(7 * at)) for at, name in enumerate(members)])
         tars[kind] = open_source(tmp_path / f"{kind}.tar", image="png", label=None)
     assert pairs(with_fields(tars["images"], mask=Masks(tars["masks"]))) == [(0, 0), (7, 7)]
     folder = write_files(tmp_path / "m", {"b/a.png": png(0), "b/c.png": png(7)})
     assert pairs(with_fields(tars["images"], mask=folder)) == [(0, 0), (7, 7)]
 
 
-def test_rows_are_joined_with_those_of_tables_that_have_as_many(tmp_path: Path) -> None:
-    """Rows of Parquet have no names: row 3 of a table with more rows may be another one."""
+def test_rows_are_joined_only_with_tables_of_the_same_number_of_rows(tmp_path: Path) -> None:
+    """Parquet rows do not have names: row 3 of a table with more rows may be another sample."""
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 
     def table(name: str, levels: list[int]) -> Path:
@@ -192,7 +192,7 @@ def test_rows_are_joined_with_those_of_tables_that_have_as_many(tmp_path: Path) 
     assert pairs(both) == [(0, 5), (2, 7)]
     with pytest.raises(ValueError, match=r"no names but their rows, of which there are 3 in 1 file .*and 4 in 1 file"):
         with_fields(images, mask=longer)
-    for name, of in (
+    for name, levels in (
         ("a/0", [0, 1]),
         ("a/1", [2, 3]),
         ("b/0", [0, 1]),
@@ -200,7 +200,7 @@ def test_rows_are_joined_with_those_of_tables_that_have_as_many(tmp_path: Path) 
         ("c/0", [0, 1, 2]),
         ("c/1", [3, 4]),
     ):
-        table(f"{name}.parquet", of)
+        table(f"{name}.parquet", levels)
     sharded = opened(tmp_path / "a" / "*.parquet")
     assert pairs(with_fields(sharded, mask=opened(tmp_path / "b" / "*.parquet"))) == [(0, 0), (1, 1), (2, 2), (3, 3)]
     with pytest.raises(ValueError, match=r"4 in 2 files .*and 5 in 2 files"):

@@ -1,4 +1,4 @@
-"""The values of masks are served as they are, or refused: none wraps, none is scaled, and a lost foreground is said."""
+"""Mask values are served unchanged or refused: none wraps, none is scaled, and a lost foreground warns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHOLE = ImagePipeline(size=(SIDE, SIDE), crop="full", flip=0.0)
 
 
 def grey_png(values: np.ndarray, bits: int) -> bytes:
-    """A grey PNG of 1, 2, 4, 8 or 16 bits, made here: Pillow does not write few bits."""
+    """Encode a grey PNG of 1, 2, 4, 8 or 16 bits. Pillow cannot write few bits."""
     rows = [b"\0" + pack(row, bits) for row in values]
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -38,7 +38,7 @@ def pack(row: np.ndarray, bits: int) -> bytes:
     return np.packbits((row[:, None] >> places & 1).astype(np.uint8).ravel()).tobytes()
 
 
-def encoded(values: np.ndarray, kind: str) -> bytes:
+def encode_mask(values: np.ndarray, kind: str) -> bytes:
     data = io.BytesIO()
     Image.fromarray(values).save(data, kind)
     return data.getvalue()
@@ -56,7 +56,7 @@ def serve(folder: Path, masks: Any, **spec: Any) -> tuple[np.ndarray, list[str]]
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
-def test_grey_pngs_of_few_bits_hold_numbers(tmp_path: Path, bits: int) -> None:
+def test_grey_pngs_of_few_bits_are_read_as_numbers(tmp_path: Path, bits: int) -> None:
     for seed in range(5):
         values = np.random.default_rng(seed).integers(0, min(1 << bits, 250), (SIDE, SIDE))
         (tmp_path / "m.png").write_bytes(grey_png(values, bits))
@@ -66,10 +66,10 @@ def test_grey_pngs_of_few_bits_hold_numbers(tmp_path: Path, bits: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32"])
 @pytest.mark.parametrize("value", [-(2**31), -257, -2, -1, 0, 7, 255, 256, 70_000, 2**31 - 1])
-def test_values_that_a_type_does_not_hold_are_refused_with_the_file(tmp_path: Path, dtype: str, value: int) -> None:
+def test_values_outside_the_type_are_refused_with_the_file(tmp_path: Path, dtype: str, value: int) -> None:
     values = np.zeros((SIDE, SIDE), np.int32)
     values[3, 4] = value
-    (tmp_path / "m.tif").write_bytes(encoded(values, "TIFF"))
+    (tmp_path / "m.tif").write_bytes(encode_mask(values, "TIFF"))
     if dtype == "uint8" and not 0 <= value <= 255:
         with pytest.raises(LoaderError, match=rf"m\.tif.*values from {min(value, 0)} to {max(value, 0)}.*int32"):
             serve(tmp_path, [tmp_path / "m.tif"], dtype=dtype)
@@ -78,26 +78,32 @@ def test_values_that_a_type_does_not_hold_are_refused_with_the_file(tmp_path: Pa
 
 
 @pytest.mark.parametrize("how", ["files", "source", "array"])
-def test_masks_of_0_and_255_are_said_to_have_no_foreground(tmp_path: Path, how: str) -> None:
+def test_masks_of_0_and_255_warn_about_a_lost_foreground(tmp_path: Path, how: str) -> None:
     values = np.zeros((SIDE, SIDE), np.uint8)
     values[:, 5:] = 1
 
-    def said(mask: np.ndarray, **spec: Any) -> int:
+    def count_warnings(mask: np.ndarray, **spec: Any) -> int:
         folder = tmp_path / f"m{mask.max()}"
         folder.mkdir(exist_ok=True)
-        (folder / "a.png").write_bytes(encoded(mask, "PNG"))
+        (folder / "a.png").write_bytes(encode_mask(mask, "PNG"))
         masks = {"files": folder, "source": open_source(folder), "array": mask[None]}[how]
         return len(serve(tmp_path, masks, **spec)[1])
 
     border = values * 3
     border[0] = 255
-    assert said(values * 255) == said(values * 255, ignore_index=255) == 1
-    assert said(values * 7, ignore_index=7) == 1
-    assert said(values) == said(border) == said(values * 255, ignore_index=254) == said(values * 0) == 0
+    assert count_warnings(values * 255) == count_warnings(values * 255, ignore_index=255) == 1
+    assert count_warnings(values * 7, ignore_index=7) == 1
+    assert (
+        count_warnings(values)
+        == count_warnings(border)
+        == count_warnings(values * 255, ignore_index=254)
+        == count_warnings(values * 0)
+        == 0
+    )
 
 
 def tiff(values: np.ndarray, bits: int, sample: int = 1, photometric: int = 1) -> bytes:
-    """A grey TIFF without compression, made here: Pillow writes neither few bits nor signed bytes."""
+    """Encode an uncompressed grey TIFF. Pillow writes neither few bits nor signed bytes."""
     rows = b"".join(pack(row, bits) if bits < 8 else row.tobytes() for row in values)
     height, width = values.shape
     tags = {256: width, 257: height, 258: bits, 259: 1, 262: photometric, 277: 1, 278: height, 279: len(rows)}
@@ -107,7 +113,7 @@ def tiff(values: np.ndarray, bits: int, sample: int = 1, photometric: int = 1) -
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
-def test_grey_tiffs_of_few_bits_hold_numbers(tmp_path: Path, bits: int) -> None:
+def test_grey_tiffs_of_few_bits_are_read_as_numbers(tmp_path: Path, bits: int) -> None:
     values = np.random.default_rng(bits).integers(0, min(1 << bits, 250), (SIDE, SIDE), np.uint8)
     (tmp_path / "m.tif").write_bytes(tiff(values, bits))
     assert np.array_equal(serve(tmp_path, [tmp_path / "m.tif"])[0], values)
@@ -116,7 +122,7 @@ def test_grey_tiffs_of_few_bits_hold_numbers(tmp_path: Path, bits: int) -> None:
 @pytest.mark.parametrize(
     ("value", "dtype", "sample"), [(-1, "int8", 2), (-128, "int8", 2), (3_000_000_000, "uint32", 1)]
 )
-def test_signs_of_tiffs_are_kept(tmp_path: Path, value: int, dtype: str, sample: int) -> None:
+def test_signed_values_of_tiffs_are_kept(tmp_path: Path, value: int, dtype: str, sample: int) -> None:
     values = np.zeros((SIDE, SIDE), dtype)
     values[3, 4] = value
     (tmp_path / "m.tif").write_bytes(tiff(values, values.itemsize * 8, sample))
@@ -127,7 +133,7 @@ def test_signs_of_tiffs_are_kept(tmp_path: Path, value: int, dtype: str, sample:
 
 
 @pytest.mark.parametrize("highest", [1, 3, 20, 254, 255, 256, 1000, 65534, 65535])
-def test_pgm_holds_the_numbers_that_it_is_written_with(tmp_path: Path, highest: int) -> None:
+def test_pgm_values_are_not_scaled_to_the_maximum(tmp_path: Path, highest: int) -> None:
     values = np.random.default_rng(highest).integers(0, highest, (SIDE, SIDE), endpoint=True)
     levels = values.astype(np.uint8 if highest < 256 else ">u2").tobytes()
     (tmp_path / "m.pgm").write_bytes(b"P5 # of classes\n%d\n%d %d\n" % (SIDE, SIDE, highest) + levels)

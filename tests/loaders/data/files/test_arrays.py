@@ -1,4 +1,4 @@
-"""ArraySource: pixels and labels from memory, what is refused and with which advice."""
+"""ArraySource: pixels and labels from memory, refusals and their advice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pixels(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
 
-def test_colour_images_come_back() -> None:
+def test_colour_images_are_read_back_unchanged() -> None:
     images, labels = pixels(5, 4, 6, 3), [3, 0, 1, 0, 2]
     source = ArraySource(images, labels)
     for index in range(5):
@@ -40,7 +40,7 @@ def test_grey_images_get_three_channels(shape: tuple[int, ...], dtype: type) -> 
         np.testing.assert_array_equal(image[:, :, channel], images[2].reshape(4, 6))
 
 
-def test_images_of_16_bits_are_kept_and_left_to_python() -> None:
+def test_images_of_16_bits_are_kept_and_decoded_in_python() -> None:
     images = pixels(5, 4, 6, 3).astype(np.uint16) * 257
     source = ArraySource(images, np.zeros(5, np.uint8))
     np.testing.assert_array_equal(source.read(3), images[3])
@@ -51,14 +51,14 @@ def test_images_of_16_bits_are_kept_and_left_to_python() -> None:
 
 
 @pytest.mark.parametrize("as_given", [np.asarray, torch.from_numpy])
-def test_channels_first_is_turned_where_it_is_clear(as_given) -> None:
+def test_channels_first_is_transposed_where_it_is_unambiguous(as_given) -> None:
     images = pixels(5, 4, 6, 3)
     source = ArraySource(as_given(np.ascontiguousarray(images.transpose(0, 3, 1, 2))), torch.arange(5))
     np.testing.assert_array_equal(source.read(4), images[4])
     assert source.fingerprint == ArraySource(images, np.arange(5)).fingerprint
 
 
-def test_channels_first_or_last_of_a_tensor_must_be_clear() -> None:
+def test_channels_first_or_last_of_a_tensor_must_be_unambiguous() -> None:
     images = pixels(5, 3, 6, 3)
     with pytest.raises(ValueError, match=r"first or last: pass \[n, h, w, channels\] as a numpy array"):
         ArraySource(torch.from_numpy(images), [0] * 5)
@@ -83,12 +83,12 @@ def test_channels_first_or_last_of_a_tensor_must_be_clear() -> None:
         (pixels(2, 4, 4, 3), np.array([0, 2**63], np.uint64), "class numbers from 0"),
     ],
 )
-def test_what_cannot_be_served_is_refused_with_advice(images, labels, message: str) -> None:
+def test_unsupported_arrays_are_refused_with_advice(images, labels, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ArraySource(images, labels)
 
 
-def test_no_images_is_no_data_and_positions_outside_are_index_errors() -> None:
+def test_an_empty_array_is_refused_and_positions_outside_are_index_errors() -> None:
     with pytest.raises(LoaderError, match="E-NODATA"):
         ArraySource(pixels(0, 4, 4, 3), [])
     source = ArraySource(pixels(2, 4, 4, 3), [0, 1])
@@ -97,14 +97,14 @@ def test_no_images_is_no_data_and_positions_outside_are_index_errors() -> None:
             source.read(index)
 
 
-def test_class_names_are_taken_and_counted() -> None:
+def test_class_names_are_accepted_and_counted() -> None:
     images = pixels(2, 4, 4, 3)
     assert ArraySource(images, [0, 1], classes=["chat", b"\xff", "dog"]).classes == (b"chat", b"\xff", b"dog")
     with pytest.raises(ValueError, match="every label up to 1, got 1 names"):
         ArraySource(images, [0, 1], classes=["cat"])
 
 
-def test_fingerprint_is_of_pixels_labels_and_shape() -> None:
+def test_the_fingerprint_depends_on_pixels_labels_and_shape() -> None:
     images, labels = pixels(4, 6, 6, 3), np.arange(4)
     touched = images.copy()
     touched[3, 5, 5, 2] ^= 1
@@ -119,7 +119,7 @@ def test_fingerprint_is_of_pixels_labels_and_shape() -> None:
     assert ArraySource(images.copy(), labels.astype(np.int16)).fingerprint == prints[0]
 
 
-def test_fingerprint_of_much_data_covers_every_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fingerprint_of_large_data_covers_every_image(monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels = pixels(10, 4, 4, 3), np.arange(10)
     monkeypatch.setattr(array_source, "HASHED_BYTES", images.nbytes // 2)
     found = {ArraySource(images, labels).fingerprint}
@@ -134,7 +134,7 @@ def test_a_started_process_reads_the_same_memory() -> None:
     images = pixels(3, 4, 6, 3)
     source = ArraySource(images, [2, 0, 1], classes=["x", "y", "z"])
     expected = [image.tobytes() for image in images]
-    images[...] = 0  # the source has a copy of its own
+    images[...] = 0  # the source has its own copy
     context = multiprocessing.get_context("forkserver")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=read_everything, args=(source, sender))

@@ -1,4 +1,4 @@
-"""Which files of a tree are images, in which order, and what is said about the rest."""
+"""The images of a tree, their order, and the warnings about other files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def plant_with_links(root: Path, files: list[Any], links: dict[str, str]) -> Pat
     return root
 
 
-def test_order_is_class_then_path_in_bytes(tmp_path: Path) -> None:
+def test_images_are_sorted_by_class_then_by_the_bytes_of_the_path(tmp_path: Path) -> None:
     names = ["B/1.jpg", "a/10.jpg", "a/9.jpg", "a/X.jpg", "a/x.jpg", "a/x/1.jpg", "a/x0.jpg", "a-b/1.jpg", "b/1.jpg"]
     names += ["\u00e9/1.jpg"]
     plant(tmp_path, names[::-1])
@@ -55,7 +55,7 @@ def test_order_is_class_then_path_in_bytes(tmp_path: Path) -> None:
 
 @left_out
 @pytest.mark.parametrize("seed", range(3))
-def test_order_does_not_depend_on_the_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_the_order_does_not_depend_on_the_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     draw = random.Random(seed)
     names = {
         "/".join(draw.choice(string.ascii_letters) for _ in range(draw.randint(2, 4))) + ".jpg" for _ in range(200)
@@ -91,7 +91,7 @@ def test_a_flat_folder_is_one_class(tmp_path: Path) -> None:
 
 
 def by_torchvision(root: Path) -> tuple[list[str], list[tuple[bytes, int]]]:
-    """Classes and (path, label) by torchvision's rules: datasets/folder.py, find_classes and make_dataset."""
+    """Return classes and (path, label) by torchvision's rules: find_classes and make_dataset in datasets/folder.py."""
     suffixes = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     samples = []
@@ -101,9 +101,9 @@ def by_torchvision(root: Path) -> tuple[list[str], list[tuple[bytes, int]]]:
     return classes, sorted(samples)
 
 
-# files, links (from -> to), and the warning where ImageFolder's classes and samples are others
+# files, links (from -> to), and the warning where torchvision's ImageFolder has other classes or samples
 CAT_DOG = ["cat/1.jpg", "dog/2.jpg"]
-STRAY = "left out: . images? next to class folders"  # by ImageFolder as well
+STRAY = "left out: . images? next to class folders"  # also by torchvision's ImageFolder
 LIKE_IMAGE_FOLDER: dict[str, tuple[list[Any], dict[str, str], str | None]] = {
     "odd names": (["v1.png/a.jpg", "v1.png/x.jpeg/b.jpg", "B/c.bmp", "a-b/d.webp", "\u00e9/e.jpg", "f.jpg"], {}, STRAY),
     "links": (
@@ -130,7 +130,7 @@ LIKE_IMAGE_FOLDER: dict[str, tuple[list[Any], dict[str, str], str | None]] = {
 
 
 @pytest.mark.parametrize("case", LIKE_IMAGE_FOLDER)
-def test_classes_and_samples_are_image_folders_or_there_is_a_warning(tmp_path: Path, case: str) -> None:
+def test_classes_and_samples_equal_torchvisions_or_there_is_a_warning(tmp_path: Path, case: str) -> None:
     files, links, words = LIKE_IMAGE_FOLDER[case]
     root = plant_with_links(tmp_path / "root", files, links)
     settle(tmp_path)
@@ -143,13 +143,13 @@ def test_classes_and_samples_are_image_folders_or_there_is_a_warning(tmp_path: P
         assert equal == (words in (None, STRAY))
 
 
-def test_what_image_folder_refuses_or_was_asked_for_is_not_warned_of(tmp_path: Path) -> None:
+def test_data_refused_by_torchvision_and_requested_options_do_not_warn(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", [*CAT_DOG, ".git/config", "lost+found/"])
     (root / "ant").symlink_to("cat")
     assert ImageFolder(root, follow_symlinks=False).classes == (b"cat", b"dog")
 
 
-def test_a_flat_folder_with_folders_is_taken_with_a_warning(tmp_path: Path) -> None:
+def test_a_flat_folder_with_subfolders_is_accepted_with_a_warning(tmp_path: Path) -> None:
     plant(tmp_path, ["b.jpg", "notes/readme.txt"])
     for _ in range(2):  # scanned, then from the kept index
         with pytest.warns(UserWarning, match="its folders hold no image"):
@@ -158,7 +158,7 @@ def test_a_flat_folder_with_folders_is_taken_with_a_warning(tmp_path: Path) -> N
 
 @left_out
 @pytest.mark.parametrize("suffix", ["ppm", "PPM", "pgm"])
-def test_a_stray_image_beside_class_folders_of_other_formats_is_not_the_data(tmp_path: Path, suffix: str) -> None:
+def test_a_stray_image_next_to_class_folders_of_other_formats_is_not_the_data(tmp_path: Path, suffix: str) -> None:
     plant(tmp_path, [f"cat/1.{suffix}", f"dog/2.{suffix}", "logo.png"])
     with pytest.raises(LoaderError, match=r"hold 2 images of formats not read .* 1 image next to them") as caught:
         ImageFolder(tmp_path)
@@ -167,7 +167,7 @@ def test_a_stray_image_beside_class_folders_of_other_formats_is_not_the_data(tmp
     assert ImageFolder(tmp_path, allow_empty=True).skipped == {"format not read": 2, "next to class folders": 1}
 
 
-def test_an_image_of_another_format_beside_the_flat_data_is_no_stray(tmp_path: Path) -> None:
+def test_an_image_of_another_format_in_a_flat_folder_is_not_a_stray(tmp_path: Path) -> None:
     plant(tmp_path, ["1.png", "2.png", "scan.pgm", "labels/names.txt"])
     with pytest.warns(UserWarning, match="as one class"), pytest.warns(UserWarning, match="left out: 1 .*'scan.pgm'"):
         assert ImageFolder(tmp_path).skipped == {"format not read": 1, "other suffix": 1}
@@ -186,7 +186,7 @@ def test_an_image_of_another_format_beside_the_flat_data_is_no_stray(tmp_path: P
         (["a/x.txt", "a/Thumbs.db", "b/.DS_Store", "meta.json", "b/labels.csv", "README", "a/x.xml", "b/LICENSE"], ""),
     ],
 )
-def test_one_warning_says_what_is_left_out(tmp_path: Path, names: list[str], words: str) -> None:
+def test_one_warning_lists_all_files_that_are_left_out(tmp_path: Path, names: list[str], words: str) -> None:
     plant(tmp_path, ["a/1.jpg", "b/2.jpg", *names])
     settle(tmp_path)
     for _ in range(2):  # scanned, then from the saved index
@@ -195,7 +195,7 @@ def test_one_warning_says_what_is_left_out(tmp_path: Path, names: list[str], wor
             assert len(ImageFolder(tmp_path)) == 2
 
 
-def test_a_flat_folder_of_few_images_says_what_is_left_out(tmp_path: Path) -> None:
+def test_a_flat_folder_of_few_images_warns_about_files_left_out(tmp_path: Path) -> None:
     plant(tmp_path, ["1.jpg", *(f"{number}.heic" for number in range(7))])
     with pytest.warns(UserWarning, match=r"left out: 7 images of a format that is not read \('0.heic'\)"):
         assert len(ImageFolder(tmp_path)) == 1
@@ -207,7 +207,7 @@ def test_every_suffix_of_jpeg_is_read(tmp_path: Path) -> None:
     assert len(ImageFolder(tmp_path)) == 8
 
 
-def test_folders_of_the_parts_of_samples_are_no_classes(tmp_path: Path) -> None:
+def test_folders_named_images_and_masks_warn_as_classes(tmp_path: Path) -> None:
     plant(tmp_path, ["images/1.jpg", "masks/1.png"])
     with pytest.warns(UserWarning, match="its classes are 'images' and 'masks': pass the folder of the images"):
         ImageFolder(tmp_path)
@@ -215,7 +215,7 @@ def test_folders_of_the_parts_of_samples_are_no_classes(tmp_path: Path) -> None:
 
 @left_out
 @pytest.mark.timeout(20)
-def test_what_is_not_a_regular_file_is_counted_and_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_not_regular_are_counted_and_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, ["c/1.jpg"])
     os.mkfifo(tmp_path / "c" / "fifo.jpg")
     (tmp_path / "c" / "device.jpg").symlink_to("/dev/zero")
@@ -226,7 +226,7 @@ def test_what_is_not_a_regular_file_is_counted_and_not_opened(tmp_path: Path, mo
     assert ImageFolder(tmp_path, rescan=True).skipped == {"not a regular file": 3}
 
 
-# name -> files, links (from -> to), the images that are taken, what is skipped
+# name -> files, links (from -> to), the images found, the files skipped
 TREES: dict[str, tuple[list[str], dict[str, str], list[str], dict[str, int]]] = {
     "folders with names of images": (
         ["v1.png/a.jpg", "v2/b.jpg", "v2/deep.jpg/c.jpg", "v3.JPEG/d.jpg", "../elsewhere/e.jpg"],
@@ -234,7 +234,7 @@ TREES: dict[str, tuple[list[str], dict[str, str], list[str], dict[str, int]]] = 
         ["v1.png/a.jpg", "v2/b.jpg", "v2/deep.jpg/c.jpg", "v3.JPEG/d.jpg", "v4.bmp/e.jpg"],
         {},
     ),
-    "images beside class folders": (
+    "images next to class folders": (
         ["cat/1.jpg", "stray.jpg", "stray.png", "readme.txt"],
         {},
         ["cat/1.jpg"],
@@ -246,7 +246,7 @@ TREES: dict[str, tuple[list[str], dict[str, str], list[str], dict[str, int]]] = 
         [f"c/{name}" for name in SUFFIXES],
         {"format not read": 1, "other suffix": 1, "unknown suffix": 1, "no suffix": 2},
     ),
-    "hidden names and what systems leave": (
+    "hidden names and system files": (
         [
             *("c/1.jpg", "c/._1.jpg", "c/.hidden.jpg", "c/@eaDir/thumb.jpg"),
             *(".git/1.jpg", "lost+found/", "__MACOSX/c/._1.jpg", ".DS_Store"),
@@ -268,7 +268,7 @@ TREES: dict[str, tuple[list[str], dict[str, str], list[str], dict[str, int]]] = 
         ["a/1.jpg", "a/deep/2.jpg", "b/1.jpg"],
         {"folder seen before": 1, "class folder seen before": 1},
     ),
-    "links to files and into hidden folders": (  # how Kubernetes and some data versioning tools lay out a volume
+    "links to files and into hidden folders": (  # the volume layout of Kubernetes and some data versioning tools
         [".store/v1/1.jpg", "c/2.jpg"],
         {"d": ".store/v1", "c/3.jpg": "../.store/v1/1.jpg"},
         ["c/2.jpg", "c/3.jpg", "d/1.jpg"],
@@ -285,7 +285,7 @@ TREES: dict[str, tuple[list[str], dict[str, str], list[str], dict[str, int]]] = 
 
 @left_out
 @pytest.mark.parametrize("case", TREES)
-def test_which_images_are_taken_and_what_is_skipped(tmp_path: Path, case: str) -> None:
+def test_images_are_found_and_other_files_counted(tmp_path: Path, case: str) -> None:
     files, links, images, skipped = TREES[case]
     root = plant_with_links(tmp_path / "root", files, links)
     assert images_of(root) == [(os.fsencode(image.split("/")[0]), os.fsencode(image)) for image in images]
@@ -294,7 +294,7 @@ def test_which_images_are_taken_and_what_is_skipped(tmp_path: Path, case: str) -
     assert all(f"{count} {reason}" in source.describe() for reason, count in skipped.items())
 
 
-def test_links_are_left_alone_on_request(tmp_path: Path) -> None:
+def test_links_are_not_followed_on_request(tmp_path: Path) -> None:
     links = {"c/2.jpg": "1.jpg", "d": "../outside"}
     root = plant_with_links(tmp_path / "root", ["c/1.jpg", "../outside/1.jpg"], links)
     assert [path for _, path in images_of(root)] == [b"c/1.jpg", b"c/2.jpg", b"d/1.jpg"]
@@ -314,7 +314,7 @@ ODD_NAMES = [
 ]
 
 
-def test_odd_names_are_bytes_throughout(tmp_path: Path) -> None:
+def test_unusual_names_stay_bytes_throughout(tmp_path: Path) -> None:
     plant(tmp_path, [b"\xe9t\xe9/" + name for name in ODD_NAMES])
     source = ImageFolder(os.fsencode(tmp_path))
     assert source.classes == (b"\xe9t\xe9",)
@@ -330,7 +330,7 @@ def test_odd_names_are_bytes_throughout(tmp_path: Path) -> None:
         assert str(caught.value).isprintable()
 
 
-def test_a_path_beyond_the_kernels_limit_is_named(tmp_path: Path) -> None:
+def test_a_path_above_the_kernels_limit_is_named(tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_DIRECTORY)
     for number in range(20):
         name = b"%02d" % number + b"d" * 248
@@ -344,7 +344,7 @@ def test_a_path_beyond_the_kernels_limit_is_named(tmp_path: Path) -> None:
     assert caught.value.code == "E-READ"
 
 
-def test_no_folder_no_image(tmp_path: Path) -> None:
+def test_a_missing_folder_and_a_folder_without_images_are_refused(tmp_path: Path) -> None:
     plant(tmp_path / "texts", ["c/readme.txt", "c/.hidden.jpg"])
     plant(tmp_path, ["file.jpg"])
     (tmp_path / "empty").mkdir()
@@ -369,8 +369,8 @@ def test_empty_classes_are_refused_unless_allowed(tmp_path: Path) -> None:
     assert source.labels(range(2)).tolist() == [0, 3]
 
 
-def denied(monkeypatch: pytest.MonkeyPatch, *folders: Path, number: int = errno.EACCES, times: int = 1000) -> None:
-    """Opening `folders` fails for the scan (these tests may run as root, whom no mode stops)."""
+def deny(monkeypatch: pytest.MonkeyPatch, *folders: Path, number: int = errno.EACCES, times: int = 1000) -> None:
+    """Make opening `folders` fail for the scan (file modes do not stop root, who may run these tests)."""
     open_file, left = os.open, [times]
 
     def refuse(path: bytes, flags: int, *rest: int) -> int:
@@ -384,29 +384,29 @@ def denied(monkeypatch: pytest.MonkeyPatch, *folders: Path, number: int = errno.
 
 def test_folders_that_cannot_be_read_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, ["a/1.jpg", "a/deep/1.jpg", "b/1.jpg"])
-    denied(monkeypatch, tmp_path / "a" / "deep")
+    deny(monkeypatch, tmp_path / "a" / "deep")
     with pytest.warns(UserWarning, match=r"left out: 1 unreadable path \('a/deep'\)"):
         assert ImageFolder(tmp_path).skipped == {"unreadable": 1}
-    denied(monkeypatch, tmp_path / "b")
+    deny(monkeypatch, tmp_path / "b")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(LoaderError) as caught, pytest.warns(UserWarning, match="2 unreadable paths"):
         ImageFolder(tmp_path, rescan=True)
     assert caught.value.code == "E-ACCESS"
     assert caught.value.path == os.fsencode(tmp_path / "b")
-    denied(monkeypatch, tmp_path)
+    deny(monkeypatch, tmp_path)
     with pytest.raises(LoaderError) as caught:
         ImageFolder(tmp_path, rescan=True)
     assert caught.value.code == "E-ACCESS"
 
 
-def test_a_scan_retries_what_storage_may_heal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_retries_transient_storage_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, ["a/1.jpg"])
     slept: list[float] = []
     monkeypatch.setattr(retries.time, "sleep", slept.append)
-    denied(monkeypatch, tmp_path / "a", number=errno.ESTALE, times=3)
+    deny(monkeypatch, tmp_path / "a", number=errno.ESTALE, times=3)
     assert images_of(tmp_path) == [(b"a", b"a/1.jpg")]
     assert slept == list(RETRY_DELAYS_S)
-    denied(monkeypatch, tmp_path / "a", number=errno.EIO)
+    deny(monkeypatch, tmp_path / "a", number=errno.EIO)
     with pytest.raises(LoaderError) as caught:
         ImageFolder(tmp_path, rescan=True)
     assert caught.value.code == "E-READ"
@@ -421,15 +421,17 @@ def test_a_long_scan_is_shown_on_a_terminal(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("TERM", "xterm")
     if is_long:
         monkeypatch.setattr(image_folder, "SHOW_AFTER_S", 0.0)
-    told: list[int] = []
+    reported: list[int] = []
     show = image_folder.ProgressBar.show
-    monkeypatch.setattr(image_folder.ProgressBar, "show", lambda bar, n, **what: (told.append(n), show(bar, n, **what)))
+    monkeypatch.setattr(
+        image_folder.ProgressBar, "show", lambda bar, n, **what: (reported.append(n), show(bar, n, **what))
+    )
     ImageFolder(plant(tmp_path / "[bold]", {f"c/{number}.jpg": b"" for number in range(2500)}))
-    assert told == [1024, 2048, 2500]
+    assert reported == [1024, 2048, 2500]
     assert ("scanning: 2,500 images in" in terminal.getvalue()) is is_long
 
 
-def test_no_descriptor_is_left_by_a_scan(tmp_path: Path) -> None:
+def test_a_scan_leaves_no_open_descriptors(tmp_path: Path) -> None:
     plant(tmp_path, ["a/1.jpg", "b/deep/1.jpg"])
     before = len(os.listdir("/proc/self/fd"))
     FolderScan(os.fsencode(tmp_path))

@@ -1,4 +1,4 @@
-"""ImageFolder: reads name what went wrong, pickles stay small and true."""
+"""ImageFolder: errors of reads, and small pickles that are up to date."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def error_of(source: ImageFolder, index: int) -> LoaderError:
 
 
 class Mirrored(ImageFolder):
-    """Reads the files of a copy."""
+    """Read the files from a copy."""
 
     def path(self, index: int) -> bytes:
         return super().path(index).replace(b"/tree/", b"/copy/")
 
 
-def test_a_subclass_says_where_its_files_are(tmp_path: Path) -> None:
+def test_a_subclass_can_override_where_its_files_are(tmp_path: Path) -> None:
     settle(plant(tmp_path / "copy", dict.fromkeys(NAMES, b"the copy")))
     source = Mirrored(settle(plant(tmp_path / "tree", dict.fromkeys(NAMES, b"original"))))
     for path in (tmp_path / "copy").glob("*/*"):
@@ -47,7 +47,7 @@ def test_a_subclass_says_where_its_files_are(tmp_path: Path) -> None:
 
 
 def test_a_file_of_a_later_century_is_read(tmp_path: Path) -> None:
-    """In ns its time takes more than 64 bits."""
+    """Its mtime in ns needs more than 64 bits."""
     root = plant(tmp_path, NAMES)
     for path in (root / NAMES[1], root / "b"):
         os.utime(path, (12 * 10**9, 12 * 10**9))
@@ -62,14 +62,14 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -
     root = plant(tmp_path / "tree", {**dict.fromkeys(NAMES, b"a photo"), "b/0.jpg": b""})
     assert ImageFolder(root).read(2) == b""
     with open(root / "b" / "3.jpg", "r+b") as file:
-        file.truncate((512 << 20) + 1)  # sparse: it takes no disk
+        file.truncate((512 << 20) + 1)  # sparse: takes no disk space
     error = error_of(ImageFolder(root), 3)
     assert error.code == "E-BOMB"
     assert "max_file_bytes=536870913" in error.fix
 
 
 @pytest.mark.timeout(20)
-def test_what_became_of_a_file_has_its_code(source: ImageFolder) -> None:
+def test_each_fault_of_a_file_has_its_code(source: ImageFolder) -> None:
     first, _, third = (Path(os.fsdecode(source.path(index))) for index in range(3))
     first.unlink()
     os.mkfifo(first)
@@ -84,7 +84,7 @@ def test_what_became_of_a_file_has_its_code(source: ImageFolder) -> None:
 
 
 def flaky(monkeypatch: pytest.MonkeyPatch, number: int, failures: int) -> list[float]:
-    """Make the next `failures` opens fail; returns the delays slept since."""
+    """Make the next `failures` opens fail; return the list of later delays."""
     open_file, left, slept = os.open, [failures], []
 
     def opener(path: bytes, flags: int) -> int:
@@ -102,7 +102,7 @@ def flaky(monkeypatch: pytest.MonkeyPatch, number: int, failures: int) -> list[f
 def test_transient_failures_are_retried_and_counted(
     source: ImageFolder, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    # The first attempt is followed by up to three more, each after a delay that storage gets to heal.
+    # The first attempt is followed by up to three more, each after a delay in which storage may recover.
     slept = flaky(monkeypatch, number, failures=3)
     assert source.read(1) == b"a/2.jpg"
     assert slept == [0.1, 0.5, 2.0]
@@ -127,10 +127,10 @@ def test_a_pickle_opens_without_a_scan(source: ImageFolder, monkeypatch: pytest.
     assert pickle.loads(data).read(2) == b"b/3.jpg"
 
 
-def test_a_scan_that_finds_other_files_does_not_touch_who_has_begun(source: ImageFolder, tmp_path: Path) -> None:
-    """Such as a job whose workers for the first validation start hours after it has opened the folder."""
+def test_a_later_scan_with_other_files_does_not_affect_running_jobs(source: ImageFolder, tmp_path: Path) -> None:
+    """For example, the workers of a job's first validation start hours after the job opened the folder."""
     data = pickle.dumps(source)
-    ImageFolder(source.root, rescan=True)  # which finds the same
+    ImageFolder(source.root, rescan=True)  # finds the same files
     assert pickle.loads(data).read(0) == b"a/1.jpg"
     plant(tmp_path / "tree", ["a/0.jpg"])
     assert len(ImageFolder(tmp_path / "tree")) == len(source) + 1
@@ -140,7 +140,7 @@ def test_a_scan_that_finds_other_files_does_not_touch_who_has_begun(source: Imag
     assert source.read(0) == b"a/1.jpg"
 
 
-def test_a_pickle_that_outlives_its_process_is_stale_after_another_scan(source: ImageFolder, tmp_path: Path) -> None:
+def test_a_pickle_of_an_ended_process_is_stale_after_another_scan(source: ImageFolder, tmp_path: Path) -> None:
     data = pickle.dumps(source)
     del source.samples
     ImageFolder(plant(tmp_path / "tree", ["a/0.jpg"]))

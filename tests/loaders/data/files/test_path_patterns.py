@@ -1,4 +1,4 @@
-"""Patterns of paths: which files they stand for, in which order."""
+"""Path patterns: the files that they match, in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_braces_are_expanded_in_their_order(pattern: bytes, names: list[bytes]) 
     assert expand_pattern(pattern) == names
 
 
-def test_wildcards_find_files_sorted(tmp_path: Path) -> None:
+def test_wildcards_match_sorted_files(tmp_path: Path) -> None:
     plant(tmp_path, ["b/2.tar", "a/1.tar", "a/x.txt", "a/deep/3.tar"])
     root = os.fsencode(tmp_path)
     assert expand_pattern(root + b"/*/*.tar") == [root + b"/a/1.tar", root + b"/b/2.tar"]
@@ -37,7 +37,7 @@ def test_wildcards_find_files_sorted(tmp_path: Path) -> None:
     assert caught.value.code == "E-NODATA"
 
 
-def test_a_file_of_that_very_name_is_no_pattern(tmp_path: Path) -> None:
+def test_an_existing_file_with_that_name_is_not_a_pattern(tmp_path: Path) -> None:
     name = os.fsencode(tmp_path) + b"/odd[1]{2}.tar"
     assert is_pattern(name)
     Path(os.fsdecode(name)).touch()
@@ -45,6 +45,6 @@ def test_a_file_of_that_very_name_is_no_pattern(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", [b"{5..3}", b"{0..99999999}", b"{0..9999}{0..9999}"])
-def test_ranges_that_cannot_be_meant_are_refused(pattern: bytes) -> None:
+def test_implausible_ranges_are_refused(pattern: bytes) -> None:
     with pytest.raises(ValueError, match=r"range|stands for"):
         expand_pattern(pattern)

@@ -1,4 +1,4 @@
-"""The kept index: used while the tree is as it was, never after, never when damaged or someone else's."""
+"""The saved index: used only while the tree is unchanged, the index intact and owned by the user."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def overwrite(path: Path) -> None:
 
 
 def keep_time(change: Callable[[Path], object], folder: str) -> Callable[[Path], None]:
-    """Make `change`, then put back the folder's modification time, as tar, cp -a and rsync do."""
+    """Make `change`, then restore the folder's mtime, as tar, cp -a and rsync do."""
 
     def changed(tree: Path) -> None:
         before = (tree / folder).stat().st_mtime_ns
-        time.sleep(0.05)  # a file system's clock may stand still for some milliseconds
+        time.sleep(0.05)  # a file system's clock may not advance for some milliseconds
         change(tree)
         os.utime(tree / folder, ns=(before, before))
 
@@ -125,7 +125,7 @@ def test_a_changed_tree_is_scanned_again(tree: Path, scans: list[bytes], mutatio
     assert all(source.read(index) is not None for index in range(len(source)))
 
 
-def test_a_change_in_a_folder_that_is_not_walked_is_no_reason_to_scan(tree: Path, scans: list[bytes]) -> None:
+def test_a_change_in_a_folder_that_is_not_walked_causes_no_scan(tree: Path, scans: list[bytes]) -> None:
     plant(tree, [".hidden/x.txt"])
     settle(tree)
     ImageFolder(tree)
@@ -135,7 +135,7 @@ def test_a_change_in_a_folder_that_is_not_walked_is_no_reason_to_scan(tree: Path
 
 
 def test_a_folder_that_changed_just_now_is_scanned_again(tmp_path: Path, scans: list[bytes]) -> None:
-    tree = plant(tmp_path / "tree", NAMES)  # another change could carry the same time stamp
+    tree = plant(tmp_path / "tree", NAMES)  # another change could have the same time stamp
     ImageFolder(tree)
     ImageFolder(tree)
     assert len(scans) == 2
@@ -143,7 +143,7 @@ def test_a_folder_that_changed_just_now_is_scanned_again(tmp_path: Path, scans: 
 
 @pytest.mark.filterwarnings("ignore:.*1 broken link:UserWarning")
 @pytest.mark.parametrize(("name", "fetched"), [("5.jpg", "fetched"), ("more", "fetched/6.jpg")])
-def test_a_link_that_heals_is_noticed(tree: Path, tmp_path: Path, name: str, fetched: str) -> None:
+def test_a_broken_link_that_is_repaired_is_noticed(tree: Path, tmp_path: Path, name: str, fetched: str) -> None:
     link = tree / "b" / name
     link.symlink_to(tmp_path / "fetched")
     settle(tree)
@@ -152,14 +152,14 @@ def test_a_link_that_heals_is_noticed(tree: Path, tmp_path: Path, name: str, fet
     assert len(ImageFolder(tree)) == 5
 
 
-def test_options_that_change_the_scan_have_indexes_of_their_own(tree: Path, tmp_path: Path, scans: list[bytes]) -> None:
+def test_options_that_change_the_scan_have_separate_indexes(tree: Path, tmp_path: Path, scans: list[bytes]) -> None:
     (tree / "b" / "5.jpg").symlink_to(plant(tmp_path / "x", ["5.jpg"]) / "5.jpg")
     settle(tree)
     assert [len(ImageFolder(tree, follow_symlinks=follow)) for follow in (True, False, True, False)] == [5, 4, 5, 4]
     assert len(scans) == 2
 
 
-def test_a_copy_has_an_index_of_its_own_and_a_link_has_not(tree: Path, tmp_path: Path, scans: list[bytes]) -> None:
+def test_a_copy_has_a_separate_index_and_a_link_shares_it(tree: Path, tmp_path: Path, scans: list[bytes]) -> None:
     shutil.copytree(tree, tmp_path / "copy", copy_function=shutil.copyfile)
     assert ImageFolder(tree).fingerprint == ImageFolder(tmp_path / "copy").fingerprint
     assert len(scans) == 2
@@ -173,11 +173,11 @@ def test_a_copy_has_an_index_of_its_own_and_a_link_has_not(tree: Path, tmp_path:
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A tree of which about every second file is in the sample, from the first to the last."""
+    """A large tree: about every second file is in the sample of checked files."""
     return settle(plant(tmp_path / "large", {f"c/{number:04d}.jpg": b"12345" for number in range(600)}))
 
 
-def test_files_beyond_the_sample_are_checked_when_they_are_read(large: Path, scans: list[bytes]) -> None:
+def test_files_outside_the_sample_are_checked_when_they_are_read(large: Path, scans: list[bytes]) -> None:
     ImageFolder(large)
     overwrite(large / "c" / "0001.jpg")
     source = ImageFolder(large)
@@ -186,7 +186,7 @@ def test_files_beyond_the_sample_are_checked_when_they_are_read(large: Path, sca
     with pytest.raises(LoaderError, match=r"start again.*indexed again") as caught:
         source.read(1)
     assert (caught.value.code, caught.value.sample) == ("E-CHANGED", 1)
-    again = ImageFolder(large)  # which is what the error says
+    again = ImageFolder(large)  # as the error proposes
     assert len(scans) == 2
     assert again.read(1) == b"?????"
     assert len(ImageFolder(large)) == 600
@@ -194,13 +194,13 @@ def test_files_beyond_the_sample_are_checked_when_they_are_read(large: Path, sca
     with pytest.raises(LoaderError, match="E-CHANGED"):
         source.read(1)
     ImageFolder(large)
-    assert len(scans) == 2  # the index of another scan is left alone
+    assert len(scans) == 2  # the index of another scan is kept
     overwrite(large / "c" / "0599.jpg")
     ImageFolder(large)
     assert len(scans) == 3
 
 
-def test_who_judges_a_cache_compares_every_file(large: Path, scans: list[bytes]) -> None:
+def test_judging_a_cache_compares_every_file(large: Path, scans: list[bytes]) -> None:
     source = ImageFolder(large, allow_empty=True)
     assert source.refreshed() is source
     overwrite(large / "c" / "0001.jpg")
@@ -208,7 +208,7 @@ def test_who_judges_a_cache_compares_every_file(large: Path, scans: list[bytes])
     assert len(scans) == 2
     assert (now.fingerprint == source.fingerprint, now.content == source.content) == (True, False)
     (large / "d").mkdir()
-    assert now.refreshed().classes == (b"c", b"d")  # an empty class folder is allowed still
+    assert now.refreshed().classes == (b"c", b"d")  # an empty class folder is still allowed
 
 
 def put_a_fifo_there(path: Path) -> None:
@@ -237,10 +237,10 @@ def test_a_damaged_index_is_scanned_again_and_replaced(
 
 
 @pytest.mark.parametrize("owned", ["folder", "index"])
-def test_an_index_of_someone_else_is_not_used(
+def test_an_index_of_another_user_is_not_used(
     tree: Path, own_cache: Path, scans: list[bytes], monkeypatch: pytest.MonkeyPatch, owned: str
 ) -> None:
-    """It says which files are read, with which labels; the folder around it may be shared by a mistake."""
+    """An index decides which files are read with which labels, and its folder may be shared by mistake."""
     ImageFolder(tree)
     before = index_file(own_cache).stat()
     if owned == "index":
@@ -266,7 +266,7 @@ def test_an_index_of_another_tree_is_not_used(
     assert len(scans) == 2
 
 
-def test_folder_and_files_are_the_users_alone(tree: Path, own_cache: Path) -> None:
+def test_the_folder_and_its_files_are_private_to_the_user(tree: Path, own_cache: Path) -> None:
     mask = os.umask(0)
     try:
         ImageFolder(tree)
@@ -278,7 +278,7 @@ def test_folder_and_files_are_the_users_alone(tree: Path, own_cache: Path) -> No
         os.umask(mask)
 
 
-def test_where_the_cache_folder_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache_folder() == os.fsencode(tmp_path / "cache" / "penstock")
     for unset in ("", "relative/path"):
@@ -288,13 +288,13 @@ def test_where_the_cache_folder_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert cache_folder() == os.fsencode(tmp_path / "home" / ".cache" / "penstock")
     monkeypatch.setattr(
         os.path, "expanduser", lambda path: path
-    )  # as without a HOME, for a user the system does not know
+    )  # as without HOME for a user that the system does not know
     assert cache_folder() is None
 
 
 def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made in a file, even by root
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # even root cannot create a folder inside a file
 
 
 def test_without_a_cache_folder_nothing_is_left_behind(
@@ -322,7 +322,9 @@ def test_a_full_disk_falls_back_to_memory(tree: Path, own_cache: Path, monkeypat
     assert list(own_cache.iterdir()) == []
 
 
-def test_no_place_at_all_is_an_error(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_can_be_stored_nowhere_is_an_error(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none(name: str, flags: int) -> int:
         raise OSError(12, "Cannot allocate memory")
 
@@ -333,7 +335,7 @@ def test_no_place_at_all_is_an_error(tree: Path, tmp_path: Path, monkeypatch: py
     assert caught.value.code == "E-NOSPC"
 
 
-def test_builders_at_once_all_see_whole_indexes(tree: Path, own_cache: Path) -> None:
+def test_concurrent_builders_all_see_complete_indexes(tree: Path, own_cache: Path) -> None:
     context = multiprocessing.get_context("forkserver")
     receiver, sender = context.Pipe(duplex=False)
     processes = [context.Process(target=scan_again_and_again, args=(os.fsencode(tree), 10, sender)) for _ in range(3)]
@@ -348,7 +350,7 @@ def test_builders_at_once_all_see_whole_indexes(tree: Path, own_cache: Path) -> 
     assert [path.suffix for path in own_cache.iterdir()] == [".index"]
 
 
-def test_what_killed_builders_left_is_removed_after_an_hour(tree: Path, own_cache: Path) -> None:
+def test_files_of_killed_builders_are_removed_after_an_hour(tree: Path, own_cache: Path) -> None:
     ImageFolder(tree)
     name = index_file(own_cache).name
     old = [
@@ -365,7 +367,7 @@ def test_what_killed_builders_left_is_removed_after_an_hour(tree: Path, own_cach
     assert sorted(own_cache.iterdir()) == sorted([own_cache / name, young, foreign])
 
 
-def test_an_index_replaced_by_another_version_meanwhile_is_not_used(
+def test_an_index_that_another_version_replaces_meanwhile_is_not_used(
     tree: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace = os.replace

@@ -1,4 +1,4 @@
-"""Columns of a table: what is chosen without a word, what is asked for, and what is said if nothing fits."""
+"""Choice of a table's columns: automatic, requested, and the error if none fits."""
 
 from __future__ import annotations
 
@@ -46,12 +46,14 @@ def test_names_in_common_use_are_found_in_their_order() -> None:
         (["a/1.JPG", "0"], None, None, "the first line of a table must be the names of its columns"),
     ],
 )
-def test_columns_that_are_not_there(columns: list[str], image: str | None, label: str | None, text: str) -> None:
+def test_missing_columns_are_refused_with_advice(
+    columns: list[str], image: str | None, label: str | None, text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         choose_columns(columns, image, label, "t")
 
 
-def test_labels_that_may_be_overlooked_are_warned_of() -> None:
+def test_label_columns_that_may_be_overlooked_warn() -> None:
     with pytest.warns(UserWarning, match="of one class: its columns are 'species', 'a_label'; pass label='a_label'"):
         assert choose_columns(["path", "species", "a_label"], None, None, "t") == ("path", None)
 

@@ -1,4 +1,4 @@
-"""Labels of rows: which become class numbers, numbers, vectors and sets; what is none of these names its row."""
+"""Labels of rows: class numbers, numbers, vectors and sets; other labels are refused with their row."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ OTHERS: dict[str, tuple[Any, Any, tuple[bytes, ...]]] = {
 
 
 @pytest.mark.parametrize("case", OTHERS)
-def test_labels_of_other_kinds(case: str) -> None:
+def test_numbers_vectors_and_sets_are_collected(case: str) -> None:
     labels, expected, classes = OTHERS[case]
     rows = LabelRows()
     for row, label in enumerate(labels):
@@ -95,7 +95,7 @@ def test_labels_of_other_kinds(case: str) -> None:
     assert found["y"].serve(np.arange(2)).tolist() == [0, 1]
 
 
-def test_classes_of_several_labels() -> None:
+def test_classes_can_be_given_per_label() -> None:
     rows = LabelRows({"x": ["b", "a"], "z": ["c"]})
     rows.add({"x": ["a"], "y": 0}, RowOrigin(), 1)
     with pytest.raises(ValueError, match=r"classes has names for \['z'\]"):
@@ -114,13 +114,13 @@ NEARLY += ["1" * 500, "1 2", "3|4", "3;4", "(1, 2)", "{1, 2}", "<NA>", "5 \u20ac
 
 
 @pytest.mark.parametrize("text", NEARLY)
-def test_what_is_nearly_a_number_is_refused(text: str) -> None:
+def test_text_that_is_nearly_a_number_is_refused(text: str) -> None:
     with pytest.raises(LoaderError, match=r"line 2: label .* is nearly a number: fix=.*classes="):
         number(["x", f" {text} "])
 
 
 @pytest.mark.parametrize("text", ["[1 2]", "[1, 2", "[cat]", "[a.b(), 1]"])
-def test_what_is_nearly_a_list_is_refused(text: str) -> None:
+def test_text_that_is_nearly_a_list_is_refused(text: str) -> None:
     with pytest.raises(LoaderError, match=r"line 1: label .* is nearly a list: fix=.*classes="):
         number([text])
 
@@ -165,7 +165,7 @@ WRONG: dict[str, tuple[list[Any], Any, str]] = {
     "other names of labels": ([{"a": 1}, {"b": 1}], None, r"line 2: labels \['b'\], the first row has \['a'\]"),
     "one label after several": ([{"a": 1}, 1], None, r"line 2: labels \[''\], the first row has \['a'\]"),
     "one of several": ([{"a": 1}, {"a": None}], None, "line 2: a: no label"),
-    "a member that is no class": ([["a"], ["c"]], ["a", "b"], "line 2: label 'c' is not one of classes"),
+    "a member that is not a class": ([["a"], ["c"]], ["a", "b"], "line 2: label 'c' is not one of classes"),
     "names and numbers": (
         [0, "a", 1],
         None,
@@ -179,7 +179,7 @@ WRONG: dict[str, tuple[list[Any], Any, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_no_class_names_its_row(case: str) -> None:
+def test_invalid_labels_are_refused_with_their_row(case: str) -> None:
     labels, classes, text = WRONG[case]
     with pytest.raises(LoaderError, match=rf"E-FORMAT.*train\.csv {text}") as caught:
         number(labels, classes)
@@ -194,7 +194,7 @@ def test_what_is_no_class_names_its_row(case: str) -> None:
         (["0", "-1", "3"], [0, 3]),
     ],
 )
-def test_rows_without_a_label_are_left_out_if_asked_for(labels: list[Any], expected: list[int]) -> None:
+def test_rows_without_a_label_are_left_out_on_request(labels: list[Any], expected: list[int]) -> None:
     assert number(labels, missing_labels="leave_out")[0] == expected
     with pytest.raises(LoaderError, match=r"line 2: .*(no label|-1)"):
         number(labels)
@@ -213,7 +213,7 @@ def test_a_row_without_one_of_several_labels_is_left_out() -> None:
         LabelRows(missing_labels="skip")
 
 
-def test_labels_that_are_asked_for_as_floats() -> None:
+def test_labels_are_read_as_floats_on_request() -> None:
     rows = LabelRows(floats=["age"])
     labels = [3, "-1", "1e2", np.int8(-7), True, "0.5"]
     for row, label in enumerate(labels):
@@ -226,7 +226,7 @@ def test_labels_that_are_asked_for_as_floats() -> None:
         LabelRows(["a"], floats=[""]).column()
 
 
-def test_which_labels_are_asked_for_as_floats() -> None:
+def test_the_float_suffix_selects_the_labels_read_as_floats() -> None:
     assert split_floats("age:float", ["age"]) == ("age", {""})
     assert split_floats("age:float", ["age", "age:float"]) == ("age:float", set())
     assert split_floats(["age:float", "kind"], ["age"]) == (["age", "kind"], {"age"})
@@ -245,14 +245,14 @@ def test_categories_keep_their_order() -> None:
 
     assert order(["z", "b", "a"]) == (b"z", b"b", b"a")
     assert order(["z", "b"], ["z", "b", "a"], ["z"]) == (b"z", b"b", b"a")
-    assert order(["b ", "z", "", "b"], labels=["z", " b"]) == (b"b", b"z")  # read as labels are
+    assert order(["b ", "z", "", "b"], labels=["z", " b"]) == (b"b", b"z")  # read like labels
     assert order(["10", "9"], labels=["9", "9"])[-2:] == (b"8", b"9")  # digits are numbers
     for declared in (["b", "a"], ["a", "b"]), (["b"],):
         with pytest.warns(UserWarning, match="differ from part to part, so the classes are sorted by name"):
             assert order(*declared) == (b"a", b"b")
 
 
-def test_no_label_at_all_is_one_class() -> None:
+def test_data_without_labels_is_one_class() -> None:
     numbers, classes, others = split_classes(LabelRows().finish(), 2)
     assert (numbers.tolist(), classes, others) == ([0, 0], (b".",), {})
     with pytest.raises(ValueError, match="classes must come with labels"):
@@ -260,12 +260,12 @@ def test_no_label_at_all_is_one_class() -> None:
 
 
 @pytest.mark.parametrize("classes", ["cat", [], [1, 2], {"a": "cat"}])
-def test_classes_are_names(classes: Any) -> None:
+def test_classes_must_be_a_list_of_names(classes: Any) -> None:
     with pytest.raises(ValueError, match="classes must"):
         LabelRows(classes)
 
 
-def test_a_name_twice_is_only_a_name() -> None:
+def test_a_repeated_class_name_is_refused_only_for_labels_that_are_names() -> None:
     assert number([0, 1], ["crane", "crane"]) == ([0, 1], (b"crane", b"crane"))
     with pytest.raises(ValueError, match="a name occurs twice"):
         number(["crane"], ["crane", "crane"])

@@ -1,4 +1,4 @@
-"""Random columns of labels in nine containers: the same labels and classes in all, or refused in all."""
+"""Random label columns in nine containers: all serve the same labels and classes, or all refuse them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.loaders import open_source, with_labels
 from penstock.loaders.data.sources.contract import Source, has_targets
 from penstock.pipelines.errors import LoaderError
 
-NUM_COLUMNS = 60  # drawn, each in all containers; 1,500 take a minute
+NUM_COLUMNS = 60  # each in all containers; 1,500 take a minute
 NAMES = ["ant", "bee", " bee", "cat ", "3d", "10-20", "None", "True", "false", "a, b", 'say "x"', "\u00e9"]
 DIGITS = ["0", "1", "2", " 3", "04", "+5", "10", "2.0", "0.5", "1e1"]
 NEARLY = ["1,5", "5%", "nan", "-inf", "1 2", "[1 2]", "1_000", "\uff15", "$3"]
@@ -28,11 +28,11 @@ LISTS = ["ant", "bee", "True", "10", "0", "1", "?", "0.5"]
 Column = list[Any]
 IMAGE = io.BytesIO()
 Image.new("RGB", (2, 2)).save(IMAGE, "PNG")
-Found = tuple[str, list[Any], list[str]]  # type, labels, classes; what is refused is None
+Found = tuple[str, list[Any], list[str]]  # type, labels, classes; None if refused
 
 
 def draw_column(rng: random.Random) -> Column:
-    """Draw a column of one type, as Parquet and Arrow have them, with or without what is missing or does not fit."""
+    """Draw a column of one type, as in Parquet and Arrow, optionally with missing or unsuitable values."""
     pools: list[Callable[[], Any]] = [
         lambda: rng.randrange(12),
         lambda: rng.choice([0.0, 1.0, 2.0, 0.5, -1.0, 7.25]),
@@ -75,7 +75,7 @@ def is_numeric(text: str) -> bool:
 
 
 def read(value: Any, listed: list[str], as_float: bool) -> Any:
-    """Return None for what is missing, else an int, a float, a list, or a name as (name,)."""
+    """Return None for a missing value, else an int, a float, a list, or a name as (name,)."""
     if value is None or value != value or isinstance(value, list):
         return None if not isinstance(value, list) else value
     text = value.strip() if isinstance(value, str) else str(value)
@@ -100,7 +100,7 @@ def read(value: Any, listed: list[str], as_float: bool) -> Any:
 
 
 def reference(values: Column, classes: list[str], leave_out: bool, as_float: bool) -> Found:
-    """Return what is to be served. Raises ValueError for what is to be refused."""
+    """Return the expected labels. Raise ValueError if they must be refused."""
     if as_float and classes:
         raise ValueError("floats have no classes")
     labels = [read(value, classes, as_float) for value in values]
@@ -177,11 +177,11 @@ def differences(tmp: Path, number: int) -> list[str]:
     for container in CONTAINERS:
         own = dict(options)
         if container == "list" and own.pop("label", None):
-            continue  # which has no columns
+            continue  # a list does not have columns
         try:
             data, _ = TABLES[container](Where(tmp), rows)
         except (pa.ArrowInvalid, pa.ArrowTypeError):
-            continue  # which has no such type
+            continue  # the container does not have this type
         if container in CONTAINERS[:4]:
             own["rescan"] = True
         found = outcome(lambda data=data, own=own: describe(open_source(data, **own)))  # type: ignore[misc]
@@ -201,8 +201,8 @@ def test_a_column_gives_the_same_labels_in_every_container(tmp_path: Path) -> No
     assert not wrong, "\n".join(wrong[:20])
 
 
-def test_the_drawn_columns_are_served_and_refused() -> None:
-    """The reference refuses some, serves some of each type, and has classes."""
+def test_the_drawn_columns_include_served_and_refused_ones() -> None:
+    """The reference refuses some columns, serves some of each type, and some have classes."""
     found = []
     for number in range(NUM_COLUMNS):
         rng = random.Random(number)

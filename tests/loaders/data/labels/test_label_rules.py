@@ -1,4 +1,4 @@
-"""A number is a number, a name is a name, and no row vanishes: labels in each container, by the public API."""
+"""Rules for labels in each container, through the public API: numbers, names, and no row that vanishes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def pictures(tmp_path: Path) -> None:
         (tmp_path / f"{number}.png").write_bytes(data)
 
 
-def across(*values: Any) -> list[tuple[str, Any]]:
-    """Try each container with the first value, and one with the others: all read text by the same rules."""
+def pair_containers(*values: Any) -> list[tuple[str, Any]]:
+    """Pair every container with the first value, and one container with the others: all parse text alike."""
     return [(container, values[0]) for container in CONTAINERS] + [("jsonl", value) for value in values[1:]]
 
 
 def write(container: str, tmp: Path, labels: list[Any]) -> Any:
-    """Hold pictures with these labels; return what opens them."""
+    """Store pictures with these labels; return the argument that opens them."""
     names = [f"{number}.png" for number in range(len(labels))]
     return TABLES[container](Where(tmp), Rows(PICTURES[: len(labels)], {"label": labels}, names))[0]
 
@@ -56,7 +56,7 @@ def table(tmp: Path, labels: Any, name: str = "path") -> pa.Table:
 
 
 def serve(data: Any, **options: Any) -> tuple[list[Any], list[Any], tuple[str, ...]]:
-    """Return which pictures are served in an epoch, their labels, and the classes."""
+    """Return the pictures served in an epoch, their labels, and the classes."""
     settings: dict[str, Any] = {"pipeline": WHOLE, "batch_size": 4, "workers": 0, "drop_last": False}
     with create_loader(data, **settings, **options) as loader:
         batches = [(images[:, 0, 4, 4], labels) for images, labels in loader]
@@ -70,22 +70,22 @@ def test_digits_are_numbers_in_every_container(tmp_path: Path, container: str) -
     assert serve(data) == (list(range(12)), list(range(12)), tuple(map(str, range(12))))
 
 
-@pytest.mark.parametrize(("container", "odd"), across("1,5", "NA", "5%", "1O", "nan", "[1 2]"))
-def test_what_is_no_number_among_numbers_is_named(tmp_path: Path, container: str, odd: str) -> None:
+@pytest.mark.parametrize(("container", "odd"), pair_containers("1,5", "NA", "5%", "1O", "nan", "[1 2]"))
+def test_text_that_is_not_a_number_among_numbers_is_named(tmp_path: Path, container: str, odd: str) -> None:
     data = write(container, tmp_path, [*map(str, range(12)), odd])
     with pytest.raises(LoaderError, match=r"(line 1[34]|row 1[23]): label '.*(is a name, but label|is nearly)"):
         open_source(data)
-    names = [odd, *map(str, range(12))]  # what is listed is a name
+    names = [odd, *map(str, range(12))]  # listed classes are names
     assert serve(data, classes=names)[1] == [*range(1, 13), 0]
 
 
 @pytest.mark.parametrize(
     ("container", "labels"),
-    across(
+    pair_containers(
         ["1" * 350, "0.5", "1"], ["1" * 60, "0.5", "1"], ["0.5", "1", "-" + "1" * 60], ["0.5", "1", "-" + "1" * 350]
     ),
 )
-def test_an_integer_that_no_float_holds_is_named(tmp_path: Path, container: str, labels: list[Any]) -> None:
+def test_an_integer_too_large_for_a_float_is_named(tmp_path: Path, container: str, labels: list[Any]) -> None:
     with pytest.raises(LoaderError, match=r"(line|row) [0-4]: label .* is not a finite number"):
         open_source(write(container, tmp_path, labels))
 
@@ -113,14 +113,14 @@ def test_rows_without_a_label_are_refused_or_left_out_with_a_warning(
     with pytest.raises(LoaderError, match=rf"(line|row) \d: {cause}: fix=.*missing_labels='leave_out'"):
         open_source(data)
     count = len(labels) - len(kept[0])
-    for _ in range(2):  # from a saved index as well
+    for _ in range(2):  # also from a saved index
         with pytest.warns(UserWarning, match=f"left out: {count} rows? without a label"):
             served = serve(data, missing_labels="leave_out")
         assert served[:2] == kept
 
 
 @pytest.mark.parametrize("container", WITH_COLUMNS)
-def test_a_column_of_integers_is_asked_for_as_floats(tmp_path: Path, container: str) -> None:
+def test_a_column_of_integers_is_read_as_floats_on_request(tmp_path: Path, container: str) -> None:
     data = write(container, tmp_path, [-2, 0, 2, -3, 1, -1])
     with pytest.raises(LoaderError, match=r"label -2 is negative, so it is not a class.*label='COLUMN:float'"):
         open_source(data)
@@ -131,7 +131,7 @@ def test_a_column_of_integers_is_asked_for_as_floats(tmp_path: Path, container: 
     assert named["label"].tolist() == [-2, 0]
 
 
-def test_a_column_that_is_called_float_is_meant_itself(tmp_path: Path) -> None:
+def test_a_column_named_with_the_float_suffix_is_used_itself(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,age,age:float\n0.png,1,a\n1.png,0,b\n")
     assert serve(tmp_path / "t.csv", label="age:float")[1:] == ([0, 1], ("a", "b"))
 
@@ -145,7 +145,7 @@ def test_a_row_that_was_filtered_out_needs_no_label(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("container", "text"), across("{'a': 1}", "['a' 'b']", "{'a'}", "tensor(3)", "np.int64(3)", "'7'")
+    ("container", "text"), pair_containers("{'a': 1}", "['a' 'b']", "{'a'}", "tensor(3)", "np.int64(3)", "'7'")
 )
 def test_values_that_programs_print_are_not_class_names(tmp_path: Path, container: str, text: str) -> None:
     with pytest.raises(LoaderError, match=r"(row|line) [0-3].* is (nearly|a printed value).*classes="):
@@ -153,7 +153,7 @@ def test_values_that_programs_print_are_not_class_names(tmp_path: Path, containe
     assert serve(write(container, tmp_path, ["cat", text]), classes=[text, "cat"])[1] == [1, 0]
 
 
-def test_rows_between_stray_quotes_are_no_label(tmp_path: Path) -> None:
+def test_rows_between_stray_quotes_are_not_a_label(tmp_path: Path) -> None:
     rows = ["0.png,cat", '1.png,"cat', "2.png,dog", '3.png,disk 5"', "4.png,dog"]
     (tmp_path / "t.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
     with pytest.raises(LoaderError, match=r"line 5: label .* is more than one line"):
@@ -169,7 +169,7 @@ SETS = CONTAINERS[2:]
 
 
 @pytest.mark.parametrize("container", SETS)
-def test_white_space_in_lists_of_names(tmp_path: Path, container: str) -> None:
+def test_white_space_in_lists_of_names_is_stripped(tmp_path: Path, container: str) -> None:
     labels = [["sea "], ["sky", " sea"], [], ["sky"]]
     assert serve(write(container, tmp_path, labels))[1:] == ([[1, 0], [1, 1], [0, 0], [0, 1]], ("sea", "sky"))
     assert serve(write(container, tmp_path, [["sea "], ["sky"]]), classes=["sky", "sea "])[1] == [[0, 1], [1, 0]]
@@ -202,7 +202,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, name: str, twin: st
     options = {} if name == "t.csv" or key == "image" else {"root": tmp_path}
     with pytest.raises(ValueError, match=f"2 columns of the table are called '{twin}'"):
         with_fields(data, text=Column("caption" if twin == "caption" else "label"), **options)
-    if twin == "caption":  # which is not asked for
+    if twin == "caption":  # not requested
         assert len(open_source(data, **options)) == 3
         return
     for label in {} if name == "frame" else {"label": "label"}, {"label": ["label"]}:
@@ -211,7 +211,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, name: str, twin: st
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.feather", "images.parquet", "frame"])
-def test_categories_and_dictionaries_keep_their_order_and_obey_the_rule(tmp_path: Path, name: str) -> None:
+def test_categories_and_dictionaries_keep_their_order_and_follow_the_rules(tmp_path: Path, name: str) -> None:
     pandas = pytest.importorskip("pandas")
 
     def hold(categories: list[str], labels: list[str]) -> Any:
@@ -253,7 +253,7 @@ def test_categories_without_a_frame_keep_their_order(tmp_path: Path) -> None:
         assert open_source(data).label_classes["a"] == (b"low", b"middle", b"high")
 
 
-def test_lists_of_dictionaries_and_of_numbers_without_a_class(tmp_path: Path) -> None:
+def test_lists_of_dictionary_values_become_sets_and_negative_members_are_refused(tmp_path: Path) -> None:
     images = [(tmp_path / f"{n}.png").read_bytes() for n in range(2)]
     coded = pa.array([["b"], ["a", "b"]], pa.list_(pa.dictionary(pa.int32(), pa.string())))
     pq.write_table(pa.table({"image": images, "label": coded}), tmp_path / "coded.parquet")
@@ -268,10 +268,10 @@ def test_lists_of_dictionaries_and_of_numbers_without_a_class(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_texts_of_which_each_becomes_a_class_are_said(tmp_path: Path, container: str) -> None:
+def test_texts_that_each_become_a_class_warn(tmp_path: Path, container: str) -> None:
     captions = [f"a photo of {number}" for number in range(20)]
     data = write(container, tmp_path, captions)
-    for _ in range(2):  # from a saved index as well
+    for _ in range(2):  # also from a saved index
         with pytest.warns(UserWarning, match="labels of 20 samples are 20 different names, such as 'a photo of 0'"):
             open_source(data)
     with warnings.catch_warnings():
@@ -281,14 +281,14 @@ def test_texts_of_which_each_becomes_a_class_are_said(tmp_path: Path, container:
         open_source(write(container, tmp_path, list(range(20))))
 
 
-def test_a_column_of_json_lines_that_only_later_rows_have(tmp_path: Path) -> None:
+def test_a_json_lines_column_that_only_later_rows_have_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"path": "0.png"}\n{"path": "1.png", "label": 1}\n')
     with pytest.raises(LoaderError, match=r"line 2: it has 'label', and line 1 has not"):
         open_source(path)
 
 
-def test_a_list_whose_files_change_keeps_the_numbers_of_listed_digits(tmp_path: Path) -> None:
+def test_a_changed_list_keeps_the_numbers_of_listed_digits(tmp_path: Path) -> None:
     source: Any = open_source(write("list", tmp_path, ["7", 3, "7"]), classes=["7", "3"])
     (tmp_path / "data/1.png").write_bytes(PICTURES[20] + b"x")
     again = source.refreshed()
@@ -296,11 +296,11 @@ def test_a_list_whose_files_change_keeps_the_numbers_of_listed_digits(tmp_path: 
     assert (again.labels(np.arange(3)).tolist(), again.classes) == ([0, 1, 0], (b"7", b"3"))
 
 
-def test_arrays_follow_the_rule(tmp_path: Path) -> None:
+def test_labels_in_arrays_follow_the_rules(tmp_path: Path) -> None:
     images = np.zeros((3, 8, 8, 3), np.uint8)
     assert serve((images, ["10", "9", "2"]))[1] == [10, 9, 2]
     assert serve((images, np.array([7, 3, 7])), classes=["7", "3"])[1:] == ([0, 1, 0], ("7", "3"))
-    assert serve((images, [0, 0.5, 1]))[1] == [0, 0.5, 1]  # all rows say of what kind they are
+    assert serve((images, [0, 0.5, 1]))[1] == [0, 0.5, 1]  # the kind follows from all rows
     for truth in ([True, False, True], np.array([True, False, True]), torch.tensor([True, False, True])):
         assert serve((images, truth))[1:] == ([1, 0, 1], ("False", "True"))
     masked = np.ma.masked_array([0, 1, 1], [False, True, False])
@@ -315,14 +315,14 @@ def test_arrays_follow_the_rule(tmp_path: Path) -> None:
             open_source((images, labels))
 
 
-def test_class_numbers_joined_with_names_are_said_to_move(tmp_path: Path) -> None:
+def test_class_numbers_joined_with_names_warn_that_they_change(tmp_path: Path) -> None:
     numbers, names = (open_source(write("list", tmp_path, labels)) for labels in ([0, 2], ["-", "a"]))
     with pytest.warns(UserWarning, match="class 0 of one source, called '0', is now class 1"):
         joined = concat([numbers, names])
     assert joined.classes == (b"-", b"0", b"1", b"2", b"a")
 
 
-def test_class_numbers_joined_with_names_are_said_to_be_other_classes(tmp_path: Path) -> None:
+def test_class_numbers_joined_with_names_warn_that_they_are_other_classes(tmp_path: Path) -> None:
     data = [write("list", tmp_path, labels) for labels in ([0, 2, 1], ["a", "c"])]
     with pytest.warns(UserWarning, match="class '0' of one source and 'a' of another are two classes"):
         joined = concat(data)
@@ -334,12 +334,12 @@ def test_class_numbers_joined_with_names_are_said_to_be_other_classes(tmp_path: 
     assert named.classes == (b"a", b"b", b"c")
 
 
-def test_data_without_labels_joined_with_others_is_said(tmp_path: Path) -> None:
+def test_data_without_labels_joined_with_labelled_data_warns(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{number}.png") for number in range(3)]
     labelled = write("list", tmp_path, ["cat", "dog"])
     for data in ([open_source(labelled), open_source(paths)], [open_source(paths), open_source(labelled)]):
-        said = r"1 of 2 joined sources have no labels: all of their images are of class 0, called '\.'"
-        with pytest.warns(UserWarning, match=said):
+        message = r"1 of 2 joined sources have no labels: all of their images are of class 0, called '\.'"
+        with pytest.warns(UserWarning, match=message):
             joined = concat(data)
         assert joined.classes == (b".", b"cat", b"dog")
     with warnings.catch_warnings():
@@ -348,17 +348,17 @@ def test_data_without_labels_joined_with_others_is_said(tmp_path: Path) -> None:
         concat([open_source(labelled), with_labels(paths, ["dog"] * 3)])
 
 
-def test_integers_that_could_be_class_numbers_or_names_are_said(tmp_path: Path) -> None:
-    """Folders "0" to "11" are sorted as text: 2 is class 4 by name, and folder "10" by number."""
+def test_integers_that_could_be_class_numbers_or_names_warn(tmp_path: Path) -> None:
+    """Folders "0" to "11" are sorted as text: label 2 means class 4 by name, or folder "10" by number."""
     names = sorted(map(str, range(12)))
     pixels, labels = np.zeros((12, 8, 8, 3), np.uint8), list(range(12))
-    said = "label 2 is read as the class called '2', which classes= lists as class 4"
-    held = (write(container, tmp_path, labels) for container in ("list", "frame", "parquet of paths"))
-    for data in *held, (pixels, labels):
-        with pytest.warns(UserWarning, match=said):
+    message = "label 2 is read as the class called '2', which classes= lists as class 4"
+    stored = (write(container, tmp_path, labels) for container in ("list", "frame", "parquet of paths"))
+    for data in *stored, (pixels, labels):
+        with pytest.warns(UserWarning, match=message):
             assert serve(data, classes=names)[1] == [names.index(str(label)) for label in labels]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        serve(write("list", tmp_path, list(map(str, labels))), classes=names)  # as text they are names
+        serve(write("list", tmp_path, list(map(str, labels))), classes=names)  # text labels are names
         serve(write("list", tmp_path, labels), classes=list(map(str, labels)))
         serve(write("list", tmp_path, [7, 3]), classes=["7", "3"])  # 7 is not a class number

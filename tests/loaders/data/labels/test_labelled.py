@@ -1,4 +1,4 @@
-"""Labels of any kind: what each becomes, on all engines, ranks, parts and caches, and after a resume."""
+"""with_labels for labels of any kind: on all engines, ranks, parts and caches, and after a resume."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def open_loader(source: Any, tmp_path: Path, **settings: Any) -> Loader:
 
 
 def check(kind: str, loader: Loader) -> list[int]:
-    """The labels of the rest of an epoch are those of their samples; returns these samples."""
+    """Check the labels of the rest of an epoch; return its samples."""
     seen: list[int] = []
     for batch in loader.batches():
         for row, index in enumerate(batch.index.tolist()):
@@ -68,7 +68,7 @@ def check(kind: str, loader: Loader) -> list[int]:
 @pytest.mark.parametrize(
     ("engine", "kind"), [*(("threads", kind) for kind in TARGETS), *((e, "named") for e in ENGINES if e != "threads")]
 )
-def test_labels_of_each_kind_on_each_engine(photos: Path, tmp_path: Path, engine: str, kind: str) -> None:
+def test_each_engine_serves_labels_of_each_kind(photos: Path, tmp_path: Path, engine: str, kind: str) -> None:
     source = with_labels(photos, TARGETS[kind])
     served = []
     for rank in range(2):
@@ -82,7 +82,7 @@ def test_labels_of_each_kind_on_each_engine(photos: Path, tmp_path: Path, engine
 
 
 def number_of(kind: str, labels: Any) -> list[int]:
-    """The numbers of the photos that have these labels; of sets only whether they are odd."""
+    """Return the numbers of the photos with these labels; for sets, only whether they are odd."""
     if kind == "named":
         return [round(value * 2) for value in labels["half"].tolist()]
     return [
@@ -113,7 +113,7 @@ def test_class_numbers_and_names_replace_those_of_the_folder(photos: Path, tmp_p
             assert loader.dataset.targets == (NUMBERS % 2).tolist()
 
 
-def test_function_of_the_name(photos: Path, tmp_path: Path) -> None:
+def test_labels_can_be_a_function_of_the_name(photos: Path, tmp_path: Path) -> None:
     source = with_labels(photos, lambda name: float(Path(name).stem))
     with open_loader(source, tmp_path, pipeline=imagenet_eval(24), drop_last=False) as loader:
         served = torch.cat([labels for _, labels in loader]).tolist()
@@ -124,14 +124,14 @@ def test_function_of_the_name(photos: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_arrays_take_the_same_labels(tmp_path: Path, kind: str) -> None:
+def test_arrays_accept_the_same_labels(tmp_path: Path, kind: str) -> None:
     images = np.zeros((NUM_PHOTOS, 24, 24, 3), np.uint8)
     with open_loader((images, TARGETS[kind]), tmp_path, drop_last=False) as loader:
         assert sorted(check(kind, loader)) == list(range(NUM_PHOTOS))
     assert isinstance(open_source((images, NUMBERS)), ArraySource)
 
 
-def test_bad_sample_has_no_label_in_an_evaluation(tmp_path: Path) -> None:
+def test_a_bad_sample_has_no_label_in_an_evaluation(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "photos", 6, classes=1)
     (folder / "class0" / "0002.jpg").write_bytes(photo(2)[:300])
     source = with_labels(folder, np.arange(1.0, 7.0))
@@ -142,8 +142,8 @@ def test_bad_sample_has_no_label_in_an_evaluation(tmp_path: Path) -> None:
     torch.testing.assert_close(labels, torch.tensor([1, 2, absent, 4, 5, 6, absent, absent]), equal_nan=True)
 
 
-def test_mixup_mixes_floats_in_the_shares_of_their_images(tmp_path: Path) -> None:
-    """Images of one grey level, which is their label: both are mixed alike."""
+def test_mixup_mixes_floats_with_the_weights_of_their_images(tmp_path: Path) -> None:
+    """The label of each image is its grey level: both are mixed alike."""
     levels = np.arange(0, 160, 10)
     images = np.repeat(levels.astype(np.uint8), 24 * 24 * 3).reshape(-1, 24, 24, 3)
     pipeline = imagenet_train(24, mixup=1.0, mean=(0, 0, 0), std=(1, 1, 1))
@@ -169,12 +169,12 @@ def test_mixup_mixes_floats_in_the_shares_of_their_images(tmp_path: Path) -> Non
         (3, "labels must be one per sample .* got 3"),
     ],
 )
-def test_labels_that_cannot_be(photos: Path, labels: Any, words: str) -> None:
+def test_invalid_labels_are_refused(photos: Path, labels: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         with_labels(photos, labels)
 
 
-def test_what_goes_by_class_is_refused_without_classes(photos: Path, tmp_path: Path) -> None:
+def test_options_by_class_are_refused_without_classes(photos: Path, tmp_path: Path) -> None:
     source = with_labels(photos, NUMBERS / 2)
     with pytest.raises(ValueError, match="weights='balanced' needs labels that are class numbers"):
         open_loader(source, tmp_path, weights="balanced")
@@ -186,6 +186,6 @@ def test_what_goes_by_class_is_refused_without_classes(photos: Path, tmp_path: P
         with_labels(photos, [["red"]] * NUM_PHOTOS, classes=["blue"])
 
 
-def test_states_tell_labels_apart(photos: Path, tmp_path: Path) -> None:
+def test_states_distinguish_labels(photos: Path, tmp_path: Path) -> None:
     prints = {with_labels(photos, labels).fingerprint for labels in (NUMBERS, NUMBERS / 1, NUMBERS / 2, {"a": NUMBERS})}
     assert len(prints) == 4

@@ -16,13 +16,13 @@ from penstock.loaders.data.files.image_folder import ImageFolder
 
 @pytest.fixture(scope="module")
 def photos(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    """As many photos as the module's NUM_PHOTOS says."""
+    """A folder of NUM_PHOTOS photos; each module sets the number."""
     return ImageFolder(write_folder(tmp_path_factory.mktemp("photos"), request.module.NUM_PHOTOS))
 
 
 @pytest.fixture
 def server(tmp_path: Path, photos: ImageFolder) -> Iterator[RangeServer]:
-    """A server of containers that hold the photos one after another."""
+    """A server of containers with concatenated photos."""
     with serve_photos(tmp_path, photos) as served:
         yield served
 

@@ -1,4 +1,4 @@
-"""Remote data shuffled by blocks: blocks come whole in few requests, each byte once; what worker processes fetch."""
+"""Remote data shuffled by blocks: few requests per block, each byte fetched once; fetches of worker processes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from penstock.loaders.order.schedule import Schedule
 NUM_PHOTOS = 240
 BLOCK = 24
 BLOCKS = Blocks(samples=BLOCK, group=4)  # 2 lanes
-FEWEST = NUM_PHOTOS // BLOCK * PARTS  # requests of an epoch: a block has neighbours in each container
+FEWEST = NUM_PHOTOS // BLOCK * PARTS  # requests per epoch: each container stores adjacent samples of a block
 
 
 @pytest.fixture(autouse=True)
 def _no_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "MAX_GAP_BYTES", 0)  # nothing comes that was not asked for
+    monkeypatch.setattr(fetcher, "MAX_GAP_BYTES", 0)  # only requested bytes are fetched
 
 
 def serve_epochs(source: Any, epochs: int, **settings: Any) -> list[Row]:
@@ -40,14 +40,16 @@ def serve_epochs(source: Any, epochs: int, **settings: Any) -> list[Row]:
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_blocks_come_whole_and_once(server: RangeServer, photos: ImageFolder, tmp_path: Path, copied: bool) -> None:
+def test_blocks_are_fetched_whole_and_once(
+    server: RangeServer, photos: ImageFolder, tmp_path: Path, copied: bool
+) -> None:
     expected = serve_epochs(photos, 2)
     options: dict[str, Any] = {"local_cache": tmp_path / "copy", "bytes_ahead": 1} if copied else {}
     source = open_remote(server, photos, **options)
     before = source.store.requests
     assert serve_epochs(source, 2) == expected
-    # Of two epochs or one, with those of the first batches and of others that a busy machine needs before their block
-    # is there, and of what is announced of a third.
+    # Requests of one or two epochs, of the first batches, of batches that a busy machine needs before their block has
+    # arrived, and of announcements for the next epoch.
     assert source.store.requests - before <= (2 * FEWEST if copied else 3 * FEWEST + 2 * 6 + 2 * PARTS)
     single = open_remote(server, photos, **({**options, "local_cache": tmp_path / "single"} if copied else {}))
     before = single.store.requests
@@ -57,9 +59,7 @@ def test_blocks_come_whole_and_once(server: RangeServer, photos: ImageFolder, tm
         assert source.store.num_bytes == photos.num_bytes
 
 
-def test_blocks_that_are_stored_are_not_held_in_memory(
-    server: RangeServer, photos: ImageFolder, tmp_path: Path
-) -> None:
+def test_stored_blocks_are_not_kept_in_memory(server: RangeServer, photos: ImageFolder, tmp_path: Path) -> None:
     source = open_remote(server, photos, local_cache=tmp_path / "copy", bytes_ahead=1)
     everything = np.arange(NUM_PHOTOS)
     source.announce_blocks(everything)
@@ -71,7 +71,7 @@ def test_blocks_that_are_stored_are_not_held_in_memory(
     assert source.local.has(everything).all()
     before = source.store.requests
     for index in (0, 17, 200):
-        # As for a caller that looked just before it was stored.
+        # Imitates a caller that looked just before the sample was stored.
         assert bytes(source._fetcher.take(source._range(index))) == photos.read(index)
     assert source.store.requests == before
 
@@ -84,7 +84,7 @@ def test_little_memory_fetches_sample_by_sample(server: RangeServer, photos: Ima
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_fetch_each_byte_once_together(
+def test_all_ranks_together_fetch_each_byte_once(
     server: RangeServer, photos: ImageFolder, tmp_path: Path, world_size: int
 ) -> None:
     sources = [open_remote(server, photos, local_cache=tmp_path / f"{rank}") for rank in range(world_size)]
@@ -94,9 +94,9 @@ def test_ranks_fetch_each_byte_once_together(
         rows = serve_epochs(source, 1, rank=rank, world_size=world_size, batch_size=batch_size, pad=False)
         served += [row[0] for row in rows]
     assert sorted(served) == list(range(NUM_PHOTOS))
-    ahead = sum(source.store.num_bytes for source in sources) - photos.num_bytes  # of the next epoch
+    ahead = sum(source.store.num_bytes for source in sources) - photos.num_bytes  # bytes of the next epoch
     assert 0 <= ahead < photos.num_bytes
-    if world_size == 2:  # a lane each; of 4 ranks two share the blocks of a lane
+    if world_size == 2:  # one lane per rank; with 4 ranks, two share a lane
         assert sum(source.store.requests for source in sources) < 2 * FEWEST + 2 * (6 + 6 * PARTS)
 
 
@@ -104,7 +104,7 @@ def test_worker_processes_fetch_ahead(server: RangeServer, photos: ImageFolder) 
     server.delay_s = 0.05
     source = open_remote(server, photos)
     assert serve_epochs(source, 1, shuffle=True, workers_are="processes") == serve_epochs(photos, 1, shuffle=True)
-    assert server.most_at_once > 2 * 6  # more than the batches at hand
+    assert server.most_at_once > 2 * 6  # more than the current batches need
 
 
 def test_a_worker_process_announces_its_own_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,11 +116,11 @@ def test_a_worker_process_announces_its_own_batches(monkeypatch: pytest.MonkeyPa
     expected = [schedule.batch(0, position).tolist() for position in (8, 32, 56, 80)] + [schedule.batch(1, 8).tolist()]
     assert source.announced[:5] == expected
     ahead.advance(source, schedule, Cursor(0, 32))
-    assert source.num_forgotten == 1  # at the beginning: the second batch was expected
+    assert source.num_forgotten == 1  # at the start, when the second batch was expected
 
 
 @pytest.mark.parametrize("order", [None, BlockShuffled(n=100, seed=1, block=5, group=4)])
-def test_a_batch_that_another_thread_overtook_is_announced_alone(order: BlockShuffled | None) -> None:
+def test_a_batch_overtaken_by_another_thread_is_announced_alone(order: BlockShuffled | None) -> None:
     schedule = Schedule(n=100, batch_size=8, seed=1, order=order)
     source, ahead = Announced(), read_ahead.ReadAhead()
     for position in (8, 16, 0):
@@ -129,12 +129,12 @@ def test_a_batch_that_another_thread_overtook_is_announced_alone(order: BlockShu
     assert source.num_forgotten == 1
     ahead.advance(source, schedule, Cursor(9, 24))
     assert source.num_forgotten == 1
-    ahead.advance(source, schedule, Cursor(0, 0))  # a state of an earlier epoch
+    ahead.advance(source, schedule, Cursor(0, 0))  # the cursor of an earlier epoch
     assert source.num_forgotten == 2
 
 
 class Announced(FaultySource):
-    """A source that notes what is announced, and has room for ten batches."""
+    """A source that records announcements and has room for ten batches."""
 
     fetches = True
 

@@ -1,4 +1,4 @@
-"""URLs that fsspec opens: the stream of local files, replaced objects, missing packages, servers without an answer."""
+"""URLs opened by fsspec: same stream as local files, replaced objects, missing packages, servers without an answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUM_PHOTOS = 23
 
 
 def write_tars(photos: ImageFolder, pattern: str, folder: Path) -> None:
-    """Write two tars of the photos, in their order, to a URL with a *."""
+    """Write the photos, in order, as two tars to a URL that contains *."""
     import fsspec
 
     for part, numbers in enumerate((range(12), range(12, NUM_PHOTOS))):
@@ -37,7 +37,7 @@ def write_tars(photos: ImageFolder, pattern: str, folder: Path) -> None:
 
 @pytest.fixture
 def memory() -> Iterator[Any]:
-    """fsspec's file system in the memory of this process, empty."""
+    """fsspec's in-memory file system, empty."""
     import fsspec
 
     files = fsspec.filesystem("memory")
@@ -52,7 +52,7 @@ def memory() -> Iterator[Any]:
         ("local", {"workers": 2, "workers_are": "processes"}),
     ],
 )
-def test_the_stream_is_that_of_local_files(
+def test_the_stream_equals_that_of_local_files(
     memory: Any, photos: ImageFolder, expected: list[Row], tmp_path: Path, protocol: str, settings: dict[str, Any]
 ) -> None:
     url = "memory://bucket/train-*.tar" if protocol == "memory" else f"local://{tmp_path}/train-*.tar"
@@ -64,7 +64,9 @@ def test_the_stream_is_that_of_local_files(
     assert [again.read(index) for index in range(NUM_PHOTOS)] == [photos.read(index) for index in range(NUM_PHOTOS)]
 
 
-def test_missing_and_replaced_objects_are_one_line(memory: Any, photos: ImageFolder, tmp_path: Path) -> None:
+def test_missing_and_replaced_objects_are_reported_in_one_line(
+    memory: Any, photos: ImageFolder, tmp_path: Path
+) -> None:
     with pytest.raises(LoaderError, match="no such object") as caught:
         open_source("memory://bucket/train-0000.tar")
     assert caught.value.code == "E-MISSING"
@@ -78,7 +80,7 @@ def test_missing_and_replaced_objects_are_one_line(memory: Any, photos: ImageFol
     assert caught.value.code == "E-CHANGED"
 
 
-def test_what_is_missing_is_one_line_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_in_one_line_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     object_store._open_client.cache_clear()
     for url, command in (("nowhere://a/b.tar", "pip install the package"), ("sftp://host/b.tar", "pip install the")):
         with pytest.raises(LoaderError, match="fsspec cannot open") as caught:
@@ -92,8 +94,8 @@ def test_what_is_missing_is_one_line_with_its_command(monkeypatch: pytest.Monkey
     assert caught.value.fix == "pip install fsspec"
 
 
-def test_a_protocol_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An asynchronous one, as those of fsspec for networks are."""
+def test_a_protocol_that_never_answers_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The protocol is asynchronous, like fsspec's network protocols."""
     import asyncio
 
     import fsspec

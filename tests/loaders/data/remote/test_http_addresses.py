@@ -1,4 +1,4 @@
-"""Addresses of HTTP are sent as they are written, and read where only GET is allowed; causes of failures are named."""
+"""HTTP URLs are sent as written, and read where only GET is allowed; causes of failures are named."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def png(level: int) -> bytes:
 
 
 class Site:
-    """Serve `files` by their paths as they are sent.
+    """Serve `files` by their paths exactly as sent.
 
     `answer` may return a status for (method, path), `tag` returns the ETag for a method.
     """
@@ -76,8 +76,8 @@ def site() -> Iterator[Site]:
     site.server.server_close()
 
 
-def test_random_addresses_are_sent_as_written(site: Site) -> None:
-    """40 paths of quoted and plain characters, next to what they mean without the quotes."""
+def test_random_urls_are_sent_as_written(site: Site) -> None:
+    """40 paths of percent-encoded and plain characters, next to files with the decoded paths."""
     rng = np.random.default_rng(0)
     pieces = [
         "a",
@@ -112,7 +112,7 @@ def test_random_addresses_are_sent_as_written(site: Site) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 405, 501])
-def test_a_server_that_refuses_head_is_asked_for_a_byte(site: Site, status: int) -> None:
+def test_one_byte_is_requested_from_a_server_that_refuses_head(site: Site, status: int) -> None:
     site.files = {f"/{number}.png": png(number) for number in range(3)}
     site.answer = lambda method, path: status if method == "HEAD" else 0
     signed = [(f"{site.url}/{number}.png?X-Amz-Signature=secret", number) for number in range(3)]
@@ -125,7 +125,7 @@ def test_a_server_that_refuses_head_is_asked_for_a_byte(site: Site, status: int)
 
 
 @pytest.mark.parametrize("weak", ["HEAD", "GET"])
-def test_a_tag_that_is_weak_in_some_answers_is_one_version(site: Site, weak: str) -> None:
+def test_an_etag_that_is_weak_in_some_answers_is_the_same_version(site: Site, weak: str) -> None:
     site.files = {f"/{number}.png": png(number) for number in range(3)}
     site.tag = lambda method: 'W/"1"' if method == weak else '"1"'
     source = open_source([(f"{site.url}/{number}.png", number) for number in range(3)])
@@ -136,7 +136,7 @@ def test_a_tag_that_is_weak_in_some_answers_is_one_version(site: Site, weak: str
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_busy_server_is_asked_as_long_as_there_is_time(
+def test_requests_to_a_busy_server_are_retried_until_the_deadline(
     site: Site, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.01, 0.05))

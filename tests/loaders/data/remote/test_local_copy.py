@@ -1,4 +1,4 @@
-"""LocalCopy: its limit, what it keeps, full disks, many users at a time, and kills at random moments."""
+"""LocalCopy: its limit and contents, full disks, concurrent users, and kills at random moments."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ SLACK = 64 << 10
 NUM_PHOTOS = 96
 
 
-# ---- the copy alone, of samples made of numbers ----
+# ---- the copy alone, with numbered samples ----
 
 
 def index_of(num_samples: int, least: int, most: int) -> Samples:
-    """An index of one container whose samples lie end to end, with a gap of a tar header between them."""
+    """Return an index of one container. Its samples are separated only by the gap of a tar header."""
     sizes = np.random.default_rng(num_samples).integers(least, most, num_samples)
     ends = np.cumsum(sizes + 512)
     writer = SamplesWriter()
@@ -58,12 +58,12 @@ def content(index: Samples, sample: int) -> bytes:
     return np.random.default_rng(sample).bytes(int(index.sizes[sample]))
 
 
-def hold(tmp_path: Path, index: Samples, limit: int) -> LocalCopy:
+def open_copy(tmp_path: Path, index: Samples, limit: int) -> LocalCopy:
     return LocalCopy(os.fsencode(tmp_path / "copy"), index, limit)
 
 
 def run_epochs(copy: LocalCopy, index: Samples, epochs: int) -> float:
-    """Serve shuffled epochs; return the share that the copy served after the first, checking bytes and limit."""
+    """Serve shuffled epochs; check bytes and limit; return the share served by the copy after the first epoch."""
     order, n, hits = Shuffled(len(index), 3), len(index), 0
     for epoch in range(epochs):
         for sample in order(epoch, np.arange(n)).tolist():
@@ -78,22 +78,22 @@ def run_epochs(copy: LocalCopy, index: Samples, epochs: int) -> float:
 
 
 @pytest.mark.parametrize(("num_samples", "least", "most"), [(300, 10_000, 60_000), (1000, 500, 6000)])
-def test_what_came_first_stays(tmp_path: Path, num_samples: int, least: int, most: int) -> None:
-    """The limit is used and kept, with samples smaller than a block of the disk too; hits are the share that fits."""
+def test_the_samples_stored_first_stay(tmp_path: Path, num_samples: int, least: int, most: int) -> None:
+    """The limit is used but kept, also for samples smaller than a disk block; hits equal the share that fits."""
     index = index_of(num_samples, least, most)
     limit = int(index.sizes.sum()) // 2
-    copy = hold(tmp_path, index, limit)
+    copy = open_copy(tmp_path, index, limit)
     assert run_epochs(copy, index, 1) == 0
-    there = copy.has(np.arange(num_samples))
-    assert int(index.sizes[there].sum()) > limit * 0.5
-    assert run_epochs(copy, index, 4) == there.mean()
+    stored = copy.has(np.arange(num_samples))
+    assert int(index.sizes[stored].sum()) > limit * 0.5
+    assert run_epochs(copy, index, 4) == stored.mean()
 
 
-def test_room_that_is_reserved_serves_each_sample_once(tmp_path: Path) -> None:
-    """Of a full copy as much is dropped; what is stored early goes when it is read, and the rest stays."""
+def test_reserved_room_serves_each_sample_once(tmp_path: Path) -> None:
+    """A full copy drops enough samples; samples stored early are dropped when read, and the rest stays."""
     index = index_of(300, 10_000, 60_000)
     limit = int(index.sizes.sum()) // 2
-    copy, everything = hold(tmp_path, index, limit), np.arange(300)
+    copy, everything = open_copy(tmp_path, index, limit), np.arange(300)
     run_epochs(copy, index, 1)
     first = copy.has(everything)
     assert not copy.reserve(limit // 2 + 1)
@@ -107,44 +107,44 @@ def test_room_that_is_reserved_serves_each_sample_once(tmp_path: Path) -> None:
         assert copy.keep(sample, memoryview(content(index, sample)), is_early=True)
         assert copy.num_bytes <= limit + SLACK
         assert copy.read(sample) == content(index, sample)
-    assert (copy.has(everything) & ~rest).sum() <= 3  # while there was room without the reserve
+    assert (copy.has(everything) & ~rest).sum() <= 3  # stored while stored was room besides the reserve
     copy.reserve(0)
     assert run_epochs(copy, index, 2) > 0.4
 
 
-def test_a_sample_that_is_dropped_gives_all_its_blocks_back(tmp_path: Path) -> None:
-    size = 3 * 4096 + 1 - 512  # it begins at 512; its last byte is the first of a block
+def test_a_dropped_sample_frees_all_its_blocks(tmp_path: Path) -> None:
+    size = 3 * 4096 + 1 - 512  # it begins at 512 and ends with the first byte of a block
     index = index_of(1, size, size + 1)
-    copy = hold(tmp_path, index, 1 << 20)
+    copy = open_copy(tmp_path, index, 1 << 20)
     copy.keep(0, memoryview(content(index, 0)))
     assert copy.num_bytes >= size
     copy._drop(0)
     assert copy.num_bytes == 0
 
 
-def test_without_holes_the_copy_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_punched_holes_the_copy_keeps_its_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = index_of(100, 10_000, 30_000)
     monkeypatch.setattr(local_copy, "_punch_hole", lambda *_: -1)
-    copy = hold(tmp_path, index, int(index.sizes.sum()) // 2)
+    copy = open_copy(tmp_path, index, int(index.sizes.sum()) // 2)
     run_epochs(copy, index, 1)
     assert not copy.reserve(100_000)
     assert run_epochs(copy, index, 3) > 0.4
 
 
-def test_a_table_of_another_size_is_taken_over(tmp_path: Path) -> None:
+def test_a_table_of_another_size_is_replaced(tmp_path: Path) -> None:
     index = index_of(100, 1000, 3000)
     (tmp_path / "copy").mkdir()
-    (tmp_path / "copy" / "table").write_bytes(b"x")  # as a kill between two steps may leave it
+    (tmp_path / "copy" / "table").write_bytes(b"x")  # a kill between two steps may leave this
     (tmp_path / "copy" / "samples").write_bytes(b"y" * 100)
-    copy = hold(tmp_path, index, 1 << 30)
+    copy = open_copy(tmp_path, index, 1 << 30)
     run_epochs(copy, index, 1)
-    assert hold(tmp_path, index, 1 << 30).has(np.arange(100)).all()
+    assert open_copy(tmp_path, index, 1 << 30).has(np.arange(100)).all()
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "copy").write_bytes(b"a file")
     with pytest.raises(LoaderError, match="cannot keep a local copy") as caught:
-        hold(tmp_path, index_of(3, 10, 20), 1 << 20)
+        open_copy(tmp_path, index_of(3, 10, 20), 1 << 20)
     assert caught.value.code == "E-NOSPC"
 
 
@@ -156,10 +156,10 @@ def run_threads(function: Callable[[int], None], count: int) -> None:
         thread.join()
 
 
-def test_threads_keep_at_a_time(tmp_path: Path) -> None:
-    """All threads store all samples while samples are dropped; what is there is whole, and within the limit."""
+def test_threads_can_store_samples_concurrently(tmp_path: Path) -> None:
+    """All threads store all samples while samples are dropped; stored samples are complete and within the limit."""
     index = index_of(300, 5_000, 30_000)
-    copy = hold(tmp_path, index, int(index.sizes.sum()) // 3)
+    copy = open_copy(tmp_path, index, int(index.sizes.sum()) // 3)
     contents = [content(index, sample) for sample in range(300)]
     most = [0] * 8
 
@@ -169,9 +169,9 @@ def test_threads_keep_at_a_time(tmp_path: Path) -> None:
             most[number] = max(most[number], copy.num_bytes)
 
     run_threads(keep, len(most))
-    there = np.flatnonzero(copy.has(np.arange(300))).tolist()
-    assert len(there) > 60
-    assert all(copy.read(sample) == contents[sample] for sample in there)
+    stored = np.flatnonzero(copy.has(np.arange(300))).tolist()
+    assert len(stored) > 60
+    assert all(copy.read(sample) == contents[sample] for sample in stored)
     assert max(most) <= copy._limit + SLACK
 
 
@@ -188,8 +188,8 @@ for folder in sys.argv[1:]:
 
 
 @needs_mounts
-def test_a_full_disk_is_one_warning(tmp_path: Path) -> None:
-    """Disks of their own; on one of them not even the table fits."""
+def test_a_full_disk_causes_one_warning(tmp_path: Path) -> None:
+    """Each folder has its own disk; on one of them not even the table fits."""
     small, large = folders = [tmp_path / "small", tmp_path / "large"]
     for folder in folders:
         folder.mkdir()
@@ -206,7 +206,7 @@ def test_a_full_disk_is_one_warning(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    """Photos of noise, each of several blocks of a disk."""
+    """Photos of noise, each larger than several disk blocks."""
     root = write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
     for number, path in enumerate(sorted(root.rglob("*.jpg"))):
         side = 64 + number % 48
@@ -218,10 +218,10 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
 
 
 @pytest.mark.parametrize("shuffle", [True, Blocks(samples=4, group=6)], ids=["random", "blocks"])
-def test_what_fits_comes_from_the_copy(
+def test_samples_that_fit_are_served_from_the_copy(
     server: RangeServer, photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: Any
 ) -> None:
-    """The share of bytes that come from the copy; blocks pass through a part of it."""
+    """Measured as the share of bytes from the copy; blocks pass through a part of it."""
     monkeypatch.setattr(fetcher, "MAX_GAP_BYTES", 0)  # nothing comes that was not asked for
     limit = int(photos.num_bytes * (0.5 if shuffle is True else 0.75))
     source = open_remote(server, photos, local_cache=tmp_path / "copy", local_bytes=limit, bytes_ahead=1)
@@ -233,7 +233,7 @@ def test_what_fits_comes_from_the_copy(
     assert source.local is not None
     assert source.local.num_bytes <= limit + SLACK
     share = 1 - (source.store.num_bytes - before) / (3 * photos.num_bytes)
-    assert share > (0.35 if shuffle is True else 0.25)  # with blocks, three eighths are reserved
+    assert share > (0.35 if shuffle is True else 0.25)  # with blocks, 3/8 are reserved
 
 
 def test_a_full_disk_does_not_end_the_stream(
@@ -246,7 +246,7 @@ def test_a_full_disk_does_not_end_the_stream(
         num_writes += 1
         if num_writes > 20:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(fd, data[:4096], offset)  # in parts, as a disk may take them
+        return write(fd, data[:4096], offset)  # a short write, as on a real disk
 
     monkeypatch.setattr(os, "pwrite", fill_up)
     source = open_remote(server, photos, local_cache=tmp_path / "copy")
@@ -273,7 +273,7 @@ def test_a_warning_that_is_an_error_does_not_hang(
 def test_loaders_and_processes_share_a_copy(
     server: RangeServer, photos: ImageFolder, expected: list[Row], tmp_path: Path
 ) -> None:
-    """Two loaders, of which one has two worker processes, in turn, while samples are dropped."""
+    """Two loaders alternate while samples are dropped; one has two worker processes."""
     options = {"local_cache": tmp_path / "copy", "local_bytes": photos.num_bytes // 2}
     with (
         open_loader(open_remote(server, photos, **options), workers=2, workers_are="processes") as first,
@@ -285,7 +285,7 @@ def test_loaders_and_processes_share_a_copy(
     assert served[0] == served[1] == expected
 
 
-def test_an_index_of_other_content_has_a_folder_of_its_own(
+def test_an_index_of_other_content_has_a_separate_folder(
     server: RangeServer, photos: ImageFolder, expected: list[Row], tmp_path: Path
 ) -> None:
     for number, etag in enumerate(("one", "two"), 1):
@@ -294,15 +294,15 @@ def test_an_index_of_other_content_has_a_folder_of_its_own(
         source = open_remote(server, photos, local_cache=tmp_path / "copy")
         with open_loader(source) as loader:
             assert serve(loader) + serve(loader) == expected
-        assert server.num_bytes - before > photos.num_bytes / 2  # nothing of the other was taken
+        assert server.num_bytes - before > photos.num_bytes / 2  # nothing came from the other copy
         assert len(list((tmp_path / "copy").iterdir())) == number
 
 
-def test_a_source_that_is_gone_holds_no_files(server: RangeServer, photos: ImageFolder, tmp_path: Path) -> None:
+def test_a_deleted_source_has_no_open_files(server: RangeServer, photos: ImageFolder, tmp_path: Path) -> None:
     def count_files() -> int:
         gc.collect()
-        held = (os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
-        return sum(str(tmp_path / "copy") in name for name in held)
+        open_files = (os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
+        return sum(str(tmp_path / "copy") in name for name in open_files)
 
     source = open_remote(server, photos, local_cache=tmp_path / "copy")
     with open_loader(source, workers=0) as loader:
@@ -313,14 +313,14 @@ def test_a_source_that_is_gone_holds_no_files(server: RangeServer, photos: Image
 
 
 def kill_writers(count: int, source: RemoteSource, photos: ImageFolder, check: Callable[[], None]) -> list[int]:
-    """Kill processes that write the copy of `source`; after each every sample that is there must be whole.
+    """Kill processes that write the copy of `source`; after each kill, all stored samples must be complete.
 
-    Returns how many samples were there each time.
+    Returns the number of stored samples after each kill.
     """
     contents = [memoryview(photos.read(index)) for index in range(len(photos))]
     assert source.local is not None
     folder, limit, index = source.local.folder, photos.num_bytes // 2, source.samples
-    there = []
+    stored = []
 
     def write(wait: Callable[[], None]) -> None:
         copy = LocalCopy(folder, index, limit)
@@ -343,9 +343,9 @@ def kill_writers(count: int, source: RemoteSource, photos: ImageFolder, check: C
         copy = LocalCopy(folder, index, limit)
         present = np.flatnonzero(copy.has(np.arange(len(contents)))).tolist()
         assert all(copy.read(sample) == contents[sample] for sample in present)
-        there.append(len(present))
+        stored.append(len(present))
         check()
-    return there
+    return stored
 
 
 def test_kills_at_random_moments_leave_a_sound_copy(
@@ -357,7 +357,7 @@ def test_kills_at_random_moments_leave_a_sound_copy(
         with open_loader(open_remote(server, photos, **options), workers=0) as loader:
             assert serve(loader) == expected[: len(expected) // 2]
 
-    there = kill_writers(
+    stored = kill_writers(
         int(os.environ.get("PENSTOCK_KILLS", "4")), open_remote(server, photos, **options), photos, check
     )
-    assert max(there) > NUM_PHOTOS // 4
+    assert max(stored) > NUM_PHOTOS // 4

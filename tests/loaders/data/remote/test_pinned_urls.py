@@ -1,4 +1,4 @@
-"""Data of the Hugging Face Hub is read at the commit that it had when it was opened."""
+"""Data of the Hugging Face Hub is read at the commit at which it was opened."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE, TWO = "1" * 40, "2" * 40
 
 
 class Hub(MemoryFileSystem):
-    """A stand-in of the Hub's file system: each revision of a repository is a folder."""
+    """A stand-in for the Hub's file system: each revision of a repository is a folder."""
 
     protocol = "hf"
     cachable = False
@@ -40,12 +40,12 @@ class Hub(MemoryFileSystem):
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """Return push(commit, level): put a tar of four pictures of that level and the next into a data set."""
+    """Return push(commit, level), which adds a tar of four pictures with that level and the next to a data set."""
     fsspec.register_implementation("hf", Hub, clobber=True)
-    asked: list[tuple[str, str, str | None]] = []
+    requests: list[tuple[str, str, str | None]] = []
 
     def repo_info(self: Any, name: str, *, repo_type: str, revision: str | None = None) -> Any:
-        asked.append((name, repo_type, revision))
+        requests.append((name, repo_type, revision))
         if name != "user/photos":
             raise FileNotFoundError(name)
         return SimpleNamespace(sha=Hub.head)
@@ -64,7 +64,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
         Hub.head = commit
 
     object_store._open_client.cache_clear()
-    yield SimpleNamespace(push=push, asked=asked)
+    yield SimpleNamespace(push=push, requests=requests)
     object_store._open_client.cache_clear()
     Hub.store.clear()
     fsspec.register_implementation("hf", "huggingface_hub.HfFileSystem", clobber=True)
@@ -80,7 +80,7 @@ def serve_levels(batches: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["a.tar", "*.tar", "list"])
-def test_a_push_in_mid_epoch_changes_nothing_until_the_data_is_opened_again(hub: Any, name: str) -> None:
+def test_a_push_during_an_epoch_has_no_effect_until_the_data_is_opened_again(hub: Any, name: str) -> None:
     url: Any = ["hf://datasets/user/photos/a.tar"] if name == "list" else f"hf://datasets/user/photos/{name}"
     hub.push(ONE, 10)
     with start(open_source(url, bytes_ahead=1)) as loader:
@@ -93,15 +93,15 @@ def test_a_push_in_mid_epoch_changes_nothing_until_the_data_is_opened_again(hub:
         assert serve_levels(loader) == [90, 91, 92, 93]
 
 
-def test_addresses_name_the_commit(hub: Any) -> None:
+def test_urls_contain_the_commit(hub: Any) -> None:
     root = b"hf://datasets/user/photos"
     pinned = root + b"@" + ONE.encode()
     Hub.head = ONE
     for revision in (b"", b"@main", b"@refs/pr/3", b"@a%2Fb"):
         for path in (b"", b"/", b"/train/a-*.tar", b"/x@y/{0..3}.tar"):
             assert pin_url(root + revision + path) == pinned + path
-    assert {asked for _, _, asked in hub.asked} == {None, "main", "refs/pr/3", "a/b"}
-    hub.asked.clear()
+    assert {revision for _, _, revision in hub.requests} == {None, "main", "refs/pr/3", "a/b"}
+    hub.requests.clear()
     for other in (
         pinned + b"/a.tar",
         b"s3://user/photos/a",
@@ -110,20 +110,20 @@ def test_addresses_name_the_commit(hub: Any) -> None:
         b"https://x/a/b",
     ):
         assert pin_url(other) == other
-    assert not hub.asked
+    assert not hub.requests
     assert pin_url(b"hf://user/photos/a.tar") == b"hf://user/photos@" + ONE.encode() + b"/a.tar"
-    assert hub.asked == [("user/photos", "model", None)]
+    assert hub.requests == [("user/photos", "model", None)]
 
 
-def test_a_repository_that_is_not_there_is_one_line(hub: Any) -> None:
+def test_a_missing_repository_is_reported_in_one_line(hub: Any) -> None:
     with pytest.raises(LoaderError) as caught:
         open_source("hf://datasets/user/nothing/a.tar")
     assert caught.value.code == "E-MISSING"
     assert "user/nothing" in str(caught.value)
 
 
-def test_a_commit_is_left_out_of_the_address_of_a_local_copy() -> None:
-    """A push that changes another file leaves what was copied in use."""
+def test_the_folder_of_a_local_copy_does_not_depend_on_the_commit() -> None:
+    """A push that changes other files keeps the copied files in use."""
     for commit in (ONE, TWO):
         pinned = b"hf://datasets/user/photos@" + commit.encode()
         assert without_commit(pinned + b"/a.tar") == b"hf://datasets/user/photos/a.tar"

@@ -1,4 +1,4 @@
-"""RemoteSource: the same stream as local files, from memory and from a local copy, and what is said of failures."""
+"""RemoteSource: same stream as local files, from memory and from a local copy; failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.pipelines.native.rows import ROW
 NUM_PHOTOS = 37
 
 
-def test_a_second_epoch_comes_from_the_local_copy(server: RangeServer, photos: ImageFolder, tmp_path: Path) -> None:
+def test_a_second_epoch_is_served_from_the_local_copy(server: RangeServer, photos: ImageFolder, tmp_path: Path) -> None:
     source = open_remote(server, photos, local_cache=tmp_path / "copy", bytes_ahead=1)
     with open_loader(source, drop_last=False, workers=0) as loader:
         serve(loader)
@@ -35,12 +35,12 @@ def test_a_second_epoch_comes_from_the_local_copy(server: RangeServer, photos: I
     assert again.local.has(np.arange(NUM_PHOTOS)).all()  # also for another process
 
 
-def test_requests_overlap_and_join_neighbours(server: RangeServer, photos: ImageFolder) -> None:
+def test_requests_run_concurrently_and_join_neighbours(server: RangeServer, photos: ImageFolder) -> None:
     server.delay_s = 0.05
     with open_loader(open_remote(server, photos), workers=1, workers_are="threads", shuffle=False) as loader:
         serve(loader)
     assert server.most_at_once > 2
-    assert server.requests["all"] < NUM_PHOTOS - 8  # neighbours in the containers came in one request
+    assert server.requests["all"] < NUM_PHOTOS - 8  # neighbours in a container share a request
 
 
 def test_bytes_ahead_are_bounded(server: RangeServer, photos: ImageFolder) -> None:
@@ -51,7 +51,7 @@ def test_bytes_ahead_are_bounded(server: RangeServer, photos: ImageFolder) -> No
     assert source.has_room
 
 
-def test_bad_samples_are_replaced_without_taking_their_neighbours(server: RangeServer, photos: ImageFolder) -> None:
+def test_bad_samples_are_replaced_without_affecting_their_neighbours(server: RangeServer, photos: ImageFolder) -> None:
     source = open_remote(server, photos)
     server.fault = lambda path, number: 404 if path == "/1.bin" else 0
     with open_loader(source, on_bad_sample="replace", workers=1) as loader:
@@ -61,7 +61,7 @@ def test_bad_samples_are_replaced_without_taking_their_neighbours(server: RangeS
     assert all(row[0] % PARTS != 1 for row in rows)
 
 
-def test_damage_in_the_local_copy_is_noticed_and_mended(
+def test_damage_in_the_local_copy_is_detected_and_repaired(
     server: RangeServer, photos: ImageFolder, expected: list[Row], tmp_path: Path
 ) -> None:
     source = open_remote(server, photos, local_cache=tmp_path / "copy")
@@ -76,8 +76,10 @@ def test_damage_in_the_local_copy_is_noticed_and_mended(
     assert again.local.read(5) == photos.read(5)
 
 
-def test_what_is_stored_before_it_is_needed_is_let_go(server: RangeServer, photos: ImageFolder, tmp_path: Path) -> None:
-    """It is taken from memory, which otherwise would hold it for ever."""
+def test_samples_stored_before_they_are_needed_are_released(
+    server: RangeServer, photos: ImageFolder, tmp_path: Path
+) -> None:
+    """They are removed from memory, where they would otherwise stay forever."""
     source = open_remote(server, photos, local_cache=tmp_path / "copy", bytes_ahead=1)
     everything = np.arange(NUM_PHOTOS)
     source.announce(everything)
@@ -91,7 +93,7 @@ def test_what_is_stored_before_it_is_needed_is_let_go(server: RangeServer, photo
     assert server.requests["all"] < 2 * NUM_PHOTOS
 
 
-def test_urls_are_told_from_paths_and_lose_their_secrets() -> None:
+def test_urls_are_distinguished_from_paths_and_lose_their_secrets() -> None:
     assert is_url(b"s3://bucket/a.tar")
     assert not is_url(b"/data/a.tar")
     assert not is_url(b"file:///data/a.tar")
@@ -113,12 +115,12 @@ def test_options_of_remote_data_are_refused_for_files(tmp_path: Path) -> None:
         open_source("https://host/photos/a.tar", requests=0)
 
 
-def test_a_closed_loader_fetches_no_more(server: RangeServer, photos: ImageFolder) -> None:
+def test_a_closed_loader_stops_fetching(server: RangeServer, photos: ImageFolder) -> None:
     server.delay_s = 0.05
     source = open_remote(server, photos, requests=1)
     with open_loader(source, workers=0, decoder="simplejpeg") as loader:
         next(iter(loader))
-    time.sleep(0.2)  # what is under way comes
+    time.sleep(0.2)  # running requests finish
     before = server.requests["all"]
     time.sleep(0.3)
     assert server.requests["all"] == before

@@ -1,4 +1,4 @@
-"""Odd keys in a bucket, marks of empty folders, S3's reasons for a refusal, and where credentials come from."""
+"""Unusual keys in a bucket, folder markers, S3's reasons for a refusal, and sources of credentials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from s3_server import S3Server, serve_s3
 from penstock.loaders import LoaderError, open_source
 from penstock.loaders.data.remote import object_store
 
-NUM_PHOTOS = 3  # of the server
+NUM_PHOTOS = 3  # on the server
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE")
 
 
@@ -37,23 +37,25 @@ def one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
 
 
-def fill(s3: S3Server, prefix: str, *marks: str) -> str:
+def fill(s3: S3Server, prefix: str, *markers: str) -> str:
     for key in ("cat/1.png", "dog/1.png"):
         s3.client.put_object(Bucket="keys", Key=f"{prefix}/{key}", Body=png())
-    for mark in marks:
-        s3.client.put_object(Bucket="keys", Key=f"{prefix}/{mark}", Body=b"")
+    for marker in markers:
+        s3.client.put_object(Bucket="keys", Key=f"{prefix}/{marker}", Body=b"")
     return f"s3://keys/{prefix}/"
 
 
-@pytest.mark.parametrize("marks", [(), ("",), ("cat/", "dog/"), ("", "cat/", "dog/"), ("cat_$folder$",), ("cat/sub/",)])
-def test_marks_of_empty_folders_are_passed_over(s3: S3Server, marks: tuple[str, ...]) -> None:
-    url = fill(s3, f"marks{len(marks)}{'-'.join(marks).replace('/', '_')}", *marks)
+@pytest.mark.parametrize(
+    "markers", [(), ("",), ("cat/", "dog/"), ("", "cat/", "dog/"), ("cat_$folder$",), ("cat/sub/",)]
+)
+def test_markers_of_empty_folders_are_ignored(s3: S3Server, markers: tuple[str, ...]) -> None:
+    url = fill(s3, f"markers{len(markers)}{'-'.join(markers).replace('/', '_')}", *markers)
     assert len(open_source(url)) == len(open_source(f"{url}*/*.png")) == 2
     assert len(open_source(f"{url}cat/")) == 1
 
 
-def test_marks_of_folders_whose_names_look_like_files_are_passed_over(s3: S3Server) -> None:
-    """A storage tells such a mark from a file by the slash at its end alone, which the client leaves out."""
+def test_markers_of_folders_named_like_files_are_ignored(s3: S3Server) -> None:
+    """Only the slash at its end distinguishes such a marker from a file, and the client omits the slash."""
     url = fill(s3, "dotted", "cat/v1.0/", "scans.png/", "scans.png/deep/")
     for key in ("cat/v1.0/2.png", "scans.png/deep/3.png"):
         s3.client.put_object(Bucket="keys", Key=f"dotted/{key}", Body=png())
@@ -74,8 +76,8 @@ def test_a_question_mark_is_a_wildcard(s3: S3Server) -> None:
 
 
 @pytest.mark.parametrize("key", ["cat//2.png", "cat/./2.png", "cat/../2.png", "cat/\t2.png"])
-def test_a_key_that_is_not_read_is_named(s3: S3Server, key: str) -> None:
-    """It is neither taken for another key nor for a failure of the network."""
+def test_an_unsupported_key_is_named(s3: S3Server, key: str) -> None:
+    """It is not mistaken for another key or for a network failure."""
     url = fill(s3, f"odd{key.count('.')}{len(key)}", key)
     s3.client.put_object(Bucket="keys", Key=url.removeprefix("s3://keys/") + "cat/2.png", Body=png(200))
     with pytest.raises(LoaderError, match=r"E-UNSUPPORTED.*2.png") as caught:
@@ -99,7 +101,9 @@ REASONS = {
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_reasons_of_s3_are_said(server: RangeServer, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+def test_s3s_reason_for_a_refusal_is_reported(
+    server: RangeServer, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
     for name, value in zip(("AWS_ENDPOINT_URL", *KEYS[:3]), (server.url, "a", "b", "us-east-1"), strict=True):
         monkeypatch.setenv(name, value)
     server.fault = lambda path, number: 404 if reason.startswith("NoSuch") else 400 if "Token" in reason else 403
@@ -117,7 +121,7 @@ def write_profiles(home: Path) -> None:
     (home / ".aws" / "config").write_text(config)
 
 
-def test_keys_and_region_of_a_profile(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_and_region_are_read_from_a_profile(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = fill(s3, "profiles")
     write_profiles(tmp_path)
     for name in KEYS:
@@ -134,7 +138,7 @@ def test_keys_and_region_of_a_profile(s3: S3Server, tmp_path: Path, monkeypatch:
     assert "secret" not in str(caught.value)
 
 
-def test_settings_that_are_corrected_are_used_at_once(
+def test_corrected_settings_are_used_at_once(
     s3: S3Server, server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = fill(s3, "corrected")

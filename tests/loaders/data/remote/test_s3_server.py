@@ -1,4 +1,4 @@
-"""Data on an S3 server: patterns, credentials that are wrong or have expired, missing buckets, replaced objects."""
+"""Data on an S3 server: patterns, wrong or expired credentials, missing buckets, replaced objects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def s3(photos: ImageFolder) -> Iterator[S3Server]:
 
 @pytest.fixture(autouse=True)
 def one_attempt(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Clients that read the environment anew, and say at once what failed."""
+    """Clients that read the environment again and fail without a retry."""
     monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
     object_store._open_client.cache_clear()
     yield
@@ -51,7 +51,7 @@ def one_attempt(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("s3")
 @pytest.mark.parametrize("url", ["s3://photos/set/train-0009.tar", "s3://nobody/train-*.tar"])
-def test_a_missing_key_or_bucket_is_one_line(url: str) -> None:
+def test_a_missing_key_or_bucket_is_reported_in_one_line(url: str) -> None:
     with pytest.raises(LoaderError, match="no such bucket") as caught:
         open_source(url)
     assert caught.value.code == "E-MISSING"
@@ -60,7 +60,7 @@ def test_a_missing_key_or_bucket_is_one_line(url: str) -> None:
 
 @pytest.fixture
 def checked(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """The server while it checks credentials, which are those of a user who may read the bucket."""
+    """The server with checked credentials; the current ones belong to a user who may read the bucket."""
     import boto3
 
     iam = boto3.client("iam")
@@ -81,7 +81,7 @@ def checked(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]
 
 @pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize("wrong", [{}, {"AWS_ACCESS_KEY_ID": "nobody"}, {"AWS_SECRET_ACCESS_KEY": "wrong"}])
-def test_wrong_credentials_are_one_line(monkeypatch: pytest.MonkeyPatch, wrong: dict[str, str]) -> None:
+def test_wrong_credentials_are_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, wrong: dict[str, str]) -> None:
     for name, value in wrong.items():
         monkeypatch.setenv(name, value)
     for url in (TARS, TARS.replace("*", "0001")):
@@ -95,7 +95,7 @@ def test_wrong_credentials_are_one_line(monkeypatch: pytest.MonkeyPatch, wrong: 
         assert "\n" not in str(caught.value)
 
 
-def test_a_token_that_expired_is_one_line(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_token_is_reported_in_one_line(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """S3 answers 400, with the reason in the body of a GET; moto's tokens never expire."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
@@ -109,11 +109,11 @@ def test_a_token_that_expired_is_one_line(server: RangeServer, monkeypatch: pyte
     server.error_body = b"<?xml version='1.0'?>\n<Error><Code>RequestTimeout</Code></Error>"
     with pytest.raises(LoaderError, match="400") as caught:
         ObjectStore().read("s3://b/a.tar", 0, 9)
-    assert caught.value.code == "E-READ"  # S3 names so a connection that was too slow, which may heal
+    assert caught.value.code == "E-READ"  # S3's code for a slow connection, which may recover
 
 
-def test_an_object_that_is_replaced_in_mid_epoch_is_refused(s3: S3Server, photos: ImageFolder) -> None:
-    """Then opened anew. Its new content has the same size, which only the ETag tells apart."""
+def test_an_object_that_is_replaced_during_an_epoch_is_refused(s3: S3Server, photos: ImageFolder) -> None:
+    """Then it is opened again. The new content has the same size: only the ETag differs."""
     s3.client.put_object(Bucket="photos", Key="changing/a.tar", Body=make_tar(photos, 0))
     source = open_source("s3://photos/changing/a.tar", bytes_ahead=1)
     with open_loader(source, workers=0, batch_size=2) as loader:
@@ -124,9 +124,9 @@ def test_an_object_that_is_replaced_in_mid_epoch_is_refused(s3: S3Server, photos
         with pytest.raises(LoaderError, match="replaced since it was indexed") as caught:
             serve(loader)
     assert caught.value.code == "E-CHANGED"
-    with pytest.warns(UserWarning, match="data after the end of a tar"):  # the byte that changed
+    with pytest.warns(UserWarning, match="data after the end of a tar"):  # because of the changed byte
         assert len(open_source("s3://photos/changing/a.tar")) == len(source)
     s3.client.put_object(Bucket="photos", Key="changing/a.tar", Body=b"shorter")
     with pytest.raises(LoaderError, match=r"fewer bytes|replaced") as caught:
         source.read(len(source) - 1)
-    assert caught.value.code == "E-CHANGED"  # and not 416, for which it would be asked again
+    assert caught.value.code == "E-CHANGED"  # not 416, which would be retried

@@ -1,4 +1,4 @@
-"""What a loader does while a server is away, slow, wrong or changed: it waits, or ends with one line that helps."""
+"""Servers that are away, slow, wrong or changed: a loader waits, or ends with one helpful line."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.01, 0.05, 0.1))
 
 
-def test_a_server_that_comes_back_is_waited_for(
+def test_a_loader_waits_for_a_server_that_returns(
     tmp_path: Path, photos: ImageFolder, expected: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Connections are refused from the second batch on, until a new server listens at the port."""
+    """Connections are refused from the second batch on, until a new server listens on the port."""
     monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.5,) * 20)
     write_containers(tmp_path, photos)
     with ExitStack() as first, ExitStack() as second:
@@ -50,20 +50,20 @@ def test_a_server_that_comes_back_is_waited_for(
         port = int(server.url.rpartition(":")[2])
         server.stop()
 
-        def come_back() -> None:
+        def restart() -> None:
             deadline = time.monotonic() + 60
-            while not source.store.retries and time.monotonic() < deadline:  # until it was missed
+            while not source.store.retries and time.monotonic() < deadline:  # until the first retry
                 time.sleep(0.02)
             second.enter_context(serve_ranges(tmp_path, port))
 
-        thread = threading.Thread(target=come_back)
+        thread = threading.Thread(target=restart)
         thread.start()
         assert serve(loader) == expected
         thread.join()
     assert source.store.retries > 0
 
 
-def test_a_server_that_stays_away_is_one_line(
+def test_a_server_that_stays_away_is_reported_in_one_line(
     server: RangeServer, photos: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
@@ -85,13 +85,13 @@ def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_deadline")
-def test_a_body_that_trickles_ends_by_the_deadline(
+def test_a_body_that_trickles_is_ended_by_the_deadline(
     server: RangeServer, photos: ImageFolder, expected: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = open_remote(server, photos)
     server.fault = lambda path, number: TRICKLE if number == PARTS + 2 else USUAL
     with open_loader(source, workers_are="threads") as loader:
-        assert serve(loader) == expected  # once: it is asked for again
+        assert serve(loader) == expected  # the fault occurs once: the retry succeeds
     assert source.store.retries == 1
     monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
     server.fault = lambda path, number: TRICKLE if path == "/1.bin" else USUAL
@@ -103,8 +103,8 @@ def test_a_body_that_trickles_ends_by_the_deadline(
 
 
 @pytest.mark.usefixtures("short_deadline")
-def test_a_server_that_never_answers_is_one_line(server: RangeServer, photos: ImageFolder) -> None:
-    """The samples that one request reads share its deadline: each is not asked for anew."""
+def test_a_server_that_never_answers_is_reported_in_one_line(server: RangeServer, photos: ImageFolder) -> None:
+    """The samples of one request share its deadline: they are not requested again one by one."""
     source = open_remote(server, photos, bytes_ahead=1)
     before = server.requests["all"]
     server.fault = lambda path, number: HANG
@@ -115,11 +115,11 @@ def test_a_server_that_never_answers_is_one_line(server: RangeServer, photos: Im
         serve(loader, 1)
     assert caught.value.code == "E-READ"
     assert "\n" not in str(caught.value)
-    assert PARTS < server.requests["all"] - before <= 2 * PARTS  # neighbours come in one request, repeated once
+    assert PARTS < server.requests["all"] - before <= 2 * PARTS  # neighbours share a request, repeated once
 
 
 class Clock:
-    """A clock that runs when somebody sleeps."""
+    """A clock that advances only by sleep()."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -132,7 +132,7 @@ class Clock:
 
 
 class DeadClient:
-    """Every request lasts as long as it may, or `seconds`, and fails."""
+    """A client whose requests fail after `seconds`, or at their time limit if it is shorter."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self.clock, self.seconds, self.requests = clock, seconds, 0
@@ -144,10 +144,10 @@ class DeadClient:
 
 
 @pytest.mark.parametrize("seconds", [1e9, 20.0, 1.0])
-def test_all_attempts_at_a_sample_and_its_neighbours_end_in_a_minute(
+def test_all_attempts_at_a_sample_and_its_neighbours_end_within_a_minute(
     monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    monkeypatch.undo()  # the delays are those of users
+    monkeypatch.undo()  # use the real delays
     clock = Clock()
     client = DeadClient(clock, seconds)
     monkeypatch.setattr(object_store, "time", clock)
@@ -164,7 +164,7 @@ def test_all_attempts_at_a_sample_and_its_neighbours_end_in_a_minute(
 
 
 @pytest.mark.parametrize("fault", [CUT, WHOLE, 429, 503])
-def test_answers_that_are_wrong_for_a_while_are_asked_for_again(
+def test_requests_with_temporarily_wrong_answers_are_retried(
     server: RangeServer, photos: ImageFolder, expected: list[Row], fault: int
 ) -> None:
     source = open_remote(server, photos)
@@ -176,7 +176,7 @@ def test_answers_that_are_wrong_for_a_while_are_asked_for_again(
 
 
 def test_a_server_without_ranges_is_refused(server: RangeServer, photos: ImageFolder) -> None:
-    """The whole object is never taken for a range of it, not even for one that begins at 0."""
+    """The whole object is never mistaken for a range, not even for one that begins at 0."""
     source = open_remote(server, photos)
     server.fault = lambda path, number: WHOLE
     with pytest.raises(LoaderError, match="answers with the whole object") as caught:
@@ -185,7 +185,7 @@ def test_a_server_without_ranges_is_refused(server: RangeServer, photos: ImageFo
     assert caught.value.code == "E-READ"
 
 
-def test_an_object_that_changes_in_mid_epoch_is_refused(
+def test_an_object_that_changes_during_an_epoch_is_refused(
     server: RangeServer, photos: ImageFolder, expected: list[Row]
 ) -> None:
     source = open_remote(server, photos, bytes_ahead=1)
@@ -199,7 +199,9 @@ def test_an_object_that_changes_in_mid_epoch_is_refused(
     assert source.refreshed() is not source
 
 
-def test_without_etags_the_time_counts(server: RangeServer, photos: ImageFolder, expected: list[Row]) -> None:
+def test_without_etags_the_modification_time_is_compared(
+    server: RangeServer, photos: ImageFolder, expected: list[Row]
+) -> None:
     server.etags.update({f"/{part}.bin": "" for part in range(PARTS)})
     source = open_remote(server, photos)
     with open_loader(source, workers_are="threads") as loader:
@@ -214,7 +216,7 @@ def test_without_etags_the_time_counts(server: RangeServer, photos: ImageFolder,
     assert source.refreshed() is not source
 
 
-def test_what_cannot_heal_is_one_line_with_a_fix_for_urls(
+def test_lasting_errors_are_reported_in_one_line_with_a_fix_for_urls(
     server: RangeServer, photos: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = open_remote(server, photos)
@@ -243,8 +245,8 @@ def test_what_cannot_heal_is_one_line_with_a_fix_for_urls(
 # ---- the fetcher ----
 
 
-def test_what_is_forgotten_does_not_begin(server: RangeServer) -> None:
-    """One waits for a sample while it is forgotten: it is asked for again."""
+def test_forgotten_requests_are_not_started(server: RangeServer) -> None:
+    """A thread that waits for a forgotten sample requests it again."""
     server.delay_s = 0.2
     version = ObjectStore().stat(f"{server.url}/0.bin").version
     ranges = [Range(at, f"{server.url}/{at % PARTS}.bin", 0, at + 1, version) for at in range(3, 24)]
@@ -253,13 +255,13 @@ def test_what_is_forgotten_does_not_begin(server: RangeServer) -> None:
     before = server.requests["all"]
     for one in ranges:
         fetcher.announce([one])
-    taken: list[bytes] = []
-    thread = threading.Thread(target=lambda: taken.append(bytes(fetcher.take(ranges[-1]))))
+    received: list[bytes] = []
+    thread = threading.Thread(target=lambda: received.append(bytes(fetcher.take(ranges[-1]))))
     thread.start()
     fetcher.forget()
     thread.join()
     data = (server.root / "0.bin").read_bytes()
-    assert taken == [data[20 : 20 + ranges[-1].size]]
+    assert received == [data[20 : 20 + ranges[-1].size]]
     assert server.requests["all"] - before <= 3
     assert fetcher.has_room
 

@@ -1,4 +1,4 @@
-"""Caches by URL: copied whole, once, and again only if they were replaced."""
+"""Caches by URL: copied whole once, and again only after they were replaced."""
 
 from __future__ import annotations
 

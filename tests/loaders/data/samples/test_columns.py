@@ -1,4 +1,4 @@
-"""Columns: packed arrays are read again as they were, and only where they lie within their bytes."""
+"""Columns: packed arrays are read back unchanged, and only from within their bytes."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class Fields:
         return VALUES
 
 
-def packed() -> tuple[list[PackedField], np.ndarray]:
+def pack_example() -> tuple[list[PackedField], np.ndarray]:
     return pack_fields(Fields(), 0, 3)  # type: ignore[arg-type]
 
 
 def test_the_bytes_in_caches_stay_the_same() -> None:
-    fields, data = packed()
+    fields, data = pack_example()
     assert hashlib.blake2b(data.data, digest_size=8).hexdigest() == "88fbb4bca99328b8"
     columns = join_fields(fields, [unpack_fields(fields, data, 3)] * 2)
     assert list(columns) == [name for name in KINDS if name != "mask"]
     for name, column in columns.items():
-        taken, wanted = take_values(KINDS[name], column, np.array([3, 4, 5])), VALUES[name]
-        np.testing.assert_equal(taken, wanted)
+        loaded, wanted = take_values(KINDS[name], column, np.array([3, 4, 5])), VALUES[name]
+        np.testing.assert_equal(loaded, wanted)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_fields_of_other_shapes_are_refused(name: str, shapes: list[list[int]], 
         unpack_fields([field], np.full(160, 255, np.uint8), 3)
 
 
-def test_saved_columns_are_those_that_were_saved(own_cache: Any) -> None:
+def test_saved_columns_are_read_back_unchanged(own_cache: Any) -> None:
     columns = {"x": StoredValues(np.arange(3, dtype=np.float32), (b"\xff", b"b")), "": StoredValues(np.zeros((2, 0)))}
     for name in (b"a.index", None):
         saved = save_columns(columns, "me", name)

@@ -1,4 +1,4 @@
-"""Sizes and times of many files: in the order that was asked for, with what is missing, and storage that fails."""
+"""Sizes and times of many files: requested order, missing files, failing storage."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def test_many_files_keep_their_order(tmp_path: Path) -> None:
     for number in range(count):
         os.utime(tmp_path / f"{number}", ns=(0, number))
     chunks = [[b"%d" % number] for number in range(count)]
-    shown: list[int] = []
-    sizes, times = stat_files(os.fsencode(tmp_path) + b"/", iter(chunks), shown.append)
+    progress: list[int] = []
+    sizes, times = stat_files(os.fsencode(tmp_path) + b"/", iter(chunks), progress.append)
     assert sizes.tolist() == times.tolist() == list(range(count))
-    assert shown == list(range(1, count + 1))
+    assert progress == list(range(1, count + 1))
 
 
-def test_what_cannot_be_read_is_missing(tmp_path: Path) -> None:
+def test_unreadable_files_are_missing(tmp_path: Path) -> None:
     plant(tmp_path, ["a", "folder/"])
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
@@ -39,7 +39,7 @@ def test_what_cannot_be_read_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failures", [1, 99])
-def test_storage_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+def test_failing_storage_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
     plant(tmp_path, ["a"])
     left, real = [failures], os.stat
 

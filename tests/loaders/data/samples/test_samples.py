@@ -1,4 +1,4 @@
-"""The index of samples: what goes in comes out, a damaged file is refused, many images are small."""
+"""The index of samples: round trip, damaged files, size for many images."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def write(builder: SamplesWriter, path: Path) -> Samples:
     return Samples(os.fsencode(path))
 
 
-def test_what_goes_in_comes_out(tmp_path: Path) -> None:
+def test_an_index_is_read_back_as_written(tmp_path: Path) -> None:
     index = write(example_builder(), tmp_path / "index")
     assert [index.container_name(i) for i in range(len(index))] == [
         b"ant/a.jpg",
@@ -72,7 +72,7 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     )
 
 
-def test_samples_in_containers_of_unknown_version(tmp_path: Path) -> None:
+def test_containers_of_unknown_version_are_never_unchanged(tmp_path: Path) -> None:
     builder = SamplesWriter(kind="tar files")
     for name, etag in ((b"http://host/a.tar", "tag"), (b"http://host/b.tar", None)):
         builder.add_container(Container(name, 9, Version.of_object(etag, None, 9)))
@@ -91,7 +91,7 @@ def test_samples_in_containers_of_unknown_version(tmp_path: Path) -> None:
     assert index.container(0) == Container(b"http://host/a.tar", 9, Version.of_object("tag", None, 9))
     assert index.find_unknown() == 1
     found = array("Q", [9, 9]), array("q", index.versions.tolist())
-    assert not is_unchanged(index, stat=lambda prefix, chunks: found)  # nothing is kept on the strength of this
+    assert not is_unchanged(index, stat=lambda prefix, chunks: found)  # an unknown version proves nothing
 
 
 def test_large_files_and_many_folders_widen_their_columns(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_the_index_cannot_be_written_to(tmp_path: Path) -> None:
         index.class_counts[0] = 9
 
 
-def test_fingerprint_keeps_names_apart_that_join_to_the_same_text(tmp_path: Path) -> None:
+def test_fingerprints_differ_for_names_that_join_to_the_same_text(tmp_path: Path) -> None:
     prints = set()
     for number, names in enumerate([(b"ab", b"c"), (b"a", b"bc")]):
         builder = SamplesWriter(root=ROOT, rules=FOLDER_RULES)
@@ -122,7 +122,7 @@ def test_fingerprint_keeps_names_apart_that_join_to_the_same_text(tmp_path: Path
     assert len(prints) == 2
 
 
-def test_a_flipped_byte_anywhere_is_found(tmp_path: Path) -> None:
+def test_a_flipped_byte_anywhere_is_detected(tmp_path: Path) -> None:
     write(example_builder(), tmp_path / "index")
     whole = (tmp_path / "index").read_bytes()
     damaged = tmp_path / "damaged"
@@ -133,11 +133,11 @@ def test_a_flipped_byte_anywhere_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verify", [True, False])
-def test_another_length_is_found(tmp_path: Path, verify: bool) -> None:
+def test_a_changed_length_is_detected(tmp_path: Path, verify: bool) -> None:
     write(example_builder(), tmp_path / "index")
     whole = (tmp_path / "index").read_bytes()
     damaged = tmp_path / "damaged"
-    # Around the digest, and where numpy writes a header or an array: both begin and end at multiples of 8.
+    # Around the digest, and around numpy's headers and arrays, which begin and end at multiples of 8.
     for length in {*range(0, len(whole), 8), *range(0, len(whole), 61), *range(len(whole) - 3, len(whole))}:
         damaged.write_bytes(whole[:length])
         with pytest.raises(DamagedIndexError):
@@ -148,7 +148,7 @@ def test_another_length_is_found(tmp_path: Path, verify: bool) -> None:
 
 
 def forge(index: Samples, path: Path, header: object = None, **columns: np.ndarray) -> bytes:
-    """Write an index of other arrays, with its digest; return its path."""
+    """Write an index with other arrays and a correct digest; return its path."""
     document = {**vars(index.header), **header} if isinstance(header, dict) else header or vars(index.header)
     with path.open("wb") as file:
         Samples.write(file, document, {**index._columns, **columns})
@@ -167,7 +167,7 @@ def forge(index: Samples, path: Path, header: object = None, **columns: np.ndarr
         ({}, {"folder_labels": np.zeros(5, np.int32)}, "differ in length"),
     ],
 )
-def test_an_index_of_another_making_is_refused_even_with_its_digest(
+def test_a_forged_index_is_refused_even_with_a_correct_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: object, columns: dict[str, np.ndarray], message: str
 ) -> None:
     index = write(example_builder(), tmp_path / "index")
@@ -177,7 +177,7 @@ def test_an_index_of_another_making_is_refused_even_with_its_digest(
 
 
 @pytest.mark.parametrize("length", [b"30", b"1" + b"0" * 17])
-def test_an_array_that_is_longer_than_the_file_is_refused(tmp_path: Path, length: bytes) -> None:
+def test_an_array_longer_than_the_file_is_refused(tmp_path: Path, length: bytes) -> None:
     write(example_builder(), tmp_path / "index")
     whole = (tmp_path / "index").read_bytes()[:-DIGEST_BYTES]
     shape = b"(3,), }"
@@ -189,10 +189,10 @@ def test_an_array_that_is_longer_than_the_file_is_refused(tmp_path: Path, length
         Samples(os.fsencode(tmp_path / "forged"))
 
 
-def test_no_file_and_another_format_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_and_another_format_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DamagedIndexError, match="No such file"):
         Samples(os.fsencode(tmp_path / "absent"))
-    before = b"penstock index 2" + bytes(1000)  # how the format before numpy's began
+    before = b"penstock index 2" + bytes(1000)  # the start of the format before numpy's
     (tmp_path / "index").write_bytes(before + hashlib.blake2b(before, digest_size=DIGEST_BYTES).digest())
     with pytest.raises(DamagedIndexError, match="not an index of this version"):
         Samples(os.fsencode(tmp_path / "index"))
@@ -208,11 +208,11 @@ from penstock.loaders.data.samples.samples_writer import FOLDER_RULES, Container
 def resident():
     return psutil.Process().memory_info().rss
 
-def own():  # pages of the mapped file are the machine's, held once for all processes
+def own():  # without pages of the mapped file, which all processes share
     return int(open("/proc/self/status").read().partition("RssAnon:")[2].split()[0]) * 1024
 
 path, NUM_IMAGES = sys.argv[1], 250_000
-SamplesWriter(), Samples  # imported, and numpy warm
+SamplesWriter(), Samples  # import these and warm up numpy
 np.unique(np.linspace(0, 1, 5))
 before = resident()
 builder = SamplesWriter(root=b'/data', rules=FOLDER_RULES)
@@ -237,15 +237,15 @@ for step in range(0, len(index), 256):  # touches every page
         index.container_name(i), index.container(i)
 print((resident() - before) / 2**20, (own() - opened) / 2**20, os.path.getsize(path) / 2**20)
 """
-# glibc's limits as they are before a large block is freed; after that it keeps up to 64 MiB for the next allocations.
-GIVES_BACK = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
+# glibc's initial limits; after it has freed a large block it keeps up to 64 MiB for later allocations.
+RELEASES_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 
 
-def test_a_quarter_of_a_million_images_cost_little(tmp_path: Path) -> None:
+def test_the_index_of_250_000_images_takes_little_memory(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MANY_IMAGES, str(tmp_path / "index")]
-    environment = {**os.environ, **GIVES_BACK}
+    environment = {**os.environ, **RELEASES_MEMORY}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     resident_MiB, worker_MiB, file_MiB = map(float, done.stdout.split())
-    assert file_MiB < 11.25  # 45 bytes for each image
+    assert file_MiB < 11.25  # 45 bytes per image
     assert resident_MiB <= 16
     assert worker_MiB < 0.75

@@ -1,4 +1,4 @@
-"""Versions: what is the same, what has changed, and what cannot be known."""
+"""Comparison of versions: same, changed, unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several sources as one: classes by name, labels, places of files of several roots, caches."""
+"""Several sources as one: classes by name, labels, file locations under several roots, caches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def folder(root: Path, names: list[str], first: int = 0) -> Path:
 
 
 class Own(ImageFolder):
-    """Reads in a way of its own."""
+    """A source with its own read()."""
 
     def read(self, index: int) -> bytes:
         return super().read(index)
@@ -52,10 +52,10 @@ def paths_of(rows: Rows, names: Names) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("of_sources", "merged"),
+    ("classes_of_sources", "merged"),
     [
         (["cat dog", "cat dog"], "cat dog"),
-        (["dog cat", "dog cat"], "dog cat"),  # kept, whatever their order
+        (["dog cat", "dog cat"], "dog cat"),  # equal lists keep their order
         (["cat dog", "bird dog"], "bird cat dog"),
         (["dog", "cat dog"], "cat dog"),
         (["0 1 2", "0 1 2 3 4 5 6 7 8 9 10"], "0 1 2 3 4 5 6 7 8 9 10"),
@@ -63,13 +63,13 @@ def paths_of(rows: Rows, names: Names) -> list[bytes]:
         (["0 1 10", "2 x"], "0 1 10 2 x"),
     ],
 )
-def test_classes_are_merged_by_name(of_sources: list[str], merged: str) -> None:
-    classes = [tuple(map(str.encode, names.split())) for names in of_sources]
+def test_classes_are_merged_by_name(classes_of_sources: list[str], merged: str) -> None:
+    classes = [tuple(map(str.encode, names.split())) for names in classes_of_sources]
     assert merge_classes(classes) == tuple(map(str.encode, merged.split()))
     assert merge_classes(classes[::-1]) == tuple(map(str.encode, merged.split()))
 
 
-def test_labels_mean_the_same_names(tmp_path: Path) -> None:
+def test_labels_keep_their_class_names(tmp_path: Path) -> None:
     one = folder(tmp_path / "one", ["cat/1.jpg", "dog/2.jpg", "dog/3.jpg"])
     two = folder(tmp_path / "two", ["ant/1.jpg", "dog/2.jpg"], 10)
     both = concat([one, two])
@@ -85,7 +85,7 @@ def test_labels_mean_the_same_names(tmp_path: Path) -> None:
     assert digits.labels(np.arange(5)).tolist() == [0, 1, 6, 9, 0]
 
 
-def test_what_is_skipped_is_added_and_the_fingerprint_is_that_of_all_in_their_order(tmp_path: Path) -> None:
+def test_skipped_counts_are_summed_and_the_fingerprint_depends_on_the_order(tmp_path: Path) -> None:
     one, two = (open_source(folder(tmp_path / name, ["a/1.jpg"], number)) for number, name in enumerate(("one", "two")))
     (tmp_path / "one" / "a" / "x.txt").touch()
     one = open_source(tmp_path / "one", rescan=True)
@@ -97,7 +97,7 @@ def test_what_is_skipped_is_added_and_the_fingerprint_is_that_of_all_in_their_or
         concat([])
 
 
-def test_the_native_library_gets_one_table_of_names_for_all_roots(tmp_path: Path) -> None:
+def test_the_native_library_receives_one_table_of_names_for_all_roots(tmp_path: Path) -> None:
     one = folder(tmp_path / "one", ["cat/1.jpg", "dog/2.jpg"])
     flat = folder(tmp_path / "flat", ["7.jpg", "8.jpg"])
     arrays = ArraySource(np.zeros((2, 4, 4, 3), np.uint8), [0, 0], classes=["cat"])
@@ -114,7 +114,7 @@ def test_the_native_library_gets_one_table_of_names_for_all_roots(tmp_path: Path
     files = rows["kind"] == FILE
     found = [os.path.normpath(path) for path in paths_of(rows[files], names)]
     assert found == [both.path(i) for i in order[files].tolist()]
-    assert len(names.names) < 50  # of these rows alone
+    assert len(names.names) < 50  # of these rows only
     alone = np.array([2, 1, 3])
     assert both.locate(alone, np.zeros(3, ROW)).root == os.fsencode(one) + b"/"  # one folder: its own table
 
@@ -127,12 +127,12 @@ def test_the_native_library_reads_files_and_caches_of_several_sources_in_one_bat
     native = native_rows(both, imagenet_train(16), "auto")
     assert native is not None
     for order in (np.arange(27), np.random.default_rng(1).permutation(27)):
-        assert native.takes(order) == 27  # a file that is not found is left to Python
+        assert native.takes(order) == 27  # Python handles the missing file
     (one / "class1" / "0004.jpg").unlink()
     assert native.takes(np.arange(27)) == 26
 
 
-def test_memory_that_rows_point_into_is_kept(tmp_path: Path) -> None:
+def test_memory_that_rows_point_to_is_kept_alive(tmp_path: Path) -> None:
     files = open_source(folder(tmp_path / "one", ["cat/1.jpg"]))
     rows, memory = [np.zeros(1, ROW) for _ in range(4)], [b"first", b"second"]
     parts = [(part, NO_NAMES._replace(kept=kept)) for part, kept in zip(rows, memory, strict=False)]
@@ -141,7 +141,7 @@ def test_memory_that_rows_point_into_is_kept(tmp_path: Path) -> None:
         assert [kept for kept in join_name_tables(some).kept if kept] == memory  # type: ignore[attr-defined]
 
 
-def test_sources_that_cannot_be_located_are_not(tmp_path: Path) -> None:
+def test_sources_without_locate_are_not_located(tmp_path: Path) -> None:
     own = Own(folder(tmp_path / "one", ["cat/1.jpg"]))
     assert not is_located(concat([own, own]))
 
@@ -180,14 +180,14 @@ def test_lists_of_paths_are_opened_and_joined(tmp_path: Path, monkeypatch: pytes
         open_source([one, tmp_path / "absent"])
 
 
-def test_shards_are_refused_as_sources_of_their_own(tmp_path: Path) -> None:
+def test_a_single_shard_is_refused_as_a_source(tmp_path: Path) -> None:
     build_cache(open_source(write_folder(tmp_path / "photos", 12)), tmp_path / "set", workers=0, shards=2)
     with pytest.raises(ValueError, match="pass the folder of their set"):
         open_source(sorted((tmp_path / "set").glob("*.h5")))
     assert len(open_source([tmp_path / "set", tmp_path / "set"])) == 24
 
 
-def test_a_cache_of_several_folders(tmp_path: Path) -> None:
+def test_a_cache_of_several_folders_serves_their_images(tmp_path: Path) -> None:
     one = folder(tmp_path / "one", ["cat/1.jpg", "dog/2.jpg"])
     two = folder(tmp_path / "two", ["ant/1.jpg", "dog/3.jpg"], 10)
     settings: dict[str, Any] = {"backend": "hdf5", "cache": tmp_path / "all.h5", "workers": 0, "batch_size": 4}
@@ -205,8 +205,8 @@ def test_a_cache_of_several_folders(tmp_path: Path) -> None:
         create_loader([one, two], **{**settings, "cache": two / "all.h5"})
 
 
-def test_parts_of_labelled_tars_of_a_pattern_see_new_files(tmp_path: Path) -> None:
-    """The pattern is looked at again through the data that has labels and is reversed."""
+def test_parts_of_labelled_tars_detect_new_files_of_their_pattern(tmp_path: Path) -> None:
+    """The pattern is expanded again, although the data is labelled and reversed."""
 
     def add(name: str) -> None:
         files = [(f"{number}.{suffix}", data) for number in range(4) for suffix, data in _sample(number).items()]
@@ -225,7 +225,7 @@ def _sample(number: int) -> dict[str, bytes]:
 
 
 class Priced(ImageFolder):
-    """Has floats as labels."""
+    """A source with float labels."""
 
     def targets(self, indices: np.ndarray) -> np.ndarray:
         return indices / np.float32(2)
@@ -235,7 +235,7 @@ class Priced(ImageFolder):
 
 
 @pytest.mark.parametrize("subset", [None, "::-1"])
-def test_a_cache_leaves_the_labels_of_a_source_to_it(tmp_path: Path, subset: str | None) -> None:
+def test_labels_come_from_the_source_next_to_its_cache(tmp_path: Path, subset: str | None) -> None:
     source = Priced(write_folder(tmp_path / "photos", 6))
     settings: dict[str, Any] = {"batch_size": 6, "workers": 0, "subset": subset, "shuffle": False, "with_index": True}
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""A source of the user's own: the examples of the guide, and what becomes of the errors that a source raises."""
+"""User-defined sources: the examples of the guide, and errors that a source raises."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def open_loader(source: Any, **settings: Any) -> Loader:
 
 
 def stream(source: Any, **settings: Any) -> list[list[Any]]:
-    """Index, label and pixels of every sample of an epoch."""
+    """Return index, label and pixels of every sample of an epoch."""
     with open_loader(source, **settings) as loader:
         return [
             [int(index), int(label), image.tolist()]
@@ -104,10 +104,10 @@ def database(folder: Path) -> Path:
 
 
 class Server:
-    """A server of the folder's files, whose first answers for a path may be errors, and whose log must have the token.
+    """A server of the folder's files. The first answers for a path may be errors; its log must contain the token.
 
     Attributes:
-        errors: path -> the statuses that its first answers have; the last one again and again.
+        errors: path -> statuses of its first answers; the last status repeats.
         asked: path -> number of requests.
     """
 
@@ -159,7 +159,7 @@ def test_the_tar_example_is_read_natively(example: ModuleType, folder: Path, tar
         assert loader.describe()["decoder"] == "native"
     assert stream(source, **HERE) == expected
     assert source.located == 4
-    with open(tar, "r+b") as file:  # another time than when it was opened: Python reads it
+    with open(tar, "r+b") as file:  # its mtime changed since it was opened: Python reads it
         file.seek(257)
         file.write(b"ustar")
     read: list[int] = []
@@ -171,7 +171,7 @@ def test_the_tar_example_is_read_natively(example: ModuleType, folder: Path, tar
     assert sorted(read) == list(range(COUNT))
 
 
-def test_a_signed_address_is_not_part_of_the_fingerprint(example: ModuleType, server: Server) -> None:
+def test_a_signed_url_is_not_part_of_the_fingerprint(example: ModuleType, server: Server) -> None:
     images = server.images()
     again = [(address.replace("deadbeef", "abad1dea"), name) for address, name in images]
     assert example.Http(images).fingerprint == example.Http(again).fingerprint
@@ -182,7 +182,7 @@ def test_a_signed_address_is_not_part_of_the_fingerprint(example: ModuleType, se
 
 
 @pytest.mark.usefixtures("no_delays")
-def test_a_server_that_heals_is_asked_again(example: ModuleType, folder: Path, server: Server) -> None:
+def test_requests_to_a_server_that_recovers_are_retried(example: ModuleType, folder: Path, server: Server) -> None:
     server.errors = {"class0/0000.jpg": [503, 429, CUT, USUAL], "class1/0001.jpg": [500, USUAL]}
     assert stream(example.Http(server.images()), **HERE) == stream(folder, **HERE)
     assert (server.asked["class0/0000.jpg"], server.asked["class1/0001.jpg"], server.asked["class2/0002.jpg"]) == (
@@ -199,7 +199,7 @@ def test_an_image_that_the_server_does_not_have_is_replaced_or_raised(
 ) -> None:
     server.errors = {"class0/0000.jpg": [404], "class1/0001.jpg": [403]}
     expected = {"0/0000.jpg": ("E-MISSING", True), "1/0001.jpg": ("E-ACCESS", True)}
-    if options is HERE:  # in workers the delays are those of users
+    if options is HERE:  # workers use the real delays
         server.errors["class2/0002.jpg"], expected["2/0002.jpg"] = [503], ("E-READ", True)
     source = example.Http(server.images())
     names = [name_sample(source, index).decode().partition("/class")[2] for index in range(COUNT)]
@@ -207,7 +207,7 @@ def test_an_image_that_the_server_does_not_have_is_replaced_or_raised(
         list(loader)
         found = {names[bad.sample]: (bad.code, bad.substitute >= 0) for bad in loader.ledger().bad}
         assert found == expected
-        if options is HERE:  # workers go on with the next epoch
+        if options is HERE:  # workers continue with the next epoch
             assert (server.asked["class0/0000.jpg"], server.asked["class2/0002.jpg"]) == (1, 4)
         assert "deadbeef" not in str(loader.ledger().as_dict()) + str(loader.state_dict())
     with open_loader(source, **options) as loader, pytest.raises(LoaderError, match="cause=HTTPError: HTTP") as caught:
@@ -221,7 +221,7 @@ def test_an_image_that_the_server_does_not_have_is_replaced_or_raised(
 
 
 @pytest.mark.usefixtures("no_delays")
-def test_a_row_that_left_the_database_is_a_bad_sample(example: ModuleType, database: Path, tmp_path: Path) -> None:
+def test_a_row_deleted_from_the_database_is_a_bad_sample(example: ModuleType, database: Path, tmp_path: Path) -> None:
     copy = tmp_path / "photos.sqlite"
     copy.write_bytes(database.read_bytes())
     source = example.Sqlite(copy)
@@ -245,12 +245,14 @@ def refuse_connection() -> None:
         (HERE, faulty_source.divide_by_zero, "ZeroDivisionError: "),
         (HERE, refuse_connection, "ConnectionRefusedError: "),
         (THREADS, faulty_source.raise_stop_iteration, "StopIteration: from a generator of the user's"),
-        (THREADS, faulty_source.raise_what_cannot_be_sent, "UnpicklableError: holds a lock"),
+        (THREADS, faulty_source.raise_unpicklable_error, "UnpicklableError: holds a lock"),
         (PROCESSES, faulty_source.raise_stop_iteration, "StopIteration: from a generator of the user's"),
-        (PROCESSES, faulty_source.raise_what_cannot_be_sent, "UnpicklableError: holds a lock"),
+        (PROCESSES, faulty_source.raise_unpicklable_error, "UnpicklableError: holds a lock"),
     ],
 )
-def test_whatever_a_source_raises_is_an_error_of_its_sample(options: dict[str, Any], fault: Any, words: str) -> None:
+def test_any_exception_of_a_source_becomes_an_error_of_its_sample(
+    options: dict[str, Any], fault: Any, words: str
+) -> None:
     source = FaultySource(COUNT, {17: fault})
     with open_loader(source, on_bad_sample="replace", **options) as loader:
         served = [index for batch in loader.batches() for index in batch.index.tolist()]
@@ -266,13 +268,13 @@ def test_whatever_a_source_raises_is_an_error_of_its_sample(options: dict[str, A
     assert words.partition(":")[0] in f"{type(error.__cause__).__name__} {error.__cause__}"
 
 
-def test_a_machines_fault_raises_under_either_policy() -> None:
+def test_a_fault_of_the_machine_is_raised_under_both_policies() -> None:
     source = FaultySource(COUNT, {17: faulty_source.run_out_of_memory})
     with open_loader(source, on_bad_sample="replace", **THREADS) as loader, pytest.raises(LoaderError, match="E-MEM"):
         list(loader)
 
 
-def test_dead_storage_is_given_up_after_one_row_without_a_substitute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_storage_is_abandoned_after_one_row_without_a_substitute(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
 
     class Dead(FaultySource):
@@ -335,7 +337,7 @@ def test_a_script_needs_no_main_guard(tmp_path: Path, commands: Commands) -> Non
 
 
 def test_a_notebook_needs_no_main_guard(tmp_path: Path) -> None:
-    """It has no file: it comes by standard input."""
+    """A notebook does not have a file; here the code comes from standard input."""
     command = [sys.executable, "-", "no file", "pixels"]
     run = subprocess.run(command, cwd=tmp_path, input=SCRIPT, capture_output=True, text=True, timeout=600, check=False)
     assert (run.stdout, run.stderr, run.returncode) == ("started\n8\n", "", 0)

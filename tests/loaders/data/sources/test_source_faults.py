@@ -1,4 +1,4 @@
-"""What a source raises: what is retried, which code it gets, what its message says and does not say."""
+"""Exceptions of a source: retries, error codes, and messages without secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DELAYS = [0.1, 0.5, 2.0]
 
 
 def of_class(name: str, base: type[Exception] = Exception, **attributes: Any) -> Exception:
-    """An exception of a package that is not installed here, as its class, its base and its attributes."""
+    """Imitate an exception of a package that is not installed: its class name, base and attributes."""
     error = type(name, (type("Base", (base,), {}) if base is Exception else base,), {})("it failed")
     for attribute, value in attributes.items():
         setattr(error, attribute, value)
@@ -35,7 +35,7 @@ def of_class(name: str, base: type[Exception] = Exception, **attributes: Any) ->
 
 
 def of_status(status: int) -> list[Exception]:
-    """HTTP errors of urllib, requests, httpx, aiohttp and botocore."""
+    """Return HTTP errors as raised by urllib, requests, httpx, aiohttp and botocore."""
     answer = {"ResponseMetadata": {"HTTPStatusCode": status}}
     return [
         urllib.error.HTTPError(SIGNED, status, "no", Message(), None),
@@ -60,7 +60,7 @@ def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def failing(*errors: Exception) -> Callable[[int], bytes]:
-    """A read() that raises each of `errors`, and then returns."""
+    """Return a read() that raises each of `errors` and then succeeds."""
     left = list(errors)
 
     def read(index: int) -> bytes:
@@ -80,7 +80,7 @@ def fault_of(error: BaseException) -> LoaderError:
     return caught.value
 
 
-HEALING = [
+TRANSIENT = [
     *(error for status in (408, 425, 429, 500, 502, 503, 504) for error in of_status(status)),
     *(OSError(number, "no") for number in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENETUNREACH)),
     ConnectionResetError("reset"),
@@ -89,7 +89,7 @@ HEALING = [
     http.client.IncompleteRead(b"123"),
     urllib.error.URLError(ConnectionRefusedError(errno.ECONNREFUSED, "refused")),
     raised_from(TimeoutError("timed out")),
-    of_class("ConnectionError", OSError),  # of requests, which is not Python's
+    of_class("ConnectionError", OSError),  # of requests, not Python's own
     of_class("ConnectTimeout", type("TransportError", (Exception,), {})),
     of_class("ServerDisconnectedError", type("ClientConnectionError", (Exception,), {})),
     of_class("EndpointConnectionError", type("HTTPClientError", (Exception,), {})),
@@ -111,8 +111,8 @@ LASTING = [
 ]
 
 
-@pytest.mark.parametrize("error", HEALING, ids=repr)
-def test_what_can_heal_is_tried_again(error: Exception, delays: list[float]) -> None:
+@pytest.mark.parametrize("error", TRANSIENT, ids=repr)
+def test_transient_errors_are_retried(error: Exception, delays: list[float]) -> None:
     assert call_source(failing(error, error), 7) == b"7"
     assert delays == DELAYS[:2]
     found = fault_of(error)
@@ -122,14 +122,14 @@ def test_what_can_heal_is_tried_again(error: Exception, delays: list[float]) -> 
 
 
 @pytest.mark.parametrize(("error", "code"), LASTING, ids=repr)
-def test_what_cannot_heal_gets_its_code_at_once(error: Exception, code: str, delays: list[float]) -> None:
+def test_lasting_errors_get_their_code_without_a_retry(error: Exception, code: str, delays: list[float]) -> None:
     found = fault_of(error)
     assert (found.code, found.__cause__, delays) == (code, error, [])
     assert "after retries" not in found.fix
-    assert "folder" not in found.fix  # the fix of a folder's scan
+    assert "folder" not in found.fix  # that is the fix for folder scans
 
 
-def test_a_fault_of_the_sources_own_code_names_the_line_in_its_file(delays: list[float]) -> None:
+def test_a_fault_in_the_code_of_a_source_is_reported_with_file_and_line(delays: list[float]) -> None:
     source = FaultySource(4, {2: divide_by_zero})
     with pytest.raises(LoaderError, match=r"E-READ.*cause=ZeroDivisionError: .* by zero \(.*\): fix=") as caught:
         call_source(source.read, 2)
@@ -138,13 +138,13 @@ def test_a_fault_of_the_sources_own_code_names_the_line_in_its_file(delays: list
     assert "1 // 0" in Path(file).read_text("utf-8").splitlines()[int(line) - 1]
 
 
-def test_the_line_is_the_sources_below_a_part_too(delays: list[float]) -> None:
+def test_the_reported_line_is_the_sources_also_below_a_part(delays: list[float]) -> None:
     part = Data([FaultySource(4, {2: divide_by_zero})]).take(np.array([2]))
     with pytest.raises(LoaderError, match=r"ZeroDivisionError: .*/faulty_source.py:\d+"):
         call_source(part.read, 0)
 
 
-def test_the_line_is_the_sources_not_that_of_the_library_that_it_calls(delays: list[float]) -> None:
+def test_the_reported_line_is_the_sources_not_the_librarys(delays: list[float]) -> None:
     def read(index: int) -> bytes:
         return http.client.HTTPConnection(1).request("GET", "/")  # type: ignore[func-returns-value, arg-type]
 
@@ -154,7 +154,7 @@ def test_the_line_is_the_sources_not_that_of_the_library_that_it_calls(delays: l
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError("no room")], ids=repr)
-def test_what_is_not_of_the_sample_passes(error: BaseException, delays: list[float]) -> None:
+def test_exceptions_unrelated_to_the_sample_pass_unchanged(error: BaseException, delays: list[float]) -> None:
     def read(index: int) -> bytes:
         raise error
 
@@ -175,14 +175,14 @@ def test_what_is_not_of_the_sample_passes(error: BaseException, delays: list[flo
         of_class("DatabaseError", args=("no route to postgresql://me:secret@host/db?sslpassword=deadbeef",)),
     ],
 )
-def test_messages_hold_no_password_and_no_token(error: Exception, delays: list[float]) -> None:
+def test_messages_contain_no_password_and_no_token(error: Exception, delays: list[float]) -> None:
     found = fault_of(error)
     for word in ("secret", "deadbeef", "Signature"):
         assert word not in str(found)
     assert "1.jpg" in found.cause or "host/db" in found.cause
 
 
-def test_names_hold_no_password_and_no_token_either() -> None:
+def test_names_contain_no_password_and_no_token() -> None:
     source = FaultySource(4, {})
     source.path = lambda index: SIGNED.encode()  # type: ignore[method-assign]
     assert name_sample(source, 0) == b"https://store.example/photos/1.jpg"
@@ -191,10 +191,10 @@ def test_names_hold_no_password_and_no_token_either() -> None:
     source.path = lambda index: bytes(1 // 0)  # type: ignore[method-assign]
     assert name_sample(source, 0) == b""
     assert LoaderError("E-READ", "no", path=SIGNED).path == "https://store.example/photos/1.jpg"
-    assert LoaderError("E-READ", "no", path=b"a?b=c#d.jpg").path == b"a?b=c#d.jpg"  # a file may be called that
+    assert LoaderError("E-READ", "no", path=b"a?b=c#d.jpg").path == b"a?b=c#d.jpg"  # a valid file name
 
 
-def test_numbers_that_are_no_status_are_none() -> None:
+def test_numbers_that_are_not_a_status_are_ignored() -> None:
     assert find_status(of_class("SqlError", code=1045)) is None
     assert find_status(of_class("GrpcError", code=lambda: 503)) is None
     assert find_status(LoaderError("E-READ", "no")) is None

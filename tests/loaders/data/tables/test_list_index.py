@@ -1,4 +1,4 @@
-"""The index of rows: its order, its folders with labels, its size, and what identifies it."""
+"""The index of rows: order, folders with labels, size, identity."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows_of(index: Samples) -> list[tuple[str, int]]:
     return [(os.fsdecode(index.container_name(n)), label) for n, label in enumerate(labels)]
 
 
-# Few labels in long folders, as many labels as files, images in the root: each is stored in another way.
+# Few labels in long folders, one label per file, images in the root: each is stored differently.
 ROWS = [
     *((f"long-folder-{n % 2}/{n:02}.jpg", n // 50) for n in range(100)),
     *((f"s/{n}.jpg", 99 - n) for n in range(100)),
@@ -59,7 +59,7 @@ def test_rows_keep_their_order_names_labels_sizes_and_times(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("layout", ["class folders", "labels in every folder", "one folder per row"])
 def test_a_row_takes_less_than_60_bytes(tmp_path: Path, layout: str) -> None:
-    """For a name of 20 bytes, whatever folders and labels are."""
+    """For names of 20 bytes and any folders and labels."""
     rows = []
     for n in range(3000):
         folder, label = {

@@ -1,4 +1,4 @@
-"""Lists in memory as sources: each form that people hold, and what each is told apart from."""
+"""Lists in memory as sources: accepted forms, and similar values that are not lists of images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Frame:
-    """What pandas and polars have in common."""
+    """The interface that pandas and polars share."""
 
     def __init__(self, **columns: Any) -> None:
         self._columns = columns
@@ -40,7 +40,7 @@ class Frame:
 
 
 class TorchvisionFolder:
-    """What torchvision's DatasetFolder has, in its order."""
+    """The attributes of torchvision's DatasetFolder, in its order."""
 
     transform: Any = None
     target_transform: Any = None
@@ -53,7 +53,7 @@ class TorchvisionFolder:
         raise AssertionError("images are read from their files")
 
 
-def shown(source: Any) -> tuple[list[str], list[int], list[str]]:
+def rows_of(source: Any) -> tuple[list[str], list[int], list[str]]:
     assert isinstance(source, IndexedSource)
     names = [source.read(n).decode() for n in range(len(source))]
     return names, source.labels(np.arange(len(source))).tolist(), list(map(os.fsdecode, source.classes))
@@ -81,17 +81,17 @@ FORMS: dict[str, tuple[Any, tuple[list[str], list[int], list[str]]]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form(tree: Path, form: str) -> None:
+def test_every_form_of_list_is_opened(tree: Path, form: str) -> None:
     spec, expected = FORMS[form]
-    assert shown(open_source(spec)) == expected
+    assert rows_of(open_source(spec)) == expected
 
 
-def test_options_reach_lists_and_frames(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_apply_to_lists_and_frames(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     pairs = list(zip(NAMES, "baa", strict=True))
-    assert shown(open_source(pairs, root=tree, classes=["b", "c", "a"])) == (NAMES, [0, 2, 2], ["b", "c", "a"])
+    assert rows_of(open_source(pairs, root=tree, classes=["b", "c", "a"])) == (NAMES, [0, 2, 2], ["b", "c", "a"])
     frame = Frame(where=NAMES, what=["b", "a", "a"], label=[5, 5, 5])
-    assert shown(open_source(frame, image="where", label="what", root=tree)) == NAMED
+    assert rows_of(open_source(frame, image="where", label="what", root=tree)) == NAMED
     with pytest.raises(ValueError, match=r"no column of the data frame .* 'where', 'what', 'label'"):
         open_source(frame, root=tree)
 
@@ -99,12 +99,12 @@ def test_options_reach_lists_and_frames(tree: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("pattern", ["**/*.*", "{a,b}/*", "[ab]/*.[jP]*"])
 def test_a_pattern_names_classes_by_folders(tree: Path, pattern: str) -> None:
     found = open_source(tree / pattern)
-    assert shown(found) == (["a/1.jpg", "a/3.PNG", "b/2.jpg"], [0, 0, 1], ["a", "b"])
+    assert rows_of(found) == (["a/1.jpg", "a/3.PNG", "b/2.jpg"], [0, 0, 1], ["a", "b"])
     folder = ImageFolder(tree)
     assert (found.classes, [found.path(n) for n in range(3)]) == (folder.classes, [folder.path(n) for n in range(3)])
 
 
-def test_a_pattern_of_the_parts_of_the_data_is_warned_of(tmp_path: Path) -> None:
+def test_a_pattern_over_the_parts_of_the_data_warns(tmp_path: Path) -> None:
     plant(tmp_path, ["train/1.jpg", "val/1.jpg"])
     with pytest.warns(UserWarning, match="^the pattern: its classes are 'train' and 'val'"):
         open_source(tmp_path / "*/*.jpg")
@@ -112,25 +112,25 @@ def test_a_pattern_of_the_parts_of_the_data_is_warned_of(tmp_path: Path) -> None
 
 
 def test_a_pattern_within_one_folder_is_one_class(tree: Path) -> None:
-    assert shown(open_source("a/*")) == (["a/1.jpg", "a/3.PNG"], [0, 0], ["."])
-    assert shown(open_source(tree / "a" / "1.jpg")) == (["a/1.jpg"], [0], ["."])
+    assert rows_of(open_source("a/*")) == (["a/1.jpg", "a/3.PNG"], [0, 0], ["."])
+    assert rows_of(open_source(tree / "a" / "1.jpg")) == (["a/1.jpg"], [0], ["."])
     assert open_source("{b,a}/*", classes=["b", "a"]).labels(np.arange(3)).tolist() == [0, 1, 1]
 
 
-def test_a_pattern_whose_folders_have_one_name_has_no_classes(tmp_path: Path) -> None:
+def test_a_pattern_over_folders_of_the_same_name_is_refused(tmp_path: Path) -> None:
     plant(tmp_path, ["x/images/1.jpg", "y/images/2.jpg"])
     with pytest.raises(ValueError, match="images in 2 folders that are all called 'images' have no class: pass a list"):
         open_source(tmp_path / "*" / "images" / "*.jpg")
 
 
-def test_a_folder_of_torchvision(tree: Path) -> None:
+def test_a_torchvision_folder_is_a_source(tree: Path) -> None:
     data = TorchvisionFolder(tree)
     expected = (sorted(NAMES), [0, 0, 1], ["a", "b"])
-    assert shown(open_source(data)) == expected
+    assert rows_of(open_source(data)) == expected
     data.transform = lambda image: image
     with pytest.warns(UserWarning, match="transform is not applied: pass pipeline="):
-        assert shown(open_source(data)) == expected
-    data.classes = [("a", "an a"), ("b",)]  # as those of its ImageNet
+        assert rows_of(open_source(data)) == expected
+    data.classes = [("a", "an a"), ("b",)]  # as in torchvision's ImageNet
     with pytest.warns(UserWarning, match="transform"):
         assert open_source(data).classes == (b"a, an a", b"b")
     data.target_transform = lambda label: 1 - label
@@ -138,18 +138,18 @@ def test_a_folder_of_torchvision(tree: Path) -> None:
         open_source(data)
 
 
-def test_numbers_of_torchvision_are_class_numbers(tree: Path) -> None:
-    """Whatever its folders are called: '10' is class 2 of '0' to '11', and label 2 is not the folder '2'."""
+def test_torchvision_labels_are_class_numbers(tree: Path) -> None:
+    """For any folder names: of '0' to '11', '10' is class 2, and label 2 is not the folder '2'."""
     data: Any = TorchvisionFolder(tree)
     data.classes = sorted(map(str, range(12)))
     data.class_to_idx = {name: number for number, name in enumerate(data.classes)}
     data.samples = [(data.samples[number % 3][0], number) for number in range(12)]
     with pytest.warns(UserWarning, match="sorted as text, '11' before '2'"):
-        assert shown(open_source(data))[1:] == (list(range(12)), data.classes)
+        assert rows_of(open_source(data))[1:] == (list(range(12)), data.classes)
     data.classes.pop()
     data.samples.pop()
     with pytest.warns(UserWarning, match="sorted as text"):
-        assert shown(open_source(data))[1] == list(range(11))
+        assert rows_of(open_source(data))[1] == list(range(11))
 
 
 @pytest.mark.parametrize(
@@ -160,11 +160,13 @@ def test_numbers_of_torchvision_are_class_numbers(tree: Path) -> None:
         ({"a": 0, "b": 2}, ["a", "class 1", "b"]),
     ],
 )
-def test_torchvision_folders_whose_classes_the_user_finds(tree: Path, numbers: Any, names: list[str]) -> None:
+def test_torchvision_folders_with_a_user_defined_find_classes_keep_its_classes(
+    tree: Path, numbers: Any, names: list[str]
+) -> None:
     data: Any = TorchvisionFolder(tree)
     data.class_to_idx = numbers
     data.samples = [(path, numbers["ab"[label]]) for path, label in data.samples]
-    _, labels, classes = shown(open_source(data))
+    _, labels, classes = rows_of(open_source(data))
     assert (labels, classes) == ([label for _, label in data.samples], names)
 
 
@@ -183,7 +185,7 @@ def test_faults_of_rows_name_the_row(tree: Path) -> None:
         open_source((NAMES, [0, 1]))
 
 
-def test_what_is_not_a_list_of_images(tree: Path) -> None:
+def test_values_that_are_not_a_list_of_images_are_refused(tree: Path) -> None:
     images = np.zeros((2, 4, 4, 3), np.uint8)
     for pair in ((images, [0, 1]), [images, [0, 1]], (torch.from_numpy(images), torch.tensor([0, 1]))):
         assert isinstance(open_source(pair), ArraySource)

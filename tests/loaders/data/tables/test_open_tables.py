@@ -1,4 +1,4 @@
-"""Tables as sources: every suffix, relative paths, and a saved index that is used exactly while it is true."""
+"""Tables as sources: every suffix, relative paths, and a saved index that is used only while it is up to date."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rows_of(source: Any) -> list[tuple[str, int]]:
     return [(source.read(n).decode(), label) for n, label in enumerate(labels)]
 
 
-def test_every_suffix(tree: Path) -> None:
+def test_tables_of_every_suffix_are_opened(tree: Path) -> None:
     write_csv(tree / "t.tsv", between="\t")
     lines = "".join(json.dumps({"path": name, "label": label}) + "\n" for name, label in ROWS)
     for suffix in ("jsonl", "NDJSON"):
@@ -70,7 +70,7 @@ def test_every_suffix(tree: Path) -> None:
     assert fingerprints == {open_source(ROWS, root=tree).fingerprint}
 
 
-def test_options_and_metadata_of_hugging_face(tree: Path, tmp_path: Path) -> None:
+def test_options_and_hugging_face_metadata_choose_columns_and_paths(tree: Path, tmp_path: Path) -> None:
     (tree / "images" / "metadata.csv").write_text("file_name,text,kind\n3.jpg,a photo,dog\n1.jpg,,cat\n")
     with pytest.warns(UserWarning, match="'text', 'kind'; name one with label="):
         assert open_source(tree / "images" / "metadata.csv").classes == (b".",)
@@ -96,7 +96,7 @@ def test_several_tables_are_one_source(tree: Path) -> None:
         open_source(str(tree / "{t-0,more/t-1}.csv"))
 
 
-def test_a_table_without_rows(tree: Path) -> None:
+def test_a_table_without_rows_is_refused(tree: Path) -> None:
     for content in ("", "path,label\n"):
         (tree / "t.csv").write_text(content)
         with pytest.raises(LoaderError, match=r"E-NODATA\] path='.*t\.csv'"):
@@ -113,15 +113,15 @@ def test_a_saved_index_is_used_until_an_image_changes(tree: Path, reads: list[st
     assert len(reads) == 2
 
 
-def test_other_options_have_an_index_of_their_own(tree: Path, reads: list[str], own_cache: Path) -> None:
+def test_other_options_have_a_separate_index(tree: Path, reads: list[str], own_cache: Path) -> None:
     for _ in range(2):
         for options in ({}, {"classes": ["a", "b", "c"]}, {"root": tree / "more" / ".."}, {"label": "label"}):
             open_source(tree / "t.csv", **options)
-    assert len(reads) == len(list(own_cache.iterdir())) == 3  # that root is the table's own folder
+    assert len(reads) == len(list(own_cache.iterdir())) == 3  # this root is the table's own folder
 
 
-def test_another_folder_of_images_or_table_has_an_index_of_its_own(tree: Path, tmp_path: Path) -> None:
-    """plant() writes the path of each file into it."""
+def test_another_folder_of_images_or_another_table_has_a_separate_index(tree: Path, tmp_path: Path) -> None:
+    """plant() writes the path of each file as its content."""
     plant(tmp_path / "other", [name for name, _ in ROWS])
     (tmp_path / "other" / ROWS[0][0]).write_text("of the other folder")
     settle(tmp_path / "other")
@@ -137,19 +137,19 @@ def test_a_table_that_changed_just_now_is_read_again(tree: Path, reads: list[str
     assert not own_cache.exists() or not list(own_cache.iterdir())
 
 
-def test_a_file_that_was_missing_and_is_there_again_is_found(tmp_path: Path) -> None:
+def test_a_missing_file_that_reappears_is_found(tmp_path: Path) -> None:
     rows = [(f"{n}.jpg", 0) for n in range(1000)]
     plant(tmp_path, [name for name, _ in rows])
     settle(write_csv(tmp_path / "t.csv", rows).parent)
     (tmp_path / "2.jpg").unlink()  # 0, 4, 8, ... are the sample
-    for _ in range(2):  # the saved index says it too
+    for _ in range(2):  # also from the saved index
         with pytest.warns(UserWarning, match="1 of 1,000 files"):
             open_source(tmp_path / "t.csv")
     (tmp_path / "2.jpg").write_bytes(b"again")
     assert open_source(tmp_path / "t.csv").read(2) == b"again"
 
 
-def test_a_changed_file_beyond_the_sample_is_seen_by_refreshed(tmp_path: Path) -> None:
+def test_refreshed_detects_a_changed_file_outside_the_sample(tmp_path: Path) -> None:
     rows = [(f"{n}.jpg", 0) for n in range(1000)]
     plant(tmp_path / "many", [name for name, _ in rows])
     write_csv(tmp_path / "many" / "t.csv", rows)

@@ -1,4 +1,4 @@
-"""Rows are packed: paths of every form find their folder, and a row without a path is named."""
+"""Packing of rows: paths of every form are split into folder and name; a row without a path is named."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pack(paths: list[Any], base: bytes | None = b"/base") -> list[bytes]:
     ]
 
 
-def test_paths_of_every_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_paths_of_every_form_are_packed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", "/somewhere")
     monkeypatch.setattr(row_packer, "_CHUNK", 2)
     forms: dict[Any, bytes] = {
@@ -47,7 +47,7 @@ def test_paths_of_every_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert pack(["a.jpg"], None) == pack(["a.jpg"], b".") == [os.fsencode(tmp_path / "a.jpg")]
 
 
-def test_folders_are_held_once() -> None:
+def test_folders_are_stored_once() -> None:
     packer = RowPacker()
     for base in (b"/a", b"/b", b"/a/."):
         packer.begin(RowOrigin(), base)

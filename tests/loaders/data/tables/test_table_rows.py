@@ -1,4 +1,4 @@
-"""CSV, TSV, JSON lines and Parquet: every way of writing them, and the line of what is wrong."""
+"""CSV, TSV, JSON lines and Parquet: every way to write them, and errors with the line number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rows_of(path: Path, content: str | bytes, image: Any = None, label: Any = No
 
 
 TABLES: dict[str, tuple[str, str | bytes, list[tuple[int, Any, Any]]]] = {
-    "a mark of byte order, and Windows' lines": (
+    "a byte order mark and Windows line ends": (
         "t.csv",
         b"\xef\xbb\xbfpath,label\r\na.jpg,1\r\n",
         [(2, "a.jpg", "1")],
@@ -55,7 +55,7 @@ def test_rows_are_read(tmp_path: Path, case: str) -> None:
     assert rows_of(tmp_path / name, content) == expected
 
 
-def test_columns_that_are_asked_for(tmp_path: Path) -> None:
+def test_requested_columns_are_read(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "t.csv", "a,b,label\n1,x.jpg,2\n", "b", "a") == [(2, "x.jpg", "1")]
     assert rows_of(tmp_path / "t.jsonl", '{"a": 1, "b": "x.jpg"}', "b", "a") == [(1, "x.jpg", 1)]
 
@@ -85,7 +85,7 @@ def write_parquet(file: Path, **columns: Any) -> bytes:
     return os.fsencode(file)
 
 
-def test_rows_of_parquet_are_read_a_part_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_parquet_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_rows, "_BATCH_ROWS", 2)
     names = [f"{number}.jpg" for number in range(5)]
     table = write_parquet(tmp_path / "t.parquet", path=names, label=[4, 3, 2, 1, 0], width=[1] * 5)

@@ -1,4 +1,4 @@
-"""Folders, lists and tables of images by URL: what is listed or looked up, and what a change or a fault does."""
+"""Folders, lists and tables of images by URL: listing, lookups, changes and faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILES = ["b/3.jpg", "b/sub/1.JPG", "b/x.txt", "b/.hidden/5.jpg", "ä/a b.jpg", "
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
-    """A server whose folder `data`, which is also the bucket, holds FILES."""
+    """A server with FILES in the folder `data`, which is also a bucket."""
     for name in FILES:
         path = tmp_path / "data" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,9 +39,11 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeSer
         yield served
 
 
-def test_a_folder_by_url_is_the_folder(server: RangeServer) -> None:
+def test_a_folder_by_url_equals_the_local_folder(server: RangeServer) -> None:
     (server.root / "data/stray.jpg").write_bytes(b"of no class")
-    with pytest.warns(UserWarning, match="left out"):  # and the hidden folder, which ImageFolder would read
+    with pytest.warns(
+        UserWarning, match="left out"
+    ):  # also the hidden folder, which torchvision's ImageFolder would read
         local: Any = open_source(server.root / "data")
     for url in ("s3://data", "s3://data/"):
         with pytest.warns(
@@ -54,10 +56,10 @@ def test_a_folder_by_url_is_the_folder(server: RangeServer) -> None:
         assert [source.name(index) for index in range(4)] == names
         assert [source.read(index) for index in range(4)] == names
         assert source.skipped == {"hidden": 2, "other suffix": 1, "next to class folders": 1}
-    assert server.requests["all"] == 2 * (4 + 1 + 1 + 2 + 4)  # four names, two looks at the top, classes, images
+    assert server.requests["all"] == 2 * (4 + 1 + 1 + 2 + 4)  # four name lookups, two of the root, classes, images
 
 
-def test_what_is_left_out_of_a_folder_by_url_is_said(server: RangeServer) -> None:
+def test_files_left_out_of_a_folder_by_url_are_reported(server: RangeServer) -> None:
     for name in ("b/6.HEIC", "b/7.jxl", "b/8.JPG_large", "b/9"):
         (server.root / "data" / name).write_bytes(b"left out")
     words = (
@@ -68,7 +70,7 @@ def test_what_is_left_out_of_a_folder_by_url_is_said(server: RangeServer) -> Non
         assert len(open_source("s3://data")) == 4
 
 
-def test_parts_of_the_data_by_url_are_warned_of(server: RangeServer) -> None:
+def test_parts_of_the_data_by_url_warn(server: RangeServer) -> None:
     plant(server.root / "data/sets", ["train/1.jpg", "val/2.jpg"])
     with pytest.warns(
         UserWarning, match="^'s3://data/sets': its classes are 'train' and 'val': pass the folder of one"
@@ -80,7 +82,7 @@ def test_a_folder_is_listed_again(server: RangeServer) -> None:
     source: Any = open_source("s3://data")
     before = server.requests["all"]
     assert source.refreshed() is source
-    assert server.requests["all"] - before == 3  # listings: none for each image
+    assert server.requests["all"] - before == 3  # only listings, no requests per image
     (server.root / "data/b/9.png").write_bytes(b"new")
     again = source.refreshed()
     assert [again.path(1), len(again)] == [b"s3://data/b/9.png", 5]
@@ -88,7 +90,7 @@ def test_a_folder_is_listed_again(server: RangeServer) -> None:
     assert again.refreshed().content != again.content
 
 
-def test_folders_that_are_refused(server: RangeServer) -> None:
+def test_folders_without_images_or_listings_are_refused(server: RangeServer) -> None:
     for name in ("b/3.jpg", "b/sub/1.JPG"):
         (server.root / "data" / name).unlink()
     with pytest.raises(LoaderError, match=r"E-EMPTYCLASS.* path='s3://data/b' cause=no image in this class folder"):
@@ -100,8 +102,8 @@ def test_folders_that_are_refused(server: RangeServer) -> None:
 
 
 @pytest.mark.parametrize("is_remote", [True, False])
-def test_a_pattern_is_looked_at_again(server: RangeServer, is_remote: bool) -> None:
-    """A new file that matches is noticed, and one that is gone; a worker does not look."""
+def test_a_pattern_is_expanded_again(server: RangeServer, is_remote: bool) -> None:
+    """New and deleted files that match are noticed; workers do not check."""
     (server.root / "data/b/.hidden/5.jpg").unlink()
     source: Any = open_source("s3://data/b/*.jpg" if is_remote else server.root / "data/b/*.jpg")
     assert source.refreshed().content == source.content
@@ -113,7 +115,7 @@ def test_a_pattern_is_looked_at_again(server: RangeServer, is_remote: bool) -> N
     assert len(again.refreshed()) == 1
 
 
-def test_what_is_missing_or_empty_is_left_to_python(server: RangeServer) -> None:
+def test_missing_and_empty_files_are_left_to_python(server: RangeServer) -> None:
     urls = [f"{server.url}/data/{name}" for name in ("b/3.jpg", "b/none.jpg", "b/empty.jpg")]
     (server.root / "data/b/empty.jpg").write_bytes(b"")
     with pytest.warns(UserWarning, match=r"1 of 3 files are not there, the first is .*none\.jpg"):
@@ -125,7 +127,7 @@ def test_what_is_missing_or_empty_is_left_to_python(server: RangeServer) -> None
 
 
 def test_a_table_is_looked_up_once(server: RangeServer) -> None:
-    """The table lies at a URL, its index is saved; with a new table it is made again."""
+    """The table lies at a URL; its index is saved, and built again for a new table."""
     rows = "".join(f"b/{number}.jpg,{number % 3}\n" for number in range(30))
     table = server.root / "data/train.csv"
     table.write_text("path,label\n" + rows + f"{server.url}/data/b/3.jpg,0\n../data/b/3.jpg,0\n")
@@ -146,32 +148,32 @@ def test_a_table_is_looked_up_once(server: RangeServer) -> None:
         open_source(table, requests=3)
 
 
-def test_keys_in_addresses_are_used_and_never_shown(server: RangeServer, tmp_path: Path) -> None:
-    """A signed address opens its object; messages, names and what workers get show neither key nor user."""
-    asked: list[str] = []
+def test_keys_in_urls_are_used_and_never_shown(server: RangeServer, tmp_path: Path) -> None:
+    """A signed URL opens its object; messages, names and pickles contain neither key nor user."""
+    requested: list[str] = []
     secret = server.url.replace("://", "://user:geheim@")
     urls = [f"{secret}/data/b/{name}.jpg?key=schluessel/{at}" for at, name in enumerate(["3", "none"])]
     with pytest.warns(UserWarning, match="not there") as warned:
         source: Any = open_source([(url, 0) for url in urls])
-    server.watch = asked.append
+    server.watch = requested.append
     assert source.read(0) == b"b/3.jpg"
-    assert asked == ["/data/b/3.jpg?key=schluessel/0"]
+    assert requested == ["/data/b/3.jpg?key=schluessel/0"]
     with pytest.raises(LoaderError) as caught:
         source.read(1)
-    shown = [str(caught.value), repr(source.name(0)), repr(source.root), str(warned[0].message), source.describe()]
+    texts = [str(caught.value), repr(source.name(0)), repr(source.root), str(warned[0].message), source.describe()]
     (tmp_path / "data/t.csv").write_text("path,label\n,0\n")
     for name in ("t.csv", "none.csv", "none.tar", "none.arrow", "none.parquet", "none.h5", "none/"):
         options = {"local_cache": tmp_path} if name == "none.h5" else {}
         with pytest.raises((LoaderError, ValueError)) as wrong:
             open_source(f"{secret}/data/{name}" + "?key=schluessel" * (name != "none/"), **options)
-        shown.append(str(wrong.value))
-    shown.append(repr(pickle.dumps(source)))
-    assert not [text for text in shown if "geheim" in text or "schluessel" in text]
+        texts.append(str(wrong.value))
+    texts.append(repr(pickle.dumps(source)))
+    assert not [text for text in texts if "geheim" in text or "schluessel" in text]
     resigned: Any = open_source([(url.replace("schluessel", "other"), 0) for url in urls[:1]])
     assert resigned.fingerprint == open_source([(urls[0], 0)]).fingerprint
 
 
-def test_mixed_lists_are_refused(server: RangeServer) -> None:
+def test_lists_of_urls_and_paths_are_refused(server: RangeServer) -> None:
     for other in (str(server.root / "data/b/3.jpg"), "s3://data/b/3.jpg"):
         with pytest.raises(LoaderError, match=r"E-FORMAT.*row 2: .* in a list of http://"):
             open_source([(f"{server.url}/data/b/3.jpg", 0), (other, 0)])
@@ -179,6 +181,6 @@ def test_mixed_lists_are_refused(server: RangeServer) -> None:
     assert both.read(0) == both.read(1)
 
 
-def test_options_of_urls_reach_every_kind() -> None:
+def test_url_options_apply_to_every_kind() -> None:
     names = ("requests", "bytes_ahead", "local_cache", "local_bytes")
     assert json.dumps(split_options(dict.fromkeys(names, 1))[0]) == json.dumps(dict.fromkeys(names, 1))

@@ -1,4 +1,4 @@
-"""The headers of tars of every format and program: which members they hold, where, and what is refused."""
+"""Tar headers of every format and program: members, their positions, refusals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tar_files import BLOCK, END, entry, gnu_tar, header, padded, pax, seal, write_tar
+from tar_files import BLOCK, END, entry, gnu_tar, header, pad, pax, seal, write_tar
 
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.tars.tar_headers import AFTER_END, FOLDER, NO_END, Member, TarReader, open_tar
@@ -38,7 +38,7 @@ def by_tarfile(path: Path) -> list[Member]:
         return [Member(os.fsencode(i.name), i.offset_data, i.size) for i in tar if i.isreg()]
 
 
-def refused(path: Path) -> LoaderError:
+def refusal_of(path: Path) -> LoaderError:
     with pytest.raises(LoaderError) as caught:
         read(path)
     assert caught.value.path == os.fsencode(path)
@@ -55,7 +55,7 @@ def put(path: Path, *parts: bytes) -> Path:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_names_and_places_are_those_of_tarfile(tmp_path: Path, form: str) -> None:
+def test_names_and_positions_equal_those_of_tarfile(tmp_path: Path, form: str) -> None:
     names: list[str | bytes] = [*NAMES, b"not/utf\xff\xfe8\xe9.jpg"]
     names += [LONG] if form != "ustar" else []
     files = [(name, bytes([65 + number]) * (number * 300)) for number, name in enumerate(names)]
@@ -69,7 +69,7 @@ def test_names_and_places_are_those_of_tarfile(tmp_path: Path, form: str) -> Non
 
 
 @pytest.mark.parametrize("form", ["v7", "oldgnu", "gnu", "ustar", "posix"])
-def test_gnu_tar(tmp_path: Path, form: str) -> None:
+def test_tars_by_gnu_tar_are_read(tmp_path: Path, form: str) -> None:
     folder = tmp_path / "data"
     name = "n" * 60 if form == "v7" else "n" * 90 if form == "ustar" else "n" * 200
     for number, path in enumerate(["a/0.jpg", "a/1.jpg", f"b/{name}/2.jpg", "b/\udcff\udce9.jpg"]):
@@ -85,7 +85,7 @@ def test_gnu_tar(tmp_path: Path, form: str) -> None:
     assert skipped == Counter(others)
 
 
-def test_pax_headers_as_bsdtar_writes_them(tmp_path: Path) -> None:
+def test_pax_headers_of_bsdtar_are_read(tmp_path: Path) -> None:
     records = {
         b"mtime": b"1700000000.123456789",
         b"LIBARCHIVE.xattr.user.x": b"AAE=\n\0 12 path=no\n",
@@ -101,7 +101,7 @@ def test_pax_headers_as_bsdtar_writes_them(tmp_path: Path) -> None:
     ]
 
 
-def test_global_pax_headers_hold_until_they_are_taken_back(tmp_path: Path) -> None:
+def test_global_pax_headers_apply_until_they_are_reset(tmp_path: Path) -> None:
     path = put(
         tmp_path / "x.tar",
         pax({b"comment": b"of git archive", b"path": b"all.jpg"}, b"g"),
@@ -115,7 +115,7 @@ def test_global_pax_headers_hold_until_they_are_taken_back(tmp_path: Path) -> No
     assert [m.name for m in read(path)[0]] == [b"all.jpg", b"own.jpg", b"3.jpg"]
 
 
-def test_numbers_in_base_256_and_in_pax_headers_beyond_8_gib(tmp_path: Path) -> None:
+def test_sizes_above_8_gib_in_base_256_and_in_pax_headers_are_read(tmp_path: Path) -> None:
     big = 9 << 30
     path = tmp_path / "x.tar"
     with path.open("wb") as file:
@@ -133,16 +133,16 @@ def test_numbers_in_base_256_and_in_pax_headers_beyond_8_gib(tmp_path: Path) -> 
         assert file.read(3) == b"abc"
 
 
-def test_old_headers(tmp_path: Path) -> None:
-    """V7 has neither magic nor prefix and marks folders by a slash; some programs summed signed bytes."""
+def test_old_headers_are_read(tmp_path: Path) -> None:
+    """V7 has no magic or prefix and marks folders by a slash; some programs computed checksums of signed bytes."""
     signed = header(b"\xe9\xff.jpg", 2, magic=b"")
     signed[148:156] = b"%06o\0 " % (sum(signed[:148]) + sum(signed[156:]) + 256 - 512)
     loose = header(b"c.jpg", magic=b"", size_field=b"         4 \0")
     path = put(
         tmp_path / "x.tar",
         *(entry(b"d/", b"", b"\0", magic=b""), entry(b"d/a.jpg", b"a", b"\0", magic=b"")),
-        *(signed, padded(b"bb"), loose, padded(b"cccc")),
-        entry(b"e.jpg", b"", magic=b"ustar  \0", prefix=b"12345670123"),  # times, in GNU's headers
+        *(signed, pad(b"bb"), loose, pad(b"cccc")),
+        entry(b"e.jpg", b"", magic=b"ustar  \0", prefix=b"12345670123"),  # GNU headers store times there
         entry(b"f.jpg", b"", prefix=b"folder"),
     )
     members, skipped = read(path)
@@ -150,11 +150,11 @@ def test_old_headers(tmp_path: Path) -> None:
         *((b"d/a.jpg", 1), (b"\xe9\xff.jpg", 2), (b"c.jpg", 4), (b"e.jpg", 0), (b"folder/f.jpg", 0)),
     ]
     assert skipped == {FOLDER: 1, NO_END: 1}
-    ours = [m for m in members if m.name != b"e.jpg"]  # whose times tarfile takes for a folder
+    ours = [m for m in members if m.name != b"e.jpg"]  # tarfile mistakes its times for a folder
     assert ours == [m for m in by_tarfile(path) if not m.name.endswith(b"e.jpg")]
 
 
-def test_members_of_random_sizes_and_names(tmp_path: Path) -> None:
+def test_members_of_random_sizes_and_names_are_read(tmp_path: Path) -> None:
     random_ = random.Random(7)
     for trial in range(10):
         files = [
@@ -171,7 +171,7 @@ def test_members_of_random_sizes_and_names(tmp_path: Path) -> None:
 # ---- links ----
 
 
-def test_hard_links_take_the_place_of_the_earlier_member(tmp_path: Path) -> None:
+def test_hard_links_use_the_content_of_the_earlier_member(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a.jpg").write_bytes(b"a" * 700)
     os.link(tmp_path / "data/a.jpg", tmp_path / "data/b.jpg")
@@ -182,13 +182,13 @@ def test_hard_links_take_the_place_of_the_earlier_member(tmp_path: Path) -> None
     assert skipped == {FOLDER: 1}
 
 
-def test_hard_links_to_what_is_not_before_them_are_counted(tmp_path: Path) -> None:
+def test_hard_links_without_an_earlier_member_are_counted(tmp_path: Path) -> None:
     long = b"t" * 150 + b".jpg"
     path = put(
         tmp_path / "x.tar",
         entry(b"forward.jpg", kind=b"1", linkname=b"a.jpg"),
         entry(b"a.jpg", b"1"),
-        entry(b"a.jpg", b"22"),  # as tar -r adds it: the later one counts
+        entry(b"a.jpg", b"22"),  # added by tar -r: the later one counts
         entry(b"b.jpg", kind=b"1", linkname=b"a.jpg"),
         entry(b"c.jpg", kind=b"1", linkname=b"b.jpg"),
         pax({b"path": long}),
@@ -206,8 +206,8 @@ def test_hard_links_to_what_is_not_before_them_are_counted(tmp_path: Path) -> No
     assert skipped == {"broken link": 1}
 
 
-def test_links_and_folders_have_no_content_whatever_their_size_says(tmp_path: Path) -> None:
-    """Some programs write the size of the linked file, and that of what is in a folder."""
+def test_links_and_folders_have_no_content_even_with_a_size(tmp_path: Path) -> None:
+    """Some programs write the size of the linked file or of the folder's contents."""
     path = put(
         tmp_path / "x.tar",
         entry(b"a.jpg", b"1" * 600),
@@ -223,7 +223,7 @@ def test_links_and_folders_have_no_content_whatever_their_size_says(tmp_path: Pa
     assert [m for m in members if m.name != b"b.jpg"] == by_tarfile(path)
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_sparse_members_are_refused(tmp_path: Path, options: list[str]) -> None:
     with (folder / "holes.jpg").open("wb") as file:
         file.write(b"x" * 4096)
         file.truncate(1 << 20)
-    error = refused(gnu_tar(tmp_path / "x.tar", folder, "--sparse", "--hole-detection=raw", *options))
+    error = refusal_of(gnu_tar(tmp_path / "x.tar", folder, "--sparse", "--hole-detection=raw", *options))
     assert error.code == "E-UNSUPPORTED"
     assert "holes.jpg" in error.cause
     assert "--sparse" in error.fix
@@ -256,10 +256,10 @@ def test_a_tar_cut_anywhere_is_refused_or_complete(tmp_path: Path) -> None:
         if length in complete:
             assert len(read(path)[0]) == complete[length], length
         else:
-            assert refused(path).code == ("E-TRUNC" if length >= BLOCK else "E-FORMAT"), length
+            assert refusal_of(path).code == ("E-TRUNC" if length >= BLOCK else "E-FORMAT"), length
 
 
-def test_what_follows_the_end_is_counted_and_not_read(tmp_path: Path) -> None:
+def test_data_after_the_end_is_counted_and_not_read(tmp_path: Path) -> None:
     one = entry(b"a.jpg", b"1")
     for parts, after in (
         ([one, END], 0),
@@ -289,8 +289,8 @@ def test_a_tar_that_shrinks_meanwhile_is_refused(tmp_path: Path) -> None:
 # ---- mutations ----
 
 
-def test_mutated_headers_end_in_an_error_or_in_members_that_lie_in_the_file(tmp_path: Path) -> None:
-    """A quick part; the environment variable PENSTOCK_FUZZ says how many more rounds."""
+def test_mutated_headers_give_an_error_or_members_within_the_file(tmp_path: Path) -> None:
+    """A short run by default; the environment variable PENSTOCK_FUZZ sets the number of rounds."""
     seeds = [
         write_tar(
             tmp_path / f"{form}.tar",
@@ -315,7 +315,7 @@ def test_mutated_headers_end_in_an_error_or_in_members_that_lie_in_the_file(tmp_
             )
         if random_.random() < 0.3:
             data[at + 156] = random_.choice(b"01234567LKxgXSMNDV\0")
-        if random_.random() < 0.9:  # so that more than the checksum is tried
+        if random_.random() < 0.9:  # so that more than the checksum is tested
             data[at : at + BLOCK] = seal(data[at : at + BLOCK])
         if random_.random() < 0.2:
             del data[random_.randrange(len(data)) :]
@@ -331,8 +331,8 @@ def test_mutated_headers_end_in_an_error_or_in_members_that_lie_in_the_file(tmp_
     assert {"E-TRUNC", "E-CORRUPT", "E-FORMAT", "E-UNSUPPORTED"} <= results.keys() <= {*results, "E-CHANGED"}
 
 
-def test_nothing_but_headers_is_read(tmp_path: Path) -> None:
-    """Of members of 1 MB at most a window each is read, which strace would count; here /proc does."""
+def test_only_headers_are_read(tmp_path: Path) -> None:
+    """At most one window is read per member of 1 MB, counted by /proc."""
 
     def count_bytes() -> int:
         return int(Path("/proc/thread-self/io").read_text().split()[1])

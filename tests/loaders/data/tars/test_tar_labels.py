@@ -1,4 +1,4 @@
-"""Labels: where they stand, and which class numbers follow from them."""
+"""Labels in tars: where they are stored, and the resulting class numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from penstock.loaders.data.tars.tar_labels import folder_labels
 from penstock.pipelines.errors import LoaderError
 
 PHOTO = photo(0)
-NOT_KNOWN = type("NAType", (), {})()  # as pandas calls it
+NOT_KNOWN = type("NAType", (), {})()  # the name that pandas uses
 
 
 def plant(path: Path, samples: Mapping[str, Mapping[str, bytes]]) -> Path:
-    """A tar of samples: key -> suffix -> content; each gets a .jpg as its second member."""
+    """Write a tar of samples (key -> suffix -> content), each with a .jpg as its second member."""
     files = []
     for key, members in samples.items():
         parts = [(f"{key}.{suffix}", content) for suffix, content in members.items()]
@@ -38,7 +38,7 @@ def labels(path: Any, **options: Any) -> tuple[list[Any], list[str]]:
     return look_up(np.arange(len(source))).tolist(), list(map(os.fsdecode, source.classes))
 
 
-def refused(path: Path | str, **options: Any) -> LoaderError:
+def refusal_of(path: Path | str, **options: Any) -> LoaderError:
     with pytest.raises(LoaderError) as caught:
         open_source(path, **options)
     assert "\n" not in str(caught.value)
@@ -48,13 +48,13 @@ def refused(path: Path | str, **options: Any) -> LoaderError:
 # ---- members ----
 
 
-def test_cls_members(tmp_path: Path) -> None:
+def test_cls_members_are_class_numbers(tmp_path: Path) -> None:
     path = plant(tmp_path / "x.tar", {"0": {"cls": b"2\n"}, "1": {"cls": b" 0"}, "2": {"cls": b"2"}})
     assert labels(path) == labels(path, label="cls") == ([2, 0, 2], ["0", "1", "2"])
     assert labels(path, classes=["a", "b", b"c", "d"]) == ([2, 0, 2], ["a", "b", "c", "d"])
 
 
-def test_cls_members_that_hold_names(tmp_path: Path) -> None:
+def test_cls_members_can_be_class_names(tmp_path: Path) -> None:
     path = plant(tmp_path / "x.tar", {"0": {"cls": b"tench"}, "1": {"cls": b"10"}, "2": {"cls": b"robin \xff"}})
     with pytest.raises(LoaderError, match=r"label '10' is a number, but label 'tench' .* is a name: .*classes="):
         labels(path)
@@ -62,21 +62,21 @@ def test_cls_members_that_hold_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["label", "cls"])
-def test_integer_fields_of_json_members(tmp_path: Path, name: str) -> None:
+def test_integer_fields_of_json_members_are_class_numbers(tmp_path: Path, name: str) -> None:
     samples = {str(i): {"txt": b"9", "json": json.dumps({name: i * 2, "other": [1]}).encode()} for i in range(3)}
     path = plant(tmp_path / "x.tar", samples)
     assert labels(path) == labels(path, label=f"json:{name}") == ([0, 2, 4], ["0", "1", "2", "3", "4"])
 
 
-def test_a_field_of_json_members_that_is_named(tmp_path: Path) -> None:
+def test_a_json_field_can_be_chosen(tmp_path: Path) -> None:
     large = {"class": "tench", "pad": "x" * 20_000}
     samples = {"d/0": {"json": json.dumps(large).encode()}, "e/1": {"json": '{"class": "Ärger"}'.encode()}}
     path = plant(tmp_path / "x.tar", samples)
     assert labels(path, label="json:class") == ([0, 1], ["tench", "Ärger"])
-    assert labels(path) == ([0, 1], ["d", "e"])  # only "label" and "cls" are looked for
+    assert labels(path) == ([0, 1], ["d", "e"])  # only "label" and "cls" are found automatically
 
 
-def test_tars_whose_labels_stand_in_different_places_take_one_that_all_have(tmp_path: Path) -> None:
+def test_tars_that_store_labels_differently_use_a_place_that_all_have(tmp_path: Path) -> None:
     plant(tmp_path / "a.tar", {"x/0": {"cls": b"1"}})
     plant(tmp_path / "b.tar", {"y/0": {"txt": b"1"}})
     assert labels(tmp_path, label="folder") == ([0, 1], ["x", "y"])
@@ -103,7 +103,7 @@ def test_folders_are_classes(names: list[str], classes: list[str | None] | None)
     assert (None if found is None else [None if f is None else f.decode() for f in found]) == classes
 
 
-def test_folders_are_numbered_as_an_image_folder_numbers_them(tmp_path: Path) -> None:
+def test_folders_are_numbered_as_in_an_image_folder(tmp_path: Path) -> None:
     names = ["10", "9", "b", "B", "\u00e9", "\udcff", "\U0001f600"]
     path = plant(tmp_path / "x.tar", {f"top/{name}/{i}": {} for i, name in enumerate(names)})
     folder = tmp_path / "folder"
@@ -114,7 +114,7 @@ def test_folders_are_numbered_as_an_image_folder_numbers_them(tmp_path: Path) ->
     assert labels(path)[0] == [labels(path)[1].index(name) for name in names]
 
 
-def test_images_next_to_the_folders_are_counted_and_warned_of(tmp_path: Path) -> None:
+def test_images_next_to_the_folders_are_counted_with_a_warning(tmp_path: Path) -> None:
     files = [(name, photo(number)) for number, name in enumerate(["a/0.jpg", "1.jpg", "b/2.jpg"])]
     path = write_tar(tmp_path / "x.tar", files)
     with pytest.warns(
@@ -127,22 +127,22 @@ def test_images_next_to_the_folders_are_counted_and_warned_of(tmp_path: Path) ->
     assert [(source.path(i)[-7:], source.read(i)) for i in (0, 1)] == [(b"a/0.jpg", photo(0)), (b"b/2.jpg", photo(2))]
 
 
-def test_folders_that_are_parts_of_the_data_are_warned_of(tmp_path: Path) -> None:
+def test_folders_that_are_parts_of_the_data_warn(tmp_path: Path) -> None:
     names = ["data/train/a/0.jpg", "data/train/b/1.jpg", "data/val/a/0.jpg"]
     path = write_tar(tmp_path / "x.tar", [(name, PHOTO) for name in names])
-    for _ in range(2):  # also by the saved index
+    for _ in range(2):  # also from the saved index
         with pytest.warns(UserWarning, match="x.tar': its classes are 'train' and 'val': write a tar of each"):
             assert labels(path) == ([0, 0, 1], ["train", "val"])
     assert labels(path, label="folder") == ([0, 0, 1], ["train", "val"])
 
 
-def test_one_class_where_nothing_says_more(tmp_path: Path) -> None:
+def test_tars_without_any_labels_are_one_class(tmp_path: Path) -> None:
     path = plant(tmp_path / "n01.tar", {"0": {}, "1": {}})
     assert labels(path) == ([0, 0], ["."])
     assert labels(path, classes=["cat", "dog"]) == ([0, 0], ["cat", "dog"])
 
 
-def test_tars_as_classes(tmp_path: Path) -> None:
+def test_each_tar_can_be_a_class(tmp_path: Path) -> None:
     for name in ("n02", "n01"):
         plant(tmp_path / f"{name}.tar", {f"{name}_{i}": {} for i in range(2)})
     assert labels(tmp_path, label="shard") == ([0, 0, 1, 1], ["n01", "n02"])
@@ -164,14 +164,14 @@ SAMPLES: dict[str, dict[str, bytes]] = {"a/0": {"cls": b"9"}, "a/1": {}, "./b/2"
         "split,Key, Label\ntrain,a/0,dog\ntrain,a/1,cat\nval,b/2,dog\n",
     ],
 )
-def test_tables_in_files(tmp_path: Path, text: str) -> None:
+def test_labels_come_from_a_table_in_a_file(tmp_path: Path, text: str) -> None:
     path = plant(tmp_path / "x.tar", SAMPLES)
     table = tmp_path / "labels.txt"
     table.write_text(text)
     assert labels(path, label=table) == labels(path, label=str(table)) == ([1, 0, 1], ["cat", "dog"])
 
 
-def test_tables_as_dicts(tmp_path: Path) -> None:
+def test_labels_come_from_a_dict(tmp_path: Path) -> None:
     path = plant(tmp_path / "x.tar", SAMPLES)
     assert labels(path, label={"a/0": 3, b"a/1": 0, "b/2": 3}) == ([3, 0, 3], ["0", "1", "2", "3"])
     assert labels(path, label={"a/0": "x", b"a/1": b"w", "b/2": "x"}, classes=["x", "w"]) == ([0, 1, 0], ["x", "w"])
@@ -186,7 +186,9 @@ def test_tables_as_dicts(tmp_path: Path) -> None:
         ([np.bool_(True), False, True], [1, 0, 1], ["False", "True"]),
     ],
 )
-def test_values_of_dicts_are_labels_as_in_lists(tmp_path: Path, values: Any, expected: Any, classes: Any) -> None:
+def test_values_of_dicts_are_read_like_labels_in_lists(
+    tmp_path: Path, values: Any, expected: Any, classes: Any
+) -> None:
     path = plant(tmp_path / "x.tar", SAMPLES)
     assert labels(path, label=dict(zip(("a/0", "a/1", "b/2"), values, strict=True))) == (expected, classes)
     paths = [str(tmp_path / f"{number}.jpg") for number in range(3)]
@@ -195,7 +197,7 @@ def test_values_of_dicts_are_labels_as_in_lists(tmp_path: Path, values: Any, exp
     assert labels((paths, values)) == (expected, classes)
 
 
-def test_a_key_that_a_table_has_in_two_forms_with_one_label(tmp_path: Path) -> None:
+def test_a_key_in_two_forms_with_the_same_label_is_accepted(tmp_path: Path) -> None:
     path = plant(tmp_path / "a.tar", {"000": {}, "a01": {}})
     assert labels(path, label={"000": 1, "000.jpg": 1, "a01": 0})[0] == [1, 0]
 
@@ -235,7 +237,7 @@ def test_samples_without_a_label_are_left_out_on_request(
 ) -> None:
     path = plant(tmp_path / "x.tar", {str(i): {suffix: c} if c is not None else {} for i, c in enumerate(contents)})
     table = {str(i): c for i, c in enumerate(contents) if c is not None} if suffix == "table" else None
-    refused(path, label=table)
+    refusal_of(path, label=table)
     for _ in range(2):  # scanned, then from the saved index
         with pytest.warns(UserWarning, match=r"left out: 3 samples without a label \('1.jpg'\)"):
             source: Any = open_source(path, label=table, missing_labels="leave_out")
@@ -244,10 +246,10 @@ def test_samples_without_a_label_are_left_out_on_request(
     assert source.skipped["sample without a label"] == 3
 
 
-def test_several_labels_leave_out_a_sample_that_lacks_one(tmp_path: Path) -> None:
+def test_a_sample_without_one_of_several_labels_is_left_out(tmp_path: Path) -> None:
     members = [{"cls": b"1", "json": b'{"age": 3}'}, {"cls": b"0", "json": b"{}"}, {"cls": b"", "json": b'{"age": 4}'}]
     path = plant(tmp_path / "x.tar", {str(i): each for i, each in enumerate(members)})
-    assert refused(path, label=["cls", "json:age"]).path.endswith(b":2.jpg")
+    assert refusal_of(path, label=["cls", "json:age"]).path.endswith(b":2.jpg")
     with pytest.warns(UserWarning, match="left out: 2 samples without a label"):
         source: Any = open_source(path, label=["cls", "json:age:float"], missing_labels="leave_out")
     assert {name: found.tolist() for name, found in source.targets([0]).items()} == {"cls": [1], "age": [3.0]}
@@ -261,6 +263,6 @@ def test_integers_are_served_as_floats_on_request(tmp_path: Path) -> None:
         assert (found.dtype, found.tolist()) == ("float32", expected)
 
 
-def test_truth_values_of_json_members_are_names(tmp_path: Path) -> None:
+def test_booleans_of_json_members_are_class_names(tmp_path: Path) -> None:
     samples = {str(i): {"json": json.dumps({"label": i == 1}).encode()} for i in range(3)}
     assert labels(plant(tmp_path / "x.tar", samples)) == ([0, 1, 0], ["False", "True"])

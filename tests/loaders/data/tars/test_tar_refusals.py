@@ -1,4 +1,4 @@
-"""Tars that are refused: with which code, naming which tar or sample, and in which words."""
+"""Refused tars: the error's code, tar or sample, and words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.loaders import open_source
 from penstock.pipelines.errors import LoaderError
 
 PHOTO = photo(0)
-NOT_KNOWN = type("NAType", (), {})()  # as pandas calls it
+NOT_KNOWN = type("NAType", (), {})()  # the name that pandas uses
 FIRST, CLS = entry(b"first.jpg", b"1"), {"cls": b"1"}
 PLAIN = bytes(entry(b"a.jpg", b"1") + END)
 Members = list[tuple[str, bytes]]
@@ -28,7 +28,7 @@ Case = tuple[dict[str, Any], dict[str, Any], str]  # tars, options, and the erro
 
 
 def refuse(tars: Any, code: str, where: str = "x.tar", words: str = "", **options: Any) -> Case:
-    """tars: name -> members or bytes, or those of x.tar; where: the end of the path; "..." in words: any others."""
+    """tars: name -> members or bytes, or only those of x.tar; where: end of the path; "..." in words: any text."""
     path = f".* path='[^']*{re.escape(where)}'" if where else ""
     text = ".*".join(map(re.escape, words.split("...")))
     return tars if isinstance(tars, dict) else {"x.tar": tars}, options, f"{code}{path}.*{text}"
@@ -37,13 +37,13 @@ def refuse(tars: Any, code: str, where: str = "x.tar", words: str = "", **option
 def sample(
     samples: dict[str, dict[str, bytes]], key: str, words: str = "", code: str = "E-FORMAT", **more: Any
 ) -> Case:
-    """Refuse samples (key -> suffix -> content, each with a .jpg), and name one of them."""
+    """Refuse samples (key -> suffix -> content, each with a .jpg); the error names one of them."""
     members = [(f"{key}.{suffix}", data) for key in samples for suffix, data in (samples[key] | {"jpg": PHOTO}).items()]
     return refuse(members, code, f"x.tar:{key}.jpg", words, **more)
 
 
 def members(names: str, where: str, words: str = "") -> Case:
-    """Refuse members of these names, whose labels are the last digits of their keys."""
+    """Refuse members with these names; the last digit of a key is its label."""
     files = [(name, name[-5:-4].encode() if name.endswith("cls") else name.encode()) for name in names.split()]
     return refuse(files, "E-FORMAT", where, words)
 
@@ -70,7 +70,7 @@ HEADERS = [
         for content in (b"", bytes(1024), bytes(10240), bytes(entry(b"d/", kind=b"5") + END))
     ),
     refuse(FLAW, "E-CORRUPT", words="the header at byte 1,024 is damaged"),
-    refuse(bytes(entry(b"a.jpg", b"1", b"M") + END), "E-UNSUPPORTED"),  # a part of several volumes
+    refuse(bytes(entry(b"a.jpg", b"1", b"M") + END), "E-UNSUPPORTED"),  # one of several volumes
     refuse(CUT, "E-TRUNC", words="the tar was cut off: the member 'b.jpg' needs 400 bytes more"),
     *(
         refuse(bytes(FIRST + block + END), "E-CORRUPT")
@@ -131,7 +131,7 @@ LABELS = [
     *(sample({"a": {"json": text}, "b": json_of(1)}, "a") for text in BROKEN),
     *(sample({"b": json_of(1), "c": {"json": text}}, "c") for text in BROKEN),
     sample({str(n): json_of(value) for n, value in enumerate([1, None, 2, float("nan"), 3])}, "1", COUNTED),
-    *(  # which are not replaced by the folder, or by one class
+    *(  # neither the folder nor a single class replaces them
         sample(dict.fromkeys(("a/0", "b/1", "c/2"), empty), "a/0", EMPTY)
         for empty in (json_of(None), {"cls": b""}, json_of(float("nan"), "cls"))
     ),
@@ -161,7 +161,7 @@ LABELS = [
 
 
 @pytest.mark.parametrize(("tars", "options", "words"), HEADERS + KEYS + LABELS)
-def test_tars_that_are_refused(tmp_path: Path, tars: dict[str, Any], options: dict[str, Any], words: str) -> None:
+def test_invalid_tars_are_refused(tmp_path: Path, tars: dict[str, Any], options: dict[str, Any], words: str) -> None:
     for name, content in tars.items():
         if isinstance(content, bytes):
             (tmp_path / name).write_bytes(content)
@@ -187,7 +187,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         for label in ("clss", 7, "absent.csv")
     ),
 ]
-# Tables of labels: their text, and the words.
+# Tables of labels: text, and words of the error.
 MORE = "a first line that names the columns 'key' and 'label', got"
 TABLES = [
     ("id,split,label\na/0,train,dog\na/1,train,cat\nb/2,val,dog\n", MORE),
@@ -200,7 +200,7 @@ TABLES = [
 
 
 @pytest.mark.parametrize(("options", "words"), WRONG + [({"label": text}, words) for text, words in TABLES])
-def test_options_that_are_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
     path = write_tar(tmp_path / "x.tar", [(f"{key}.jpg", PHOTO) for key in ("a/0", "a/1", "./b/2")])
     if "\n" in str(options.get("label")):
         (tmp_path / "labels.csv").write_text(options["label"])

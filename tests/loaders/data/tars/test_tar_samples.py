@@ -1,4 +1,4 @@
-"""Members that form a sample: joined by key wherever they stand, compared with a reference written for this file."""
+"""Members of a sample: joined by key at any position, compared with an independent reference."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ left_out = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
 Files = Sequence[tuple[str | bytes, bytes]]
 
 
-def served(path: Path, **options: Any) -> dict[str, tuple[bytes, Any]]:
-    """Name -> content and label (the class's name, or a number) of each sample."""
+def serve(path: Path, **options: Any) -> dict[str, tuple[bytes, Any]]:
+    """Return name -> content and label (class name or number) of each sample."""
     source = open_source(path, **options)
     some = np.arange(len(source))
     targets = getattr(source, "targets", None)
@@ -37,15 +37,15 @@ def served(path: Path, **options: Any) -> dict[str, tuple[bytes, Any]]:
     return found
 
 
-def refused(path: Path, **options: Any) -> LoaderError:
+def refusal_of(path: Path, **options: Any) -> LoaderError:
     with pytest.raises(LoaderError) as caught:
         open_source(path, **options)
     assert "\n" not in str(caught.value)
     return caught.value
 
 
-def labelled(members: Iterable[str], suffix: str = "cls") -> Files:
-    """Members with other contents, a label of every image."""
+def make_members(members: Iterable[str], suffix: str = "cls") -> Files:
+    """Return members with different contents and a label for every image."""
     return [(name, name[-5:-4].encode() if name.endswith(suffix) else name.encode()) for name in members]
 
 
@@ -53,7 +53,7 @@ def labelled(members: Iterable[str], suffix: str = "cls") -> Files:
 
 
 @left_out
-def test_samples_are_those_of_webdataset(tmp_path: Path) -> None:
+def test_samples_equal_those_of_webdataset(tmp_path: Path) -> None:
     random_ = random.Random(3)
     suffixes = ["PNG", "seg.png", "json", "txt", "a.b.c", "npy"]
     for trial in range(30):
@@ -68,20 +68,20 @@ def test_samples_are_those_of_webdataset(tmp_path: Path) -> None:
             files += [("README", b""), ("__meta__", b"")] * (number == 3)
         path = write_tar(tmp_path / f"{trial}.tar", files)
         expected = {(sample["jpg"], sample["cls"].decode()) for sample in webdataset_samples(path)}
-        assert set(served(path).values()) == expected, trial
+        assert set(serve(path).values()) == expected, trial
 
 
 IMAGES, LABELS = [f"{k}.png" for k in range(6)], [f"{k}.cls" for k in range(6)]
 
 
-def test_a_part_of_a_tar_may_be_written_with_a_dot_and_a_slash(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "x.tar", labelled([*IMAGES, *(f"./{name}" for name in LABELS)]))
-    assert {name: label for name, (_, label) in served(path).items()} == {name: name[0] for name in IMAGES}
+def test_member_names_with_and_without_a_leading_dot_slash_are_joined(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "x.tar", make_members([*IMAGES, *(f"./{name}" for name in LABELS)]))
+    assert {name: label for name, (_, label) in serve(path).items()} == {name: name[0] for name in IMAGES}
 
 
 def test_labels_are_read_in_the_order_of_the_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On object storage each jump back would be a request."""
-    files = [(name, content.ljust(9000)) for name, content in labelled(LABELS[::-1] + IMAGES)]
+    """On object storage, each backward seek would be a request."""
+    files = [(name, content.ljust(9000)) for name, content in make_members(LABELS[::-1] + IMAGES)]
     path = write_tar(tmp_path / "x.tar", files)
     starts, pread = [], os.pread
 
@@ -95,14 +95,14 @@ def test_labels_are_read_in_the_order_of_the_members(tmp_path: Path, monkeypatch
     assert len(starts) >= 12
 
 
-def test_members_of_images_in_another_folder_are_warned_of(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "x.tar", labelled(["images/0.png", "images/1.png", "labels/0.txt", "labels/1.txt"]))
+def test_members_in_another_folder_than_their_images_warn(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "x.tar", make_members(["images/0.png", "images/1.png", "labels/0.txt", "labels/1.txt"]))
     with pytest.warns(UserWarning, match=r"left out: 2 samples without an image \('labels/0.txt'\)"):
         open_source(path)
 
 
 @left_out
-def test_hidden_files_belong_to_no_sample(tmp_path: Path) -> None:
+def test_hidden_files_do_not_belong_to_samples(tmp_path: Path) -> None:
     names = [b"._a.jpg", b"a.jpg", b"._a.cls", b"b/.hidden.jpg", b"__MACOSX/b/c.jpg", b".git/x.jpg", b"./b/c.jpg"]
     (tmp_path / "x.tar").write_bytes(b"".join(map(entry, names)) + END)
     source = open_source(tmp_path / "x.tar", label="shard")
@@ -117,7 +117,7 @@ def test_hidden_files_belong_to_no_sample(tmp_path: Path) -> None:
     "form", ["img.{}.jpg", "2023.{:02d}.jpg", "IMG.2024.05.{:02d}.JPG", "v1.0_{}.jpg", "a.{}.b.jpg"]
 )
 @pytest.mark.parametrize("label", ["folder", "cls", "json:x"])
-def test_images_that_numbers_tell_apart_are_samples(tmp_path: Path, form: str, label: str) -> None:
+def test_images_that_differ_by_a_number_are_samples(tmp_path: Path, form: str, label: str) -> None:
     expected, files = {}, []
     for folder in ("cat", "dog"):
         for number in range(5):
@@ -129,9 +129,9 @@ def test_images_that_numbers_tell_apart_are_samples(tmp_path: Path, form: str, l
             expected[name] = name.encode(), {"folder": folder, "cls": f"{number % 2}", "json:x": f"{number}"}[label]
     random.Random(1).shuffle(files)
     path = write_tar(tmp_path / "x.tar", files)
-    assert served(path, label=label) == expected
+    assert serve(path, label=label) == expected
     table = {name.rpartition(".")[0]: name for name in expected}
-    assert {name: label for name, (_, label) in served(path, label=table).items()} == {name: name for name in expected}
+    assert {name: label for name, (_, label) in serve(path, label=table).items()} == {name: name for name in expected}
 
 
 def test_the_option_image_names_a_suffix_of_names_with_dots(tmp_path: Path) -> None:
@@ -139,16 +139,19 @@ def test_the_option_image_names_a_suffix_of_names_with_dots(tmp_path: Path) -> N
     path = write_tar(tmp_path / "x.tar", files)
     for suffix in ("jpg", "txt"):
         names = [f"img.{k}.{suffix}" for k in range(3)]
-        assert list(served(path, image=suffix)) == names
-    error = refused(write_tar(tmp_path / "y.tar", [*files, ("img.left.jpg", b"")]), image="jpg")
+        assert list(serve(path, image=suffix)) == names
+    error = refusal_of(write_tar(tmp_path / "y.tar", [*files, ("img.left.jpg", b"")]), image="jpg")
     assert "that of two images: 'img.0.jpg' and 'img.left.jpg'" in error.cause
 
 
 def test_labels_of_names_with_a_dot_are_found(tmp_path: Path) -> None:
-    """By WebDataset's rule their suffix would be .photo.cls."""
-    path = write_tar(tmp_path / "x.tar", labelled(["0.photo.png", "0.photo.cls", "1.photo.png", "1.photo.cls"]))
-    assert {name: len(label) for name, (_, label) in served(path).items()} == {"0.photo.png": 1, "1.photo.png": 1}
-    assert served(path, label="cls") == served(path)
+    """By WebDataset's rule, their suffix would be .photo.cls."""
+    path = write_tar(tmp_path / "x.tar", make_members(["0.photo.png", "0.photo.cls", "1.photo.png", "1.photo.cls"]))
+    assert {name: len(label) for name, (_, label) in serve(path).items()} == {
+        "0.photo.png": 1,
+        "1.photo.png": 1,
+    }
+    assert serve(path, label="cls") == serve(path)
 
 
 @pytest.mark.parametrize(
@@ -161,24 +164,24 @@ def test_labels_of_names_with_a_dot_are_found(tmp_path: Path) -> None:
         (["0.photo.jpg", "0.photo.cls", "0.mask.jpg"], "photo.jpg"),
     ],
 )
-def test_images_of_one_key_are_refused_with_the_option(tmp_path: Path, members: list[str], image: str) -> None:
-    path = write_tar(tmp_path / "x.tar", labelled(members))
-    error = refused(path)
+def test_several_images_of_one_key_are_refused_with_a_fix(tmp_path: Path, members: list[str], image: str) -> None:
+    path = write_tar(tmp_path / "x.tar", make_members(members))
+    error = refusal_of(path)
     assert error.code == "E-FORMAT"
     assert "the key, which ends at the first dot, is that of two images: '" in error.cause
     assert f"image='{image}'" in error.fix
     assert "image='*.jpg' if each is a sample" in error.fix
     every = [name for name in members if name.endswith("jpg")]
-    found = served(path, image="*.jpg", label="shard")
+    found = serve(path, image="*.jpg", label="shard")
     assert {name: content for name, (content, _) in found.items()} == {name: name.encode() for name in every}
 
 
 def test_the_option_chooses_among_images_of_one_key(tmp_path: Path) -> None:
     members = [f"{k}.{side}.{s}" for k in (0, 1) for side in ("left", "right") for s in ("jpg", "cls")]
     path = write_tar(tmp_path / "x.tar", [(name, name[2:3].encode()) for name in members])
-    assert "pass label='left.cls'" in refused(path, image="left.jpg").fix
+    assert "pass label='left.cls'" in refusal_of(path, image="left.jpg").fix
     for side in ("left", "right"):
-        found = served(path, image=f"{side}.jpg", label=f"{side}.cls")
+        found = serve(path, image=f"{side}.jpg", label=f"{side}.cls")
         assert {name: label for name, (_, label) in found.items()} == {f"{k}.{side}.jpg": side[0] for k in (0, 1)}
 
 
@@ -201,7 +204,7 @@ def test_the_option_chooses_among_images_of_one_key(tmp_path: Path) -> None:
         ("cls txt ppm npy jpgs heic", "", None),
     ],
 )
-def test_the_image_of_a_sample(suffixes: str, wanted: str, chosen: str | None) -> None:
+def test_the_image_of_a_sample_is_chosen_by_its_suffix(suffixes: str, wanted: str, chosen: str | None) -> None:
     ranks = {suffix: find_role(suffix.encode(), wanted.encode().split(), ()).rank for suffix in suffixes.split()}
     best = min(ranks, key=lambda suffix: ranks[suffix])
     assert (best if ranks[best] < UNREAD else None) == chosen
@@ -215,13 +218,13 @@ _PLAIN, _DOTTED = ("{}", "n{:04d}", "\u00e9 {}"), ("img.{}", "2024.{:03d}", "v1.
 
 
 class Truth:
-    """Draw a set of tars: what its samples are, and which members say so. The loader sees the members only.
+    """Draw a set of tars: its samples, and the members that store them. The loader sees only the members.
 
     Attributes:
         place: where the labels are.
         tars: members of each.
-        samples: image's name -> (content, label as text); None for a sample that was left without a label.
-        must_serve: whether nothing is missing, doubled or ambiguous.
+        samples: image name -> (content, label as text); None for a sample without a label.
+        must_serve: whether nothing is missing, repeated or ambiguous.
     """
 
     def __init__(self, draw: random.Random) -> None:
@@ -260,7 +263,7 @@ class Truth:
             yield f"{key}.{self.place}", label.encode() + draw.choice([b"", b"\n"])
 
     def _spoil(self, draw: random.Random) -> None:
-        """Take something away from half of the sets, or add what is ambiguous or not read."""
+        """In half of the sets, remove something or add an ambiguous or unread member."""
         what = draw.choice(["label", "image", "twice", "second image", "heic", "tar without labels", *[""] * 6])
         members = draw.choice(self.tars)
         images = [name for name, _ in members if name in self.samples]
@@ -288,12 +291,12 @@ class Truth:
         self.must_serve = False
 
 
-def test_random_tars_are_served_right_or_refused(
+def test_random_tars_are_served_correctly_or_refused(
     tmp_path: Path, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the order of the members: the labels of the truth, or an error; what is left out is said."""
+    """For any order of the members: correct labels or an error; samples left out are reported."""
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/none")  # indexes in memory, which need no fsync
-    outcomes = {"served": 0, "refused": 0, "said": 0}
+    outcomes = {"served": 0, "refused": 0, "warned": 0}
     for trial in range(NUM_RANDOM):
         truth = Truth(random.Random(trial))
         folder = tmp_path / str(trial)
@@ -302,10 +305,10 @@ def test_random_tars_are_served_right_or_refused(
             write_tar(folder / f"{number}.tar", members)
         recwarn.clear()
         try:
-            found, why = served(folder), ""
+            found, why = serve(folder), ""
         except LoaderError as error:
             found, why = {}, str(error)
-        said = [str(warning.message) for warning in recwarn if "left out" in str(warning.message)]
+        messages = [str(warning.message) for warning in recwarn if "left out" in str(warning.message)]
         if truth.must_serve:
             assert not why, trial
         if why:
@@ -319,6 +322,6 @@ def test_random_tars_are_served_right_or_refused(
             assert len(set(labels.values())) == 1, trial
         else:
             assert labels == {name: label for name, (_, label) in truth.samples.items()}, trial
-        assert bool(said) == (not truth.must_serve), (trial, said)
-        outcomes["said" if said else "served"] += 1
+        assert bool(messages) == (not truth.must_serve), (trial, messages)
+        outcomes["warned" if messages else "served"] += 1
     assert all(count > NUM_RANDOM / 20 for count in outcomes.values()), outcomes

@@ -1,4 +1,4 @@
-"""Tars as a source: order, the saved index and what makes it stale, folders of tars, and what is refused."""
+"""Tars as a source: order, the saved index and changes that make it stale, folders of tars, refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.pipelines.errors import LoaderError
 
 
 def shard(path: Path, first: int, count: int) -> Path:
-    """A tar of `count` photos with their number as label."""
+    """Write a tar of `count` photos, labelled with their numbers."""
     files = [
         (f"{i:04d}.{s}", photo(i) if s == "jpg" else b"%d" % i)
         for i in range(first, first + count)
@@ -39,7 +39,7 @@ def shard(path: Path, first: int, count: int) -> Path:
 
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
-    """A folder of three tars of four photos, written in another order than that of their names."""
+    """A folder of three tars with four photos each, not written in the order of their names."""
     folder = tmp_path / "shards"
     folder.mkdir()
     for number in (2, 0, 1):
@@ -60,17 +60,17 @@ def all_labels(source: Any) -> list[int]:
     return source.labels(np.arange(len(source))).tolist()
 
 
-def refused(path: Any, **options: Any) -> LoaderError:
+def refusal_of(path: Any, **options: Any) -> LoaderError:
     with pytest.raises(LoaderError) as caught:
         open_source(path, **options)
     assert "\n" not in str(caught.value)
     return caught.value
 
 
-# ---- what is opened ----
+# ---- opening ----
 
 
-def test_a_folder_is_its_tars_by_name(shards: Path) -> None:
+def test_a_folder_is_read_as_its_tars_sorted_by_name(shards: Path) -> None:
     one = open_source(shards / "train-0001.tar")
     assert all_labels(one) == [4, 5, 6, 7]
     assert one.describe().endswith(" MB in 1 tar file")
@@ -93,7 +93,7 @@ def test_a_folder_is_its_tars_by_name(shards: Path) -> None:
         (["class.tar/"], False),
     ],
 )
-def test_folders_of_tars_hold_neither_images_nor_folders(shards: Path, others: list[str], is_tars: bool) -> None:
+def test_a_folder_of_tars_must_not_contain_images_or_folders(shards: Path, others: list[str], is_tars: bool) -> None:
     for name in others:
         (shards / name).mkdir() if name.endswith("/") else (shards / name).write_bytes(photo(0))
     assert is_tar_folder(os.fsencode(shards)) == is_tars
@@ -101,7 +101,7 @@ def test_folders_of_tars_hold_neither_images_nor_folders(shards: Path, others: l
         assert isinstance(open_source(shards), IndexedSource)
 
 
-def test_a_tar_whose_second_half_is_zeros_is_warned_of(shards: Path) -> None:
+def test_a_tar_with_zeros_in_its_second_half_warns(shards: Path) -> None:
     path = shards / "train-0001.tar"
     write_tar(path, [(f"{number}.{s}", photo(number).ljust(9000)) for number in range(40) for s in ("cls", "jpg")])
     data = path.read_bytes()
@@ -115,7 +115,7 @@ def test_a_tar_whose_second_half_is_zeros_is_warned_of(shards: Path) -> None:
             assert len(open_source(shards, label="shard")) == 28
 
 
-def test_other_files_next_to_tars_are_warned_of(shards: Path) -> None:
+def test_other_files_next_to_tars_warn(shards: Path) -> None:
     for name in ("train-0003.tar.gz", "train-0004.tar.part", "train-0005", "README.md", "train-0000.tar.idx", ".x.tar"):
         (shards / name).write_bytes(b"")
     words = (
@@ -126,7 +126,7 @@ def test_other_files_next_to_tars_are_warned_of(shards: Path) -> None:
         assert len(open_source(shards)) == 12
 
 
-def test_links_in_a_tar_are_warned_of(tmp_path: Path) -> None:
+def test_links_in_a_tar_warn(tmp_path: Path) -> None:
     links = entry(b"1.png", kind=b"2", linkname=b"/elsewhere/1.png") + entry(b"2.png", kind=b"1", linkname=b"gone.png")
     (tmp_path / "x.tar").write_bytes(entry(b"0.png", photo(0)) + links + END)
     for _ in range(2):
@@ -134,7 +134,7 @@ def test_links_in_a_tar_are_warned_of(tmp_path: Path) -> None:
             assert len(open_source(tmp_path / "x.tar")) == 1
 
 
-def test_images_of_a_folder_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_images_is_checked_for_tars_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_tar_folder(os.fsencode(tmp_path / "absent"))
     (tmp_path / "notes.txt").write_bytes(b"")
     assert not any(is_tar_folder(os.fsencode(path)) for path in (tmp_path, tmp_path / "notes.txt"))
@@ -153,7 +153,7 @@ def test_images_of_a_folder_are_looked_at_once(tmp_path: Path, monkeypatch: pyte
     assert len(seen) == 1
 
 
-def test_what_is_skipped_is_counted(tmp_path: Path) -> None:
+def test_skipped_members_are_counted(tmp_path: Path) -> None:
     write_tar(tmp_path / "1.tar", [("a.txt", b""), ("b.csv", b"1"), ("README", b"")])
     write_tar(tmp_path / "2.tar", [("c/a.jpg", photo(0)), ("c/a.png", b""), ("c/a.seg.png", b""), ("c/.b.jpg", b"")])
     (tmp_path / "3.tar").write_bytes(entry(b"d/", kind=b"5") + entry(b"d/a.png", photo(1)) + END + entry(b"x.jpg"))
@@ -182,16 +182,16 @@ def test_what_is_skipped_is_counted(tmp_path: Path) -> None:
     assert f"2 {NO_SAMPLES}" in source.describe()
 
 
-def test_the_first_tar_that_is_refused_is_named(shards: Path) -> None:
+def test_the_first_refused_tar_is_named(shards: Path) -> None:
     for number in (1, 2):
         path = shards / f"train-{number:04d}.tar"
         os.truncate(path, path.stat().st_size // 2)
     for _ in range(3):
-        error = refused(shards)
+        error = refusal_of(shards)
         assert (error.code, error.path) == ("E-TRUNC", os.fsencode(shards / "train-0001.tar"))
 
 
-def test_the_image_option(tmp_path: Path) -> None:
+def test_the_image_option_chooses_the_member_served(tmp_path: Path) -> None:
     files = [(f"{i}.{suffix}", photo(i)) for i in range(2) for suffix in ("mask.PNG", "jpg", "webp")]
     path = write_tar(tmp_path / "x.tar", [*files, ("2.webp", photo(2))])
     with pytest.warns(UserWarning, match=r"left out: 4 other images of samples \('0.mask.PNG'\); name .* with image="):
@@ -206,10 +206,10 @@ def test_the_image_option(tmp_path: Path) -> None:
         with lost if image == "mask.png" else contextlib.nullcontext():
             source = open_source(path, image=image)
         assert [source.name(i) for i in range(len(source))] == names  # type: ignore[attr-defined]
-    assert refused(path, image="png").code == "E-NODATA"
+    assert refusal_of(path, image="png").code == "E-NODATA"
 
 
-def test_create_loader_hands_the_options_on(shards: Path) -> None:
+def test_create_loader_passes_the_options_on(shards: Path) -> None:
     options = {"image": "jpg", "label": "cls", "classes": [f"c{i}" for i in range(12)], "rescan": True}
     with create_loader(shards, batch_size=4, workers=0, shuffle=False, **options) as loader:
         assert sorted(label for _, labels in loader for label in labels.tolist()) == list(range(12))
@@ -217,7 +217,7 @@ def test_create_loader_hands_the_options_on(shards: Path) -> None:
         open_source(shards, allow_empty=True)
 
 
-def test_the_commands_take_tars(shards: Path) -> None:
+def test_the_commands_accept_tars(shards: Path) -> None:
     options = ("--size", 32, "--batch-size", 4, "--workers", 0, "--epochs", 1)
     one, other = (penstock_here("iterate", path, *options) for path in (shards, shards / "*.tar"))
     assert (one.returncode, one.stdout.count("\n"), one.stdout) == (0, 3, other.stdout)
@@ -238,12 +238,12 @@ def test_the_index_is_used_again_while_the_tars_are_unchanged(shards: Path, scan
     assert scans == [3, 3]
     link = shards.with_name("link")
     link.symlink_to(shards)
-    assert open_source(link).path(0) == os.fsencode(shards / "train-0000.tar") + b":0000.jpg"  # one index for both
+    assert open_source(link).path(0) == os.fsencode(shards / "train-0000.tar") + b":0000.jpg"  # both share one index
     assert scans == [3, 3]
 
 
 @pytest.mark.parametrize(("grows", "decoder"), [(True, "native"), (False, "simplejpeg")])
-def test_a_tar_that_is_written_to_in_an_epoch_is_one_line_and_indexed_again(
+def test_a_tar_that_changes_during_an_epoch_is_reported_in_one_line_and_indexed_again(
     shards: Path, grows: bool, decoder: str
 ) -> None:
     path = shards / "train-0001.tar"
@@ -259,10 +259,10 @@ def test_a_tar_that_is_written_to_in_an_epoch_is_one_line_and_indexed_again(
     if grows:
         assert len(open_source(shards)) == 13
     else:
-        assert refused(shards).code == "E-TRUNC"
+        assert refusal_of(shards).code == "E-TRUNC"
 
 
-def test_options_have_indexes_of_their_own(shards: Path, scans: list[int], tmp_path: Path) -> None:
+def test_options_have_separate_indexes(shards: Path, scans: list[int], tmp_path: Path) -> None:
     table = tmp_path / "labels.csv"
     table.write_text("".join(f"{i:04d},{i % 2}\n" for i in range(12)))
     for options, labels in (
@@ -287,7 +287,7 @@ def test_a_source_is_refreshed_with_its_options(shards: Path, scans: list[int]) 
     assert len(scans) == 2
 
 
-def test_a_source_pickles_as_little(shards: Path) -> None:
+def test_a_pickled_source_is_small(shards: Path) -> None:
     source = open_source(shards, label={f"{i:04d}": i for i in range(10_000)})
     sent = pickle.dumps(source)
     assert len(sent) < 1000
@@ -303,14 +303,14 @@ def test_a_tar_that_is_written_to_while_it_is_indexed_is_refused(shards: Path, m
 
     read = TarReader.read
     monkeypatch.setattr(TarReader, "read", lambda *a: (grow(), read(*a))[1])
-    error = refused(path)
+    error = refusal_of(path)
     assert (error.code, error.path) == ("E-CHANGED", os.fsencode(path))
 
 
 # ---- reading ----
 
 
-def test_a_member_beyond_8_gib_is_read(tmp_path: Path) -> None:
+def test_a_member_at_an_offset_above_8_gib_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
     with path.open("wb") as file:
         file.write(header(b"c/big.txt", magic=b"ustar  \0", size_field=b"\x80" + (9 << 30).to_bytes(11, "big")))
@@ -321,8 +321,8 @@ def test_a_member_beyond_8_gib_is_read(tmp_path: Path) -> None:
         assert [labels.tolist() for _, labels in loader] == [[0, 1]]
 
 
-def test_tars_are_indexed_at_once(tmp_path: Path) -> None:
-    """More tars than threads, and a folder of the same photos that is indexed alike."""
+def test_several_tars_are_indexed_concurrently(tmp_path: Path) -> None:
+    """There are more tars than threads; the index equals that of a folder of the same photos."""
     folder = tmp_path / "photos"
     folder.mkdir()
     for number in range(120):
@@ -336,21 +336,21 @@ def test_tars_are_indexed_at_once(tmp_path: Path) -> None:
 
 
 def test_a_long_scan_is_shown(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-    monkeypatch.setattr(tar_index.ProgressBar, "show", lambda bar, done, total, what: shown.append(what))
+    progress: list[str] = []
+    monkeypatch.setattr(tar_index.ProgressBar, "show", lambda bar, done, total, what: progress.append(what))
     read = TarReader.read
     monkeypatch.setattr(tar_index, "_LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(TarReader, "read", lambda *a: (time.sleep(0.02), read(*a))[1])
     assert len(open_source(shards)) == 12
-    assert set(shown) == {"indexing 3 tar files"}
+    assert set(progress) == {"indexing 3 tar files"}
 
 
 def test_an_interrupted_scan_ends(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C reaches the main thread, which waits for the threads that read."""
-    shown, looked = [], []
+    progress, looked = [], []
 
     def interrupt(*_: Any, **__: Any) -> None:
-        shown.append(1)
+        progress.append(1)
         raise KeyboardInterrupt
 
     def look(*arguments: Any) -> Any:
@@ -364,5 +364,5 @@ def test_an_interrupted_scan_ends(shards: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(tar_index.ProgressBar, "show", interrupt)
     with pytest.raises(KeyboardInterrupt):
         open_source(shards)
-    assert shown == [1]
+    assert progress == [1]
     assert 1 <= len(looked) < 12  # samples

@@ -1,4 +1,4 @@
-"""classes= numbers the classes of any data as another data set has them, by name."""
+"""classes= gives any data the class numbers of another data set, by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def png(level: int) -> bytes:
 
 
 def write(root: Path, labels: list[str], kind: str) -> Any:
-    """Data with one image per label, whose level is 10 times the number of the label in NAMES."""
+    """Write one image per label; its level is 10 times the label's position in NAMES."""
     root.mkdir(exist_ok=True)
     rows = Rows.of([png(10 * NAMES.index(label)) for label in labels], labels, "png")
     like = {"list of folders": "folder", "torchvision": "list"}.get(kind, kind)
@@ -41,16 +41,16 @@ def write(root: Path, labels: list[str], kind: str) -> Any:
     return [spec] if kind == "list of folders" else spec
 
 
-def named(source: Source, classes: list[str]) -> bool:
-    """Whether the label of each image is the number in `classes` of the name that its level says."""
+def has_names(source: Source, classes: list[str]) -> bool:
+    """Return whether each image's label is the position in `classes` of the name given by its level."""
     labels = source.labels(np.arange(len(source))).tolist()
     levels = [Image.open(io.BytesIO(source.read(index))).getpixel((0, 0))[0] for index in range(len(source))]  # type: ignore[arg-type]
     return [classes[label] for label in labels] == [NAMES[level // 10] for level in levels]
 
 
 @pytest.mark.parametrize("kind", FORMS)
-def test_every_kind_of_data_takes_classes(tmp_path: Path, kind: str) -> None:
-    """Four random lists per kind: all of them allow what the data lacks, and refuse what they lack."""
+def test_every_kind_of_data_accepts_classes(tmp_path: Path, kind: str) -> None:
+    """Four random lists per kind: extra names are allowed, missing names are refused."""
     rng = np.random.default_rng(1)
     for number in range(4):
         labels = rng.choice(NAMES, rng.integers(1, 7)).tolist()
@@ -58,26 +58,26 @@ def test_every_kind_of_data_takes_classes(tmp_path: Path, kind: str) -> None:
         classes = rng.permutation([*set(labels), *rng.choice(["eel", "fox"], 1)]).tolist()
         source = open_source(data, classes=classes)
         assert source.classes == tuple(name.encode() for name in classes)
-        assert named(source, classes)
+        assert has_names(source, classes)
         missing = labels[0]
         with pytest.raises((ValueError, RuntimeError), match=missing):
             open_source(data, classes=[name for name in classes if name != missing])
 
 
-def test_a_source_that_is_open_takes_classes(tmp_path: Path) -> None:
-    """Joined sources, and a mix, whose shares stay."""
+def test_an_open_source_accepts_classes(tmp_path: Path) -> None:
+    """Also joined sources, and a mix, which keeps its shares."""
     one, two = (open_source(write(tmp_path / name, [name, "bee"], "folder")) for name in ("ant", "dog"))
     classes = ["dog", "eel", "ant", "bee"]
     for source in (concat([one, two]), mix({"one": (one, 0.5), "two": (two, 0.5)})):
         chosen: Any = open_source(source, classes=classes)
-        assert named(chosen, classes)
+        assert has_names(chosen, classes)
         assert getattr(chosen, "mixture", None) == getattr(source, "mixture", None)
-    assert named(concat([one, two], classes=classes), classes)
+    assert has_names(concat([one, two], classes=classes), classes)
     with pytest.raises(TypeError, match="no options, got rescan"):
         open_source(one, classes=classes, rescan=True)
 
 
-def test_a_list_that_is_the_datas_own_changes_nothing(tmp_path: Path) -> None:
+def test_a_list_equal_to_the_datas_own_classes_changes_nothing(tmp_path: Path) -> None:
     data = write(tmp_path, NAMES, "folder")
     plain = open_source(data)
     assert open_source(data, classes=NAMES).fingerprint == plain.fingerprint
@@ -85,19 +85,19 @@ def test_a_list_that_is_the_datas_own_changes_nothing(tmp_path: Path) -> None:
     assert open_source(data, classes=plain.classes).fingerprint == plain.fingerprint
 
 
-def test_numbers_get_names(tmp_path: Path) -> None:
+def test_class_numbers_get_the_listed_names(tmp_path: Path) -> None:
     table = pa.table({"image": [png(0), png(20)], "label": [0, 2]})
     parquet.write_table(table, tmp_path / "a.parquet")
     source = open_source(tmp_path / "a.parquet", classes=NAMES)
     assert source.classes == tuple(name.encode() for name in NAMES)
-    assert named(source, NAMES)
+    assert has_names(source, NAMES)
     with pytest.raises((ValueError, RuntimeError), match="2"):
         open_source(tmp_path / "a.parquet", classes=NAMES[:2])
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tar"])
-def test_a_list_of_files_finds_numbers_among_the_classes_as_a_file_does(tmp_path: Path, suffix: str) -> None:
-    """The classes are called 1, 2 and 5: a label that is one of them is that class, not class number 1."""
+def test_a_list_of_files_maps_numbers_to_classes_like_a_single_file(tmp_path: Path, suffix: str) -> None:
+    """The classes are called 1, 2 and 5: label 1 is the class called 1, not class number 1."""
     data, numbers = tmp_path / f"a.{suffix}", [5, 1, 2]
     if suffix == "tar":
         write_tar(data, [m for n in numbers for m in ((f"{n}.png", png(n)), (f"{n}.cls", b"%d" % n))])
@@ -128,8 +128,8 @@ WRONG += [dict(enumerate(NAMES)), ["ant", "ant", "bee", "cat", "dog"]]
 
 @pytest.mark.parametrize("classes", WRONG)
 @pytest.mark.parametrize("kind", FORMS)
-def test_other_lists_are_refused(tmp_path: Path, kind: str, classes: Any) -> None:
-    """A set has no order, and a dict from names to numbers another one than that of its names."""
+def test_invalid_lists_of_classes_are_refused(tmp_path: Path, kind: str, classes: Any) -> None:
+    """A set does not have an order; the numbers of a dict may contradict the order of its names."""
     with pytest.raises(ValueError, match=r"^classes must"):
         open_source(write(tmp_path, NAMES, kind), classes=classes)
     with pytest.raises(ValueError, match=r"^classes must"):
@@ -140,14 +140,14 @@ def test_other_lists_are_refused(tmp_path: Path, kind: str, classes: Any) -> Non
 
 
 @pytest.mark.parametrize("kind", FORMS)
-def test_lists_of_other_kinds_are_lists(tmp_path: Path, kind: str) -> None:
+def test_sequences_of_other_types_are_accepted_as_lists(tmp_path: Path, kind: str) -> None:
     data, order = write(tmp_path, NAMES, kind), NAMES[::-1]
     for classes in np.array(order), (name for name in order), dict.fromkeys(order).keys(), [n.encode() for n in order]:
-        assert named(open_source(data, classes=classes), order)
-    assert named(with_labels(data, NAMES, classes=iter(order)), order)
+        assert has_names(open_source(data, classes=classes), order)
+    assert has_names(with_labels(data, NAMES, classes=iter(order)), order)
 
 
-def test_two_classes_of_one_name_do_not_become_one(tmp_path: Path) -> None:
+def test_two_classes_with_the_same_name_are_not_merged(tmp_path: Path) -> None:
     rows = [(str(tmp_path / f"{number}.png"), number) for number in range(2)]
     for number, (path, _) in enumerate(rows):
         Path(path).write_bytes(png(number))
@@ -159,7 +159,7 @@ def test_two_classes_of_one_name_do_not_become_one(tmp_path: Path) -> None:
     assert both.labels(np.arange(4)).tolist() == [0, 1, 0, 1]
 
 
-def test_folders_called_by_numbers_say_that_they_are_sorted_as_text(tmp_path: Path) -> None:
+def test_folders_named_by_numbers_warn_that_they_are_sorted_as_text(tmp_path: Path) -> None:
     for name in ("2", "9", "10"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.png").write_bytes(png(1))

@@ -57,7 +57,7 @@ def test_every_engine_and_ranks_serve_one_stream(folders: tuple[Path, Path]) -> 
     assert [a + b for a, b in zip(*parts, strict=True)] == [indices for indices, _ in expected]
 
 
-def test_a_resume_goes_on_with_its_counts(folders: tuple[Path, Path]) -> None:
+def test_a_resume_continues_the_counts(folders: tuple[Path, Path]) -> None:
     with open_loader(folders) as loader:
         whole = indices_of(loader) + indices_of(loader)
     with open_loader(folders) as loader:
@@ -72,7 +72,7 @@ def test_a_resume_goes_on_with_its_counts(folders: tuple[Path, Path]) -> None:
         other.load_state_dict(state)
 
 
-def test_counts_of_numbered_parts_go_on_after_a_resume(folders: tuple[Path, Path]) -> None:
+def test_counts_of_numbered_parts_continue_after_a_resume(folders: tuple[Path, Path]) -> None:
     def loader() -> Loader:
         source = mix({number: (folder, 0.5) for number, folder in enumerate(folders)})  # type: ignore[misc]
         return create_loader(source, pipeline=imagenet_train(16), epoch_samples=24, batch_size=8, workers=0)
@@ -105,12 +105,12 @@ def test_an_evaluation_serves_each_sample_once(folders: tuple[Path, Path]) -> No
         ({"a": (0, True)}, "must be a number"),
     ],
 )
-def test_shares_that_cannot_work_are_refused(parts: Any, message: str) -> None:
+def test_impossible_shares_are_refused(parts: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mix(parts)
 
 
-def test_a_mixture_is_not_shuffled_by_blocks(folders: tuple[Path, Path]) -> None:
+def test_a_mixture_cannot_be_shuffled_by_blocks(folders: tuple[Path, Path]) -> None:
     with pytest.raises(ValueError, match="cannot be shuffled by blocks"):
         open_loader(folders, shuffle=Blocks())
     with pytest.raises(ValueError, match="weights draw samples at random"):

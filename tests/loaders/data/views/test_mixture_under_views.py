@@ -1,4 +1,4 @@
-"""A mixture under every view: its shares hold, or the view is refused. Compared with counts made anew."""
+"""A mixture under every view: its shares are kept, or the view is refused. Compared with independent counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOST = r"would lose the shares of the mix\(\.\.\.\) of '0', '1'"
 
 
 class Case:
-    """A mixture of random sizes and shares; sample i of all has pixel i, so that batches say what they hold."""
+    """A mixture of random sizes and shares; the pixels of sample i are i, to identify the samples of a batch."""
 
     def __init__(self, number: int) -> None:
         self.draws = draws = np.random.default_rng([7, number])
@@ -46,7 +46,7 @@ class Case:
         )
 
     def check_counts(self, served: list[int], epoch: int) -> None:
-        """Check the samples of each source: shares are rounded down, and the largest remainders up."""
+        """Check the number of samples per source: shares are rounded down, except the largest remainders."""
         shares = [Fraction(s[min(epoch, len(s) - 1)] if isinstance(s, list) else s) for s in self.shares]
         num_served = self.epoch_samples or self.num_samples
         exact = [share * num_served / sum(shares) for share in shares]
@@ -63,7 +63,7 @@ class Case:
         return create_loader(source, **{**defaults, **own, **options})
 
     def check(self, source: Any, **options: Any) -> list[tuple[int, Any, Any]]:
-        """Check that epochs hold the shares, and return index, label and text of each sample that was served."""
+        """Check that epochs keep the shares; return index, label and text of each served sample."""
         rows: list[tuple[int, Any, Any]] = []
         ends, passes = np.cumsum(self.sizes), np.zeros(self.num_samples, int)
         with self.open(source, **options) as loader:
@@ -78,7 +78,7 @@ class Case:
                 self.check_counts(served.tolist(), epoch)
                 assert loader.ledger().sources == dict(zip(map(str, range(len(ends))), served.tolist(), strict=True))
         for passed in np.split(passes, ends[:-1]):
-            assert np.ptp(passed) <= 1  # no sample comes twice before all others of its source came once
+            assert np.ptp(passed) <= 1  # no sample repeats before its source is exhausted
         return rows
 
 
@@ -147,7 +147,7 @@ def test_views_that_would_lose_the_shares_are_refused(kind: str) -> None:
             view(Case(1000 + number), kind)
 
 
-def test_the_options_of_a_loader_are_refused_too() -> None:
+def test_options_of_a_loader_that_lose_the_shares_are_refused() -> None:
     case = Case(0)
     for options in ({"subset": ":0.5"}, {"subset": [0]}, {"max_per_class": 1}):
         with pytest.raises(ValueError, match=LOST + ".*: apply it to each source, then mix"):
@@ -163,7 +163,7 @@ def test_the_options_of_a_loader_are_refused_too() -> None:
         DataLoader(labelled)
 
 
-def test_no_split_is_saved_of_a_mixture(tmp_path: Path) -> None:
+def test_a_refused_split_of_a_mixture_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=LOST):
         split(Case(0).mix(), 0.5, save=tmp_path / "cut.json")
     assert not list(tmp_path.iterdir())
@@ -193,7 +193,7 @@ def test_a_cache_of_a_mixture_keeps_shares_and_counts(tmp_path: Path, *, labelle
         assert loader.ledger().sources == {"few": 18, "many": 6}
 
 
-def test_an_epoch_of_a_number_of_samples_needs_a_shuffle() -> None:
+def test_epoch_samples_needs_a_shuffle() -> None:
     case = Case(0)
     with pytest.raises(ValueError, match="epoch_samples needs shuffle=True"):
         case.open(case.mix(), shuffle=False, epoch_samples=5)

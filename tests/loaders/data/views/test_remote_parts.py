@@ -1,4 +1,4 @@
-"""Parts of remote data, and remote data joined with local: fetched ahead, and the same stream as of local files."""
+"""Parts of remote data, and remote joined with local data: fetched ahead, same stream as local files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NUM_PHOTOS = 40
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RangeServer]:
-    """A server of two tars of photos, which lie in tmp_path / "tars"."""
+    """A server of two tars of photos in tmp_path / "tars"."""
     photos = write_folder(tmp_path / "photos", NUM_PHOTOS)
     (tmp_path / "tars").mkdir()
     for part in range(2):
@@ -53,13 +53,13 @@ def test_a_list_of_urls_is_one_source_and_its_parts_are_fetched_ahead(server: Ra
     found, stats = serve_epoch(part, workers_are="threads")
     assert found == expected
     assert len(found) == 12
-    assert server.most_at_once > 2  # one at a time without an announcement
+    assert server.most_at_once > 2  # without announcements there would be one
     assert stats.requests == part.traffic[0] > 0  # type: ignore[attr-defined]
     assert serve_epoch(part, workers_are="processes", decoder="simplejpeg")[0] == expected
 
 
 @pytest.mark.parametrize("settings", [{"workers_are": "threads"}, {"workers": 0, "decoder": "simplejpeg"}], ids=str)
-def test_remote_and_local_data_are_one_source(server: RangeServer, tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_remote_and_local_data_can_be_one_source(server: RangeServer, tmp_path: Path, settings: dict[str, Any]) -> None:
     folder = tmp_path / "photos"
     urls = [f"{server.url}/{part}.tar" for part in range(2)]
     expected, _ = serve_epoch([folder, server.root / "0.tar", folder, server.root / "1.tar"], decoder="simplejpeg")

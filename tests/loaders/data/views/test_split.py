@@ -1,4 +1,4 @@
-"""Splits: exact shares, no overlap, and no sample that ever moves; by seeded loops over random data."""
+"""Splits: exact shares, no overlap, no sample that ever moves; tested on seeded random data."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from penstock.loaders.data.sources.data import Data
 from penstock.loaders.data.views.split import _fit_thresholds, hash_names
 from penstock.pipelines.errors import LoaderError
 
-Sample = tuple[bytes, bytes]  # its name and its class
+Sample = tuple[bytes, bytes]  # name and class
 
 
 class Named(FaultySource):
-    """A source of which nothing matters but names and classes."""
+    """A source with only names and classes."""
 
     def __init__(self, samples: list[Sample]) -> None:
         super().__init__(len(samples), {})
@@ -48,7 +48,7 @@ def make_samples(dice: random.Random, count: int, classes: int, begin: int = 0) 
 
 
 def place(parts: tuple[Data, ...]) -> dict[bytes, int]:
-    """Name -> the part that it is in."""
+    """Return name -> number of its part."""
     return {part.name(i): number for number, part in enumerate(parts) for i in range(len(part))}
 
 
@@ -59,11 +59,11 @@ def random_shares(dice: random.Random) -> Any:
     return (first, round((1 - first) / 2, 3), round(1 - first - round((1 - first) / 2, 3), 3))
 
 
-# ---- what holds for every split ----
+# ---- properties of every split ----
 
 
 @pytest.mark.parametrize("by_class", [True, False])
-def test_every_sample_is_in_one_part_in_the_order_of_the_source_with_the_exact_share(by_class: bool) -> None:
+def test_parts_are_disjoint_ordered_and_have_exact_shares(by_class: bool) -> None:
     dice = random.Random(11)
     for _ in range(30):
         source = Named(make_samples(dice, dice.randrange(40, 400), dice.randrange(1, 8)))
@@ -91,7 +91,7 @@ def test_a_class_with_as_many_samples_as_parts_has_one_in_each() -> None:
     assert 2 in train.labels(np.arange(len(train)))
 
 
-def test_order_place_and_other_classes_change_nothing() -> None:
+def test_a_split_does_not_depend_on_order_place_and_other_classes() -> None:
     dice = random.Random(3)
     for _ in range(20):
         samples = make_samples(dice, 120, 4)
@@ -101,7 +101,7 @@ def test_order_place_and_other_classes_change_nothing() -> None:
         assert place(split(Named(one))) == {name: before[name] for name, _ in one}
 
 
-def test_a_seed_gives_other_parts_of_independent_samples() -> None:
+def test_another_seed_draws_independent_parts() -> None:
     source = Named(make_samples(random.Random(1), 2000, 1))
     first, second = (split(source, 0.5, seed=seed)[0] for seed in (0, 1))
     common = len(np.intersect1d(first.indices, second.indices))
@@ -119,7 +119,7 @@ def test_names_that_occur_twice_are_in_the_same_part() -> None:
         assert not names[0] & names[1]
 
 
-# ---- what is saved ----
+# ---- saved splits ----
 
 
 @pytest.mark.parametrize("by_class", [True, False])
@@ -133,7 +133,7 @@ def test_no_sample_ever_moves(tmp_path: Path, by_class: bool) -> None:
         known = place(split(Named(samples), shares, **options))
         saved = file.read_bytes()
         for step in range(1, 5):
-            added = make_samples(dice, dice.randrange(1, 80), 5, begin=1000 * step)  # two classes are new
+            added = make_samples(dice, dice.randrange(1, 80), 5, begin=1000 * step)  # with two new classes
             samples = dice.sample([*samples, *added], len(samples) + len(added))
             now = place(split(Named(samples), shares, **options))
             assert {name: now[name] for name in known} == known
@@ -142,17 +142,17 @@ def test_no_sample_ever_moves(tmp_path: Path, by_class: bool) -> None:
         assert file.read_bytes() == saved
 
 
-def test_samples_that_are_added_fall_by_the_shares(tmp_path: Path) -> None:
+def test_added_samples_follow_the_shares(tmp_path: Path) -> None:
     dice = random.Random(4)
     split(Named(make_samples(dice, 3000, 3)), (0.7, 0.2, 0.1), save=tmp_path / "cut.json")
-    later = Named(make_samples(dice, 20_000, 4, begin=10_000))  # one class is new
+    later = Named(make_samples(dice, 20_000, 4, begin=10_000))  # with one new class
     parts = split(later, (0.7, 0.2, 0.1), save=tmp_path / "cut.json")
     for number in range(4):
         shares = [(part.labels(np.arange(len(part))) == number).mean() * len(part) for part in parts]
         assert np.allclose(np.array(shares) / sum(shares), (0.7, 0.2, 0.1), atol=0.05), number
 
 
-def test_a_class_that_was_too_small_does_not_stay_out_of_a_part(tmp_path: Path) -> None:
+def test_a_class_that_was_too_small_later_joins_every_part(tmp_path: Path) -> None:
     samples = [(b"%d" % n, b"a") for n in range(100)]
     split(Named([*samples, (b"alone", b"b")]), save=tmp_path / "cut.json")
     more = Named([*samples, (b"alone", b"b"), *((b"b%d" % n, b"b") for n in range(200))])
@@ -160,16 +160,16 @@ def test_a_class_that_was_too_small_does_not_stay_out_of_a_part(tmp_path: Path) 
     assert 8 <= (validation.labels(np.arange(len(validation))) == 1).sum() <= 34
 
 
-def test_other_settings_than_the_saved_ones_are_named(tmp_path: Path) -> None:
+def test_settings_that_differ_from_the_saved_ones_are_named(tmp_path: Path) -> None:
     source, file = Named(make_samples(random.Random(0), 100, 2)), tmp_path / "cut.json"
     split(source, 0.8, seed=3, save=file)
-    for settings, told in (
+    for settings, message in (
         ({"parts": 0.9, "seed": 3}, r"parts=\[0.8, 0.2\], requested is \[0.9, 0.1\]"),
         ({"parts": 0.8}, r"seed=3, requested is 0"),
         ({"parts": 0.8, "seed": 3, "by_class": False}, r"by_class=True, requested is False"),
         ({"parts": (0.8, 0.1, 0.1), "seed": 3}, r"parts="),
     ):
-        with pytest.raises(LoaderError, match=rf"E-STATE.*cut\.json.*{told}"):
+        with pytest.raises(LoaderError, match=rf"E-STATE.*cut\.json.*{message}"):
             split(source, save=file, **settings)  # type: ignore[arg-type]
 
 
@@ -187,7 +187,7 @@ def test_other_settings_than_the_saved_ones_are_named(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_file_that_is_no_split_is_refused_and_kept(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_a_file_that_is_not_a_split_is_refused_and_kept(tmp_path: Path, change: dict[str, Any]) -> None:
     source, file = Named(make_samples(random.Random(0), 100, 2)), tmp_path / "cut.json"
     split(source, save=file)
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
@@ -199,7 +199,7 @@ def test_a_file_that_is_no_split_is_refused_and_kept(tmp_path: Path, change: dic
     assert file.read_text() == "{"
 
 
-def test_a_place_that_cannot_be_written_is_said_before_the_names_are_read(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_refused_before_the_names_are_read(tmp_path: Path) -> None:
     class Unread(Named):
         def name(self, index: int) -> bytes:
             raise AssertionError
@@ -209,7 +209,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_names_are_read(tmp_pa
         split(Unread([(b"a", b"a"), (b"b", b"a")]), save=tmp_path / "file" / "cut.json")
 
 
-def test_class_names_of_any_bytes_and_of_the_same_name(tmp_path: Path) -> None:
+def test_class_names_may_be_any_bytes_and_repeat(tmp_path: Path) -> None:
     odd = [b"\xff\xfe", b"", "é".encode(), b"\xff\xfe"]
     images = np.zeros((80, 4, 4, 3), np.uint8)
     source = ArraySource(images, np.arange(80) % 4, classes=odd)
@@ -228,7 +228,7 @@ def test_the_hash_is_blake2b_of_the_name_under_the_seed() -> None:
 # ---- kinds of data ----
 
 
-def test_a_folder_its_copy_its_cache_and_its_subset_are_split_alike(tmp_path: Path) -> None:
+def test_a_folder_its_copy_its_cache_and_its_subset_have_the_same_split(tmp_path: Path) -> None:
     write_folder(tmp_path / "photos", 40)
     write_folder(tmp_path / "moved" / "elsewhere", 40)
     build_cache(open_source(tmp_path / "photos"), tmp_path / "all.h5", workers=0)
@@ -241,7 +241,7 @@ def test_a_folder_its_copy_its_cache_and_its_subset_are_split_alike(tmp_path: Pa
     assert place(split(everything)) == parts
 
 
-def test_arrays_are_split_by_index_and_more_of_them_move_none(tmp_path: Path) -> None:
+def test_arrays_are_split_by_index_and_added_images_move_none(tmp_path: Path) -> None:
     images = np.zeros((200, 4, 4, 3), np.uint8)
     labels = np.arange(200) % 3
     before = split((images[:100], labels[:100]), save=tmp_path / "cut.json")
@@ -250,18 +250,18 @@ def test_arrays_are_split_by_index_and_more_of_them_move_none(tmp_path: Path) ->
         assert small.indices.tolist() == large.indices[large.indices < 100].tolist()
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 
 @pytest.mark.parametrize(
     "parts", [0, 1, -0.1, 1.1, (0.5, 0.4), (0.9, 0.2), (1.0, 0.0), (1.0,), (), "0.9", None, ("a", "b"), float("nan")]
 )
-def test_impossible_shares(parts: Any) -> None:
+def test_impossible_shares_are_refused(parts: Any) -> None:
     with pytest.raises(ValueError, match="share"):
         split(Named([(b"a", b"a"), (b"b", b"a")]), parts)
 
 
-def test_shares_may_miss_one_by_rounding() -> None:
+def test_the_sum_of_shares_may_differ_from_1_by_rounding() -> None:
     source = Named([(b"%d" % n, b"a") for n in range(30)])
     assert [len(part) for part in split(source, (1 / 3, 1 / 3, 1 / 3))] == [10, 10, 10]
     assert [len(part) for part in split(source, np.array([0.7, 0.2, 0.1]))] == [21, 6, 3]
@@ -274,7 +274,7 @@ def test_an_empty_part_is_an_error() -> None:
     assert (len(train), len(validation)) == (27, 3)
 
 
-def test_rows_that_are_added_to_a_table_move_no_sample(tmp_path: Path) -> None:
+def test_rows_added_to_a_table_move_no_sample(tmp_path: Path) -> None:
     def write_table(folders: list[str]) -> None:
         lines = [f"{folder}/{i}.jpg,{i % 2}" for folder in folders for i in range(30)]
         (tmp_path / "train.csv").write_text("\n".join(["path,label", *lines]))
@@ -292,8 +292,8 @@ def test_rows_that_are_added_to_a_table_move_no_sample(tmp_path: Path) -> None:
         assert {old.path(i) for i in range(len(old))} <= {new.path(i) for i in range(len(new))}
 
 
-def test_thresholds_stay_plain_where_the_samples_that_are_there_allow_it() -> None:
-    """Of one sample no tenth is taken; of ten the first is, though its hash lies above the plain threshold."""
+def test_thresholds_are_adjusted_only_where_the_samples_require_it() -> None:
+    """A tenth of one sample is none; a tenth of ten is the first one, although its hash exceeds the plain threshold."""
     hashes, groups = np.array([50, *range(10, 20)], np.uint64), np.array([0, *[1] * 10])
     shares, plain = (Fraction(1, 10), Fraction(9, 10)), np.array([3], np.uint64)
     assert _fit_thresholds(hashes, groups, 2, shares, plain).tolist() == [[3], [11]]

@@ -1,4 +1,4 @@
-"""The stream over a part of the data or over several data sets: the same on all backends, on ranks, and resumed."""
+"""The stream of a part of the data or of several data sets: same on all backends and ranks, and after a resume."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "dali": {"backend": "dali", "workers": 2},
 }
 Row = tuple[int, int, tuple[int, ...], bool]  # index, label, crop, flip
-Served = list[tuple[list[Row], npt.NDArray[np.uint8]]]  # of each batch
+Served = list[tuple[list[Row], npt.NDArray[np.uint8]]]  # per batch
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def serve(loader: Loader, epochs: int = 2) -> Served:
 
 
 def assert_equal(found: Served, expected: Served, *, rounds: bool) -> None:
-    """`rounds`: DALI's resize sums in another precision."""
+    """`rounds`: allow for DALI's resize, which sums in another precision."""
     assert [rows for rows, _ in found] == [rows for rows, _ in expected]
     for (_, some), (_, other) in zip(found, expected, strict=True):
         distance = np.abs(some.astype(int) - other.astype(int))
@@ -67,7 +67,7 @@ def assert_equal(found: Served, expected: Served, *, rounds: bool) -> None:
 
 
 def pieces(root: Path) -> tuple[Path, Path, list[int]]:
-    """Two folders, of which the second has a class of its own, and the numbers of their photos in their order."""
+    """Write two folders; each has a class that the other lacks. Return them and the photo numbers in order."""
     numbers = []
     for name, first, classes in (("a", 0, "cat dog"), ("b", 100, "ant dog eel")):
         for of_class in classes.split():
@@ -94,7 +94,7 @@ def test_a_part_is_served_like_a_folder_of_its_files(photos: Path, tmp_path: Pat
             assert_equal(serve(loader), expected, rounds=False)
 
 
-def test_ranks_and_a_resume_in_the_middle_serve_the_same(photos: Path, backend: dict[str, Any]) -> None:
+def test_ranks_and_a_resume_during_an_epoch_serve_the_same(photos: Path, backend: dict[str, Any]) -> None:
     chosen: dict[str, Any] = {"subset": "::-2", "max_per_class": 9}
     with open_loader(photos, decoder="simplejpeg", **chosen) as loader:
         expected = serve(loader)
@@ -136,13 +136,13 @@ def test_several_folders_are_served_like_one(tmp_path: Path, backend: dict[str, 
             assert loader.describe()["decoder"] == "native"
 
 
-def test_a_part_of_another_size_or_of_other_samples_is_refused_at_resume(photos: Path) -> None:
+def test_a_resume_refuses_a_part_of_another_size_or_with_other_samples(photos: Path) -> None:
     with open_loader(photos, subset="::2") as loader:
         next(loader.batches())
         state = loader.state_dict()
-    for subset, told in (("1::2", "30 now"), (range(1, 61, 2), "30 now"), ([*range(1, 61, 2), 0], "other images")):
-        with open_loader(photos, subset=subset) as loader, pytest.raises(LoaderError, match=f"E-STATE.*{told}"):
+    for subset, message in (("1::2", "30 now"), (range(1, 61, 2), "30 now"), ([*range(1, 61, 2), 0], "other images")):
+        with open_loader(photos, subset=subset) as loader, pytest.raises(LoaderError, match=f"E-STATE.*{message}"):
             loader.load_state_dict(state)
-    with open_loader(photos, subset=list(range(0, 61, 2))) as loader:  # the same samples, named otherwise
+    with open_loader(photos, subset=list(range(0, 61, 2))) as loader:  # the same samples, specified differently
         loader.load_state_dict(state)
         assert loader.state_dict() == state

@@ -1,4 +1,4 @@
-"""Parts of a source: what they serve, what they are called, and how they reach other processes."""
+"""Parts of a source: samples, names, and transfer to other processes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("photos"), 20)
 
 
-def numbered(labels: list[int]) -> ArraySource:
-    """Images whose first value is their index."""
+def numbered_images(labels: list[int]) -> ArraySource:
+    """Return images; the first value of each is its index."""
     images = np.zeros((len(labels), 4, 4, 3), np.uint8)
     images[:, 0, 0, 0] = np.arange(len(labels))
     return ArraySource(images, labels)
@@ -50,12 +50,12 @@ def test_a_subset_serves_its_samples_in_its_order(photos: Path) -> None:
     assert part.classes == whole.classes
 
 
-def test_indices_take_four_bytes_where_they_fit() -> None:
+def test_indices_use_four_bytes_where_they_fit() -> None:
     class Huge(ArraySource):
         def __len__(self) -> int:
             return self.count
 
-    source = numbered([0])
+    source = numbered_images([0])
     assert as_data(source).take(np.array([0])).indices.dtype == np.int32
     huge = Huge(np.zeros((1, 4, 4, 3), np.uint8), [0])
     huge.count = 1 << 31  # type: ignore[attr-defined]
@@ -64,8 +64,8 @@ def test_indices_take_four_bytes_where_they_fit() -> None:
     assert as_data(huge).take(np.array([1 << 31])).indices.tolist() == [1 << 31]
 
 
-def test_a_subset_of_a_subset_is_one_of_the_source() -> None:
-    source = numbered([0] * 20)
+def test_a_subset_of_a_subset_refers_to_the_source() -> None:
+    source = numbered_images([0] * 20)
     nested = open_source(open_source(source, subset="5:15"), subset=[1, 4])
     direct = as_data(source).take(np.array([6, 9]))
     assert isinstance(nested, Data)
@@ -78,13 +78,13 @@ def test_parts_of_a_source_that_holds_the_interpreter_lock_hold_it_too() -> None
     class Holding(ArraySource):
         holds_interpreter_lock = True
 
-    held: Any = open_source(Holding(np.zeros((3, 4, 4, 3), np.uint8), [0, 1, 2]), subset=[0, 2])
-    assert held.holds_interpreter_lock
-    assert not open_source(numbered([0, 1]), subset=[0]).holds_interpreter_lock  # type: ignore[attr-defined]
+    part: Any = open_source(Holding(np.zeros((3, 4, 4, 3), np.uint8), [0, 1, 2]), subset=[0, 2])
+    assert part.holds_interpreter_lock
+    assert not open_source(numbered_images([0, 1]), subset=[0]).holds_interpreter_lock  # type: ignore[attr-defined]
 
 
-def test_the_fingerprint_is_that_of_data_and_indices() -> None:
-    source, other = numbered([0] * 20), numbered([0] * 19 + [1])
+def test_the_fingerprint_depends_on_data_and_indices() -> None:
+    source, other = numbered_images([0] * 20), numbered_images([0] * 19 + [1])
     parts = [
         as_data(source).take(np.array([1, 2])),
         as_data(source).take(np.array([2, 1])),
@@ -104,7 +104,7 @@ def test_an_empty_part_is_an_error(photos: Path) -> None:
 # ---- whole classes left out ----
 
 
-def test_a_slice_of_sorted_classes_warns_of_those_it_leaves_out(photos: Path) -> None:
+def test_a_slice_of_sorted_classes_warns_about_classes_left_out(photos: Path) -> None:
     with pytest.warns(UserWarning, match=r"leaves out 1 of 3 classes.*split\(source, 0.9, by_class=True\)") as caught:
         open_source(photos, subset=":0.5")
     assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
@@ -112,22 +112,22 @@ def test_a_slice_of_sorted_classes_warns_of_those_it_leaves_out(photos: Path) ->
         create_loader(photos, subset=slice(-3, None), batch_size=1, workers=0).close()
 
 
-def test_what_leaves_no_class_out_or_was_chosen_sample_by_sample_does_not_warn(photos: Path) -> None:
+def test_subsets_with_all_classes_or_of_chosen_samples_do_not_warn(photos: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for spec in (":0.9", "::4", [0, 1], np.arange(20) < 2):
             open_source(photos, subset=spec)
-        assert len(open_source(numbered([1, 0, 2, 0, 1]), subset=":2")) == 2  # not sorted: nobody's trap
+        assert len(open_source(numbered_images([1, 0, 2, 0, 1]), subset=":2")) == 2  # classes are not sorted: no trap
 
 
 # ---- limits ----
 
 
-def test_a_limit_keeps_so_many_of_each_class_in_the_order_of_the_source() -> None:
+def test_max_per_class_keeps_the_order_of_the_source() -> None:
     dice = np.random.default_rng(3)
     for _ in range(30):
         labels = dice.integers(0, 5, 60)
-        source, most = numbered(labels.tolist()), int(dice.integers(1, 15))
+        source, most = numbered_images(labels.tolist()), int(dice.integers(1, 15))
         part = limit_per_class(source, most)
         counts = np.bincount(labels, minlength=5)
         assert np.bincount(part.labels(np.arange(len(part))), minlength=5).tolist() == counts.clip(0, most).tolist()
@@ -137,26 +137,26 @@ def test_a_limit_keeps_so_many_of_each_class_in_the_order_of_the_source() -> Non
         assert {int(fewer.read(i)[0, 0, 0]) for i in range(len(fewer))} <= set(kept)
 
 
-def test_a_limit_of_one_class_does_not_depend_on_the_others() -> None:
+def test_max_per_class_chooses_each_class_independently() -> None:
     labels = np.arange(60) % 4
-    one = limit_per_class(numbered(labels.tolist()), 5)
-    two = limit_per_class(numbered(np.where(labels == 2, 2, labels % 2).tolist()), 5)
+    one = limit_per_class(numbered_images(labels.tolist()), 5)
+    two = limit_per_class(numbered_images(np.where(labels == 2, 2, labels % 2).tolist()), 5)
     of_class = [
         {int(part.read(i)[0, 0, 0]) for i in range(len(part)) if part.labels(np.array([i]))[0] == 2}
         for part in (one, two)
     ]
     assert of_class[0] == of_class[1]
     assert len(of_class[0]) == 5
-    assert of_class[0] != set(range(2, 22, 4))  # not simply the first
+    assert of_class[0] != set(range(2, 22, 4))  # not simply the first samples
 
 
-def test_the_limit_holds_for_the_subset_and_chooses_by_the_index_in_the_whole_source() -> None:
-    source = numbered([0] * 40 + [1] * 40)
+def test_max_per_class_applies_to_the_subset_and_chooses_by_the_index_in_the_whole_source() -> None:
+    source = numbered_images([0] * 40 + [1] * 40)
     part = open_source(source, subset="20:60", max_per_class=8)
     assert isinstance(part, Data)
     assert np.bincount(part.labels(np.arange(16))).tolist() == [8, 8]
     assert part.indices.min() >= 20
-    # those of a part that are among the first of the whole are among the first of the part
+    # samples of a part that are chosen in the whole are also chosen in the part
     whole = set(limit_per_class(source, 8).indices.tolist())  # type: ignore[attr-defined]
     assert {i for i in whole if 20 <= i < 60} <= set(part.indices.tolist())
     assert open_source(source, max_per_class=40) is source
@@ -178,7 +178,7 @@ def test_two_parts_share_one_cache_of_the_whole(photos: Path, tmp_path: Path) ->
             seen += [int(i) for batch in loader.batches() for i in batch.index]
             assert loader.dataset.targets == part.labels(np.arange(10)).tolist()
             fingerprint = loader.state_dict()["fingerprint"]
-        assert fingerprint == part.fingerprint  # of a lossless cache
+        assert fingerprint == part.fingerprint  # the cache is lossless
         stamps.append((cache.stat().st_ino, cache.stat().st_mtime_ns))
     assert sorted(seen) == sorted([*range(10)] * 2)
     assert stamps[0] == stamps[1]
@@ -187,7 +187,7 @@ def test_two_parts_share_one_cache_of_the_whole(photos: Path, tmp_path: Path) ->
         assert loader.state_dict()["fingerprint"] == parts[1].fingerprint
 
 
-def test_a_cache_of_a_subset_alone(photos: Path, tmp_path: Path) -> None:
+def test_a_cache_of_a_subset_serves_its_samples(photos: Path, tmp_path: Path) -> None:
     part = open_source(photos, subset=[7, 3, 19])
     build_cache(part, tmp_path / "part.h5", workers=0)
     cache = open_cache(tmp_path / "part.h5")
@@ -199,7 +199,7 @@ def test_a_cache_of_a_subset_alone(photos: Path, tmp_path: Path) -> None:
         build_cache(part, photos / "part.h5", workers=0)
 
 
-def test_a_subset_of_files_that_changed_is_refused_and_a_touched_one_is_not(tmp_path: Path) -> None:
+def test_a_subset_of_changed_files_is_refused_and_one_of_touched_files_is_not(tmp_path: Path) -> None:
     part = open_source(write_folder(tmp_path / "photos", 6), subset=[0, 5])
     build_cache(part, tmp_path / "part.h5", workers=0)
     os.utime(part.path(1), ns=(1, 1))

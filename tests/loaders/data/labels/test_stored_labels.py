@@ -1,4 +1,4 @@
-"""Labels of every kind straight from the data: from each kind of data, on the engines, ranks, resumed and cached."""
+"""Labels of every kind stored with the data: for each kind of data, on engines and ranks, resumed and cached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 from folder_trees import settle
 from photo_folder import photo, write_folder
-from source_kinds import TABLES, Held, Rows, Where
+from source_kinds import TABLES, OpenArguments, Rows, Where
 
 from penstock.loaders import concat, create_loader, open_source, split
 from penstock.loaders.cache_build.build import build_cache
@@ -38,17 +38,17 @@ SERVED: dict[str, Callable[[int], Any]] = {
     "class": lambda n: 2 - n % 3,
 }
 NAMED = list(KINDS)
-HOLDERS = [name for name in TABLES if name not in ("tsv", "feather")]
+CONTAINERS = [name for name in TABLES if name not in ("tsv", "feather")]
 
 
-def hold(holder: str, folder: Path, names: list[str]) -> Held:
-    """Write photos with labels of these kinds; one alone is no list."""
+def write_data(container: str, folder: Path, names: list[str]) -> OpenArguments:
+    """Write photos with labels of these kinds; a single name is not passed as a list."""
     columns = {name: [KINDS[name](n) for n in range(NUM_PHOTOS)] for name in names}
     declared = {"set": list(TAGS)} if "set" in names else {}
     rows = Rows(PHOTOS, columns, [f"{n % 3}/{n}.jpg" for n in range(NUM_PHOTOS)], declared=declared)
-    spec, options = TABLES[holder](Where(folder), rows)
-    asked = [f"json:{name}" for name in names] if holder == "tar" else names
-    return spec, options if holder == "list" else options | {"label": asked[0] if len(names) == 1 else asked}
+    spec, options = TABLES[container](Where(folder), rows)
+    requested = [f"json:{name}" for name in names] if container == "tar" else names
+    return spec, options if container == "list" else options | {"label": requested[0] if len(names) == 1 else requested}
 
 
 PHOTOS = [photo(number) for number in range(NUM_PHOTOS)]
@@ -65,7 +65,7 @@ def open_loader(source: Any, **settings: Any) -> Loader:
 
 
 def check(loader: Loader) -> list[int]:
-    """The labels of the rest of an epoch are those of their samples; returns these samples."""
+    """Check the labels of the rest of an epoch; return its samples."""
     seen: list[int] = []
     for batch in loader.batches():
         assert set(batch.labels) == set(KINDS)
@@ -80,10 +80,10 @@ def check(loader: Loader) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("holder", HOLDERS)
-def test_every_kind_in_every_holder(tmp_path: Path, holder: str) -> None:
-    """On two ranks, resumed in the middle of an epoch on another opening of the data, which finds what was saved."""
-    spec, options = hold(holder, tmp_path, NAMED)
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_every_kind_of_label_is_served_from_every_kind_of_data(tmp_path: Path, container: str) -> None:
+    """On two ranks, resumed in the middle of an epoch after the data was opened again from the saved index."""
+    spec, options = write_data(container, tmp_path, NAMED)
     served = []
     for rank in range(2):
         with open_loader(spec, **options, rank=rank, world_size=2, workers=2) as loader:
@@ -95,46 +95,50 @@ def test_every_kind_in_every_holder(tmp_path: Path, holder: str) -> None:
             assert loader.classes == ()
             assert loader.label_classes == {"set": TAGS, "class": ("a", "b", "c")}
     assert sorted(served) == list(range(NUM_PHOTOS))
-    for kind, of in SERVED.items():  # and each alone
+    for kind, value_of in SERVED.items():  # and each kind separately
         (tmp_path / kind).mkdir()
-        spec, options = hold(holder, tmp_path / kind, [kind])
+        spec, options = write_data(container, tmp_path / kind, [kind])
         source: Any = open_source(spec, **options)
         found = source.labels(np.arange(NUM_PHOTOS)) if kind == "class" else source.targets(np.arange(NUM_PHOTOS))
-        assert found.tolist() == [of(number) for number in range(NUM_PHOTOS)]
+        assert found.tolist() == [value_of(number) for number in range(NUM_PHOTOS)]
         assert source.classes == {"set": (b"odd", b"third"), "class": (b"a", b"b", b"c")}.get(kind, ())
 
 
-@pytest.mark.parametrize("holder", ["parquet", "tar"])
-def test_workers_that_are_processes(tmp_path: Path, holder: str) -> None:
-    spec, options = hold(holder, tmp_path, NAMED)
+@pytest.mark.parametrize("container", ["parquet", "tar"])
+def test_worker_processes_serve_the_same_labels(tmp_path: Path, container: str) -> None:
+    spec, options = write_data(container, tmp_path, NAMED)
     with open_loader(spec, **options, **ENGINES["processes"]) as loader:
         assert sorted(check(loader)) == list(range(NUM_PHOTOS))
 
 
-@pytest.mark.parametrize("holder", ["csv", "parquet", "tar"])
+@pytest.mark.parametrize("container", ["csv", "parquet", "tar"])
 @pytest.mark.parametrize("engine", ["hdf5", "dali"])
-def test_backends_with_caches(tmp_path: Path, engine: str, holder: str) -> None:
-    """The cache holds the images, whether it is built in advance or on first use, for labels of every kind."""
-    spec, options = hold(holder, tmp_path, NAMED)
+def test_backends_with_caches_serve_the_same_labels(tmp_path: Path, engine: str, container: str) -> None:
+    """The cache stores only the images, built in advance or on first use, for labels of every kind."""
+    spec, options = write_data(container, tmp_path, NAMED)
     cache, other = tmp_path / "images.h5", {**options, "label": [options["label"][0]]}
     build_cache(open_source(spec, **options), cache, workers=0)
     with open_loader(spec, **options, **ENGINES[engine], cache=cache) as loader:
         assert sorted(check(loader)) == list(range(NUM_PHOTOS))
         assert loader.paths(range(2)) == [os.fsdecode(open_source(spec, **options).path(n)) for n in range(2)]
-    if holder != "parquet":  # whose one column of labels decides which rows are samples
+    if container != "parquet":  # there, the one label column decides which rows are samples
         with open_loader(spec, **other, **ENGINES[engine], cache=cache) as loader:
             assert list(next(loader.batches()).labels) == ["price"]
     with pytest.warns(UserWarning, match="labels of this data are no class numbers, and a cache does not hold them"):
         open_loader(cache, backend="hdf5").close()
 
 
-def test_states_and_joined_data_know_the_classes_of_labels(photos: Path) -> None:
+def test_states_and_joined_data_require_the_same_label_classes(photos: Path) -> None:
     paths = sorted(photos.rglob("*.jpg"))[:2]
 
-    def of(*names: str, **options: Any) -> Source:
+    def open_list(*names: str, **options: Any) -> Source:
         return open_source([(path, {"kind": name}) for path, name in zip(paths, names, strict=True)], **options)
 
-    plain, renamed, listed = of("a", "b"), of("x", "y"), of("a", "b", classes={"kind": ["a", "b", "c"]})
+    plain, renamed, listed = (
+        open_list("a", "b"),
+        open_list("x", "y"),
+        open_list("a", "b", classes={"kind": ["a", "b", "c"]}),
+    )
     with open_loader(plain) as loader:
         state = loader.state_dict()
     for other in (renamed, listed):
@@ -142,16 +146,16 @@ def test_states_and_joined_data_know_the_classes_of_labels(photos: Path) -> None
             loader.load_state_dict(state)
         with pytest.raises(ValueError, match="labels of joined sources must have the same classes"):
             concat([plain, other])
-    joined = concat([plain, of("b", "a")])
+    joined = concat([plain, open_list("b", "a")])
     with open_loader(split(joined, 0.5)[0]) as loader:
         assert loader.label_classes == {"kind": ("a", "b")}
 
 
-@pytest.mark.parametrize("holder", ["csv", "arrow", "tar"])
-def test_labels_are_saved_with_the_index(tmp_path: Path, own_cache: Path, holder: str) -> None:
-    """An index without its labels, or with others, is made again."""
+@pytest.mark.parametrize("container", ["csv", "arrow", "tar"])
+def test_labels_are_saved_with_the_index(tmp_path: Path, own_cache: Path, container: str) -> None:
+    """An index without its labels, or with other labels, is built again."""
     (tmp_path / "data").mkdir()
-    spec, options = hold(holder, tmp_path / "data", ["price"])
+    spec, options = write_data(container, tmp_path / "data", ["price"])
     settle(tmp_path / "data")
     open_source(spec, **options)
     (labels,) = own_cache.glob("*_labels.index")
@@ -170,7 +174,7 @@ def test_labels_are_saved_with_the_index(tmp_path: Path, own_cache: Path, holder
 
 
 def test_a_million_floats_take_few_bytes(tmp_path: Path, own_cache: Path) -> None:
-    """As a part of the size: the bytes of the index of a table per row, without the names of the files."""
+    """Measured in bytes of the table's index per row, without the file names."""
     (path,), rows = write_folder(tmp_path / "one", 1, classes=1).rglob("*.jpg"), 20_000
     table = tmp_path / "x.csv"
     table.write_text("\n".join(["path,price", *(f"{path},{row / 7}" for row in range(rows))]))
