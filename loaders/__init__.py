@@ -1,6 +1,6 @@
-"""Who runs it: interchangeable backends behind one iterator.
+"""Interchangeable backends behind one iterator.
 
-`create_loader` makes the image path; `DataLoader` is the swap-in for torch's.
+`create_loader` builds a complete image loader; `DataLoader` is a drop-in replacement for torch's.
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -57,4 +57,4 @@ __all__ = [
 try:
     __version__ = version("penstock-loader")
 except PackageNotFoundError:
-    __version__ = "unknown"  # a source tree that is not installed
+    __version__ = "unknown"  # the package runs from a source tree and is not installed

@@ -40,27 +40,27 @@ from penstock.pipelines.sample.dali_graph import GraphSettings, import_dali
 
 _CPUS_A_READER = 4  # reading and planning an image takes a quarter of the time of decoding it on a CPU
 _MAX_READERS = 4  # they share one interpreter lock
-# Memory as seen with photos of 470x400 pixels: of DALI's libraries, and of what DALI holds for each image, counted in
-# images of the size handed out (it decodes whole crops before it resizes them).
+# Memory measured with photos of 470x400 pixels: of DALI's libraries, and of DALI's buffers per image, as a multiple of
+# an output image (DALI decodes whole crops before it resizes them).
 DALI_BYTES, DALI_IMAGES = 48 << 20, 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class DaliOptions(WorkerOptions):
-    """Say how the dali backend runs; none of it changes the stream. WorkerOptions holds watchdog_s.
+    """Options of the dali backend, which do not change the stream. For watchdog_s see WorkerOptions.
 
     Attributes:
         workers: CPU threads of DALI, None for one per processor, 0 to read in the consumer and give DALI one thread.
-        readers: threads that read and plan, None for one for every four workers (at most 4).
-        prefetch: batches that DALI has under way.
-        hw_decoder_load: share of the images, 0 to 1, that a GPU's hardware decoder takes where there is one.
+        readers: threads that read and plan, None for one per four workers (at most 4).
+        prefetch: batches in progress in DALI.
+        hw_decoder_load: share of the images, 0 to 1, for a GPU's hardware decoder if there is one.
         preallocate: (width, height) in pixels of the largest image, for the hardware decoder's memory.
         device_memory_padding: bytes of device memory that each nvJPEG thread allocates at the start, None for DALI's
-            own figure.
-        host_memory_padding: bytes of host memory, in the same way.
-        decode: what decodes a window: "regions" (DALI, the window alone), "whole" (DALI, the whole image), "ours"
+            default.
+        host_memory_padding: the same for host memory.
+        decode: how windows are decoded: "regions" (DALI, only the window), "whole" (DALI, the whole image), "ours"
             (Penstock, on the CPU), or "auto" for the first of these that works on this GPU, tried once per machine.
-        verify: samples of each batch that are compared with our own decoder's, None for 1 on a GPU and 0 on a CPU.
+        verify: samples per batch to compare with our own decoder, None for 1 on a GPU and 0 on a CPU.
     """
 
     readers: int | None = None
@@ -94,14 +94,14 @@ def default_readers(workers: int) -> int:
 
 
 def _thread_counts(options: DaliOptions) -> tuple[int, int, int]:
-    """Return DALI's threads, readers, and batches under way: one per reader, `prefetch` in DALI, one between them."""
+    """Return DALI's threads, readers, and batches in progress: one per reader, `prefetch` in DALI, one between them."""
     workers = options.num_workers
     readers = options.readers or default_readers(workers)
     return (workers, readers, readers + options.prefetch + 1) if workers else (0, 0, 1)
 
 
 def needs_of(options: DaliOptions, layout: BatchLayout) -> Needs:
-    """Return what the engine takes for batches of `layout`."""
+    """Return the needs of the engine for batches of `layout`."""
     own_bytes = DALI_BYTES + DALI_IMAGES * sum(part.row_bytes for part in layout.images) * layout.batch_size
     return thread_needs(_thread_counts(options)[2], layout, own_bytes)
 
@@ -109,12 +109,12 @@ def needs_of(options: DaliOptions, layout: BatchLayout) -> Needs:
 def prepare_source(
     source: Source, cache: str | os.PathLike[str] | None = None, encoding: Encoding | None = None
 ) -> Source:
-    """Return `source` itself or, where a cache is asked for, what prepare_whole returns."""
+    """Return `source` itself, or the result of prepare_whole if a cache is requested."""
     return source if cache is None and encoding is None else prepare_whole(source, cache, encoding)
 
 
 def _run_stage(queue: BatchQueue, stage: DaliStage, finished: deque[Finished], depth: int) -> None:
-    """Keep `depth` batches under way in DALI until the queue is closed; this is what DALI's own thread runs."""
+    """Keep `depth` batches in progress in DALI until the queue is closed. This is the function of DALI's thread."""
     while not queue.closed:
         while len(stage) < depth and (produced := queue.take(wait=not len(stage))) is not None:
             stage.send(produced)
@@ -131,7 +131,7 @@ def _run_stage(queue: BatchQueue, stage: DaliStage, finished: deque[Finished], d
 
 
 def open_engine(planner: BatchPlanner, options: DaliOptions) -> Engine:
-    """Return the engine that decodes as `options` say, or for "auto" on a GPU as works there."""
+    """Return the engine for the decoding in `options`, or for "auto" on a GPU, the decoding that works there."""
     device, way = torch.device(planner.device), options.decode
     if not planner.is_plain:
         way = OURS
@@ -147,7 +147,7 @@ def open_engine(planner: BatchPlanner, options: DaliOptions) -> Engine:
 
 
 _open_engines: weakref.WeakSet[DaliEngine] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_open_engines.clear)  # DALI's threads are the parent's
+os.register_at_fork(after_in_child=_open_engines.clear)  # DALI's threads belong to the parent
 
 
 def _close_engines() -> None:
@@ -156,14 +156,14 @@ def _close_engines() -> None:
 
 
 class DaliEngine:
-    """Engine whose images are decoded by DALI; Engine holds the contract of its methods.
+    """An Engine in which DALI decodes the images.
 
-    It owns a thread engine, whose batches are crop tasks, and finishes those in DALI:
+    It owns a thread engine that makes batches of crop tasks, and finishes these in DALI:
 
         readers' threads -> Produced with CropTasks -> DALI's thread -> Finished -> consumer -> HostBatch
 
-    One thread more compares some of what DALI made. With workers=0 all of it happens in the consumer. Raises
-    LoaderError E-DEPENDENCY where DALI is not installed.
+    Another thread compares some of DALI's images. With workers=0 the consumer does all of this. Raises
+    LoaderError E-DEPENDENCY if DALI is not installed.
     """
 
     name = "dali"
@@ -181,8 +181,8 @@ class DaliEngine:
         self._stage: DaliStage | None = None
         per_batch = (torch.device(planner.device).type != "cpu") if options.verify is None else options.verify
         self._verifier = Verifier(planner, int(per_batch)) if per_batch else None
-        self._finished: deque[Finished] = deque()  # in the stream's order; changes under the lock of the readers' queue
-        # At exit it is closed before DALI, which is imported by now, shuts its pipelines down under it.
+        self._finished: deque[Finished] = deque()  # in stream order; changed under the lock of the readers' queue
+        # At exit it is closed before DALI, already imported, shuts down the pipelines that it uses.
         atexit.unregister(_close_engines)
         atexit.register(_close_engines)
         _open_engines.add(self)

@@ -1,4 +1,4 @@
-"""Finds out, in a process of its own, which of DALI's ways to decode a window works on this machine, and keeps that."""
+"""Test, in a separate process, of DALI's ways to decode a window on this machine, with a saved result."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSetti
 from penstock.pipelines.sample.dali_reference import DaliReference, Distance, distance
 from penstock.pipelines.spec import ImagePipeline
 
-# What an image is decoded by: DALI decodes the window alone, or all of the image; or Penstock does, on the CPU.
+# How an image is decoded: DALI decodes only the window, or the whole image; or Penstock decodes on the CPU.
 REGIONS, WHOLE, OURS = "regions", "whole", "ours"
 _INSTEAD = {WHOLE: "whole images are decoded and cut there", OURS: "Penstock decodes on the CPU instead"}
-# Reported to nvImageCodec in August 2026: H100 and B200 crash, A100 fails; version 0.8 was well.
+# Reported to nvImageCodec in August 2026: H100 and B200 crash, A100 fails; version 0.8 works.
 CRASHING_CODEC, DALI_OF_EARLIER_CODEC = "0.9.0", "2.2.0"
 _SIZES = ((8, 8), (17, 33), (1, 60), (60, 2), (61, 83), (130, 40), (375, 500), (900, 1200))
 _SAMPLINGS = ("444", "422", "420", "440", "411", "GRAY")
-# A wrong place, colour or image is further away; another upsampling is not. In stripes it is: there only edges count,
-# which are 48 levels further away where they are wrong.
+# A wrong place, colour or image exceeds these limits; another upsampling does not. In stripes it does: there only edges
+# are compared, and wrong edges differ by 48 levels more.
 _SMOOTH_LIMIT, _STRIPES_LIMIT = Distance(6.0, 64.0, 255.0), Distance(255.0, 255.0, 12.0)
-_SIZE = 64  # of the images that are made, in pixels
+_SIZE = 64  # of the generated images, in pixels
 _BATCH, _ROUNDS, _TIMEOUT_S = 16, 3, 300.0
-_STOPPED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}  # somebody else's doing
+_STOPPED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}  # signals from others
 _COMMAND = (sys.executable, "-m", "penstock.loaders.dali.dali_probe")
 _FILE = "dali-decoders.json"
 _WRONG_EDGES = "nvJPEG before 13.2 decodes the edges of regions wrongly"
@@ -45,12 +45,12 @@ _NEWER_NVJPEG = "use nvJPEG 13.2 or newer, which is CUDA 13.3's (see LD_LIBRARY_
 
 
 class Verdict(NamedTuple):
-    """Say which way works.
+    """The way of decoding that works.
 
     Attributes:
         way: the way.
-        why: why not the ones before it; "" where the first one works.
-        was_tried: whether it was tried at all; otherwise `why` says what prevented that.
+        why: why the previous ways do not work; "" if the first one works.
+        was_tried: whether it was tried; if not, `why` is the reason.
     """
 
     way: str
@@ -59,7 +59,7 @@ class Verdict(NamedTuple):
 
 
 def made_tasks() -> list[CropTask]:
-    """Return windows of smooth JPEGs of every sampling, tiny and extreme sizes among them; the same each time."""
+    """Return windows of smooth JPEGs of every sampling, including tiny and extreme sizes; always the same."""
     draw, tasks = np.random.default_rng(0), []
     for height, width in _SIZES:
         rows, columns = np.linspace(0, 5, height)[:, None, None], np.linspace(0, 5, width)[None, :, None]
@@ -77,11 +77,11 @@ def made_tasks() -> list[CropTask]:
 
 
 def striped_tasks() -> list[CropTask]:
-    """Return windows of JPEGs whose chroma changes with each of its samples, for a graph of images of their size.
+    """Return windows of JPEGs with chroma that changes at every chroma sample, in the size of the graph's images.
 
-    Such chroma is different at the edge of a window if it is interpolated without the sample beyond it.
+    Such chroma differs at the edge of a window if it is interpolated without the sample beyond the edge.
     """
-    magenta, green, tasks = np.array([226, 54, 252]), np.array([30, 202, 4]), []  # of one luma, as far apart as can be
+    magenta, green, tasks = np.array([226, 54, 252]), np.array([30, 202, 4]), []  # equal luma, maximum distance
     for sampling, axes in (("422", (1,)), ("420", (0, 1)), ("440", (0,))):
         for axis in axes:
             stripes = np.indices((_SIZE + 48, _SIZE + 48))[axis, ..., None] // 2 % 2
@@ -92,7 +92,7 @@ def striped_tasks() -> list[CropTask]:
 
 
 def wrong_images(way: str, device_id: int | None) -> str:
-    """Decode the made images by DALI, several times, and say what is wrong; "" for nothing. Raises LoaderError."""
+    """Return what is wrong with DALI's decoding of the generated images, "" for nothing. Raises LoaderError."""
     pipeline = ImagePipeline(size=(_SIZE, _SIZE))
     settings = GraphSettings(
         size=pipeline.size, batch_size=_BATCH, threads=2, depth=2, device_id=device_id, whole=way == WHOLE
@@ -113,16 +113,16 @@ def wrong_images(way: str, device_id: int | None) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run wrong_images for `arguments`, (way, number of the GPU or ""), and print what it says."""
+    """Run wrong_images for `arguments`, (way, number of the GPU or ""), and print its result."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # it may crash
     try:
         wrong = wrong_images(arguments[0], int(arguments[1]) if arguments[1] else None)
     except LoaderError as error:
-        if error.exit_code == EXIT_RESOURCE:  # it does not run at all, or there is no memory left
+        if error.exit_code == EXIT_RESOURCE:  # DALI does not run, or there is not enough memory
             print(error)
             return EXIT_RESOURCE
         wrong = error.cause
-    except RuntimeError as error:  # of torch, which takes memory of the GPU too
+    except RuntimeError as error:  # from torch, which also uses GPU memory
         if "out of memory" not in str(error):
             raise
         print(LoaderError("E-MEM", f"torch: {error}"))
@@ -132,9 +132,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def try_way(way: str, device: torch.device) -> tuple[str, bool]:
-    """Return what is wrong with a way of decoding on `device` ("" for nothing), and whether that is its own fault.
+    """Return what is wrong with a way of decoding on `device` ("" for nothing), and whether DALI is the cause.
 
-    Raises LoaderError E-DEPENDENCY or E-MEM where DALI does not run at all.
+    Raises LoaderError E-DEPENDENCY or E-MEM if DALI does not run.
     """
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
     number = str(device.index or 0) if device.type == "cuda" else ""
@@ -143,20 +143,20 @@ def try_way(way: str, device: torch.device) -> tuple[str, bool]:
         done = subprocess.run((*_COMMAND, way, number), capture_output=True, text=True, check=False, **run)  # type: ignore[call-overload]
     except subprocess.TimeoutExpired:
         return f"no answer for {_TIMEOUT_S:.0f} s", False
-    said = (done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+    output = (done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
     if done.returncode == EXIT_RESOURCE:
-        raise LoaderError(said)
+        raise LoaderError(output)
     if done.returncode < 0:
         return f"a process that tries it is ended by {signal.Signals(-done.returncode).name}", (
             done.returncode not in _STOPPED
         )
-    return (said if done.returncode else ""), done.returncode in (EXIT_OK, EXIT_DATA)
+    return (output if done.returncode else ""), done.returncode in (EXIT_OK, EXIT_DATA)
 
 
 def working_way(device: torch.device, *, again: bool = False) -> Verdict:
-    """Return which way of decoding works on `device`, as it is kept for these versions, or is found out now.
+    """Return the way of decoding that works on `device`, from the saved result for these versions or from a test.
 
-    again: find out in any case. Raises LoaderError as try_way does, on a CPU; on a GPU whole images are decoded then.
+    again: test in any case. On a CPU, raises the LoaderErrors of try_way; on a GPU, whole images are then decoded.
     """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     key = f"{versions()} on {name}, driver {driver_version()}"
@@ -172,10 +172,10 @@ def working_way(device: torch.device, *, again: bool = False) -> Verdict:
         except LoaderError as error:
             if device.type != "cuda":
                 raise
-            # No answer is no verdict: in EXCLUSIVE_PROCESS mode and on a full GPU no second process gets a context. If
-            # DALI does not run in this one either, its first batch says so.
+            # The result is unknown: in EXCLUSIVE_PROCESS mode and on a full GPU a second process cannot get a context.
+            # If DALI does not run in this process either, its first batch raises the error.
             way, lasting, was_tried = WHOLE, False, False
-            reasons.append(f"a process of its own cannot use the GPU: {error.cause}")
+            reasons.append(f"a separate process cannot use the GPU: {error.cause}")
             break
         lasting = lasting and own_fault
         if not wrong:
@@ -191,19 +191,19 @@ def working_way(device: torch.device, *, again: bool = False) -> Verdict:
 
 
 def describe_verdict(verdict: Verdict) -> tuple[str, str]:
-    """Return what is wrong here and what is done instead, and the cure."""
+    """Return the problem with its workaround, and the fix."""
     what = "decodes regions wrongly here" if verdict.was_tried else "could not be tried here"
-    said = f"{versions()} {what} ({verdict.why}): {_INSTEAD[verdict.way]}"
+    problem = f"{versions()} {what} ({verdict.why}): {_INSTEAD[verdict.way]}"
     if not verdict.was_tried:
         way = REGIONS if has_right_edges() else WHOLE
-        return said, f"free memory on the GPU, set its compute mode to DEFAULT, or pass decode={way!r}"
+        return problem, f"free memory on the GPU, set its compute mode to DEFAULT, or pass decode={way!r}"
     if codec_version().startswith(CRASHING_CODEC):
-        return said, f"use nvidia-dali-cuda130=={DALI_OF_EARLIER_CODEC} (or -cuda120), with nvImageCodec 0.8"
-    return said, "use another version of DALI" if has_right_edges() else _NEWER_NVJPEG
+        return problem, f"use nvidia-dali-cuda130=={DALI_OF_EARLIER_CODEC} (or -cuda120), with nvImageCodec 0.8"
+    return problem, "use another version of DALI" if has_right_edges() else _NEWER_NVJPEG
 
 
 def warn_of_edges() -> None:
-    """Warn where regions are asked for and this nvJPEG decodes their edges wrongly."""
+    """Warn if regions are requested and this nvJPEG decodes their edges wrongly."""
     if not has_right_edges():
         warn_user(f"{versions()}: {_WRONG_EDGES}; {_NEWER_NVJPEG}", RuntimeWarning)
 
@@ -212,7 +212,7 @@ _warned: set[Verdict] = set()
 
 
 def chosen_way(device: torch.device) -> str:
-    """Return which way of decoding works on `device`, and warn once where it is not the first."""
+    """Return the way of decoding that works on `device`, and warn once if it is not the first."""
     verdict = working_way(device)
     if verdict.why and verdict not in _warned:
         _warned.add(verdict)
@@ -225,7 +225,7 @@ def _file() -> Path | None:
     return Path(os.fsdecode(folder)) / _FILE if folder is not None else None
 
 
-_found: dict[str, Verdict] = {}  # by this process, which may have no folder to keep it in
+_found: dict[str, Verdict] = {}  # by this process, which may not have a folder to save it in
 
 
 def _kept() -> dict[str, Verdict]:

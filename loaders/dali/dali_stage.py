@@ -1,4 +1,4 @@
-"""DaliStage sends batches through DALI, receives them in order, and makes a batch again that DALI refuses."""
+"""DaliStage: sends batches through DALI, receives them in order, and makes a refused batch again."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from penstock.pipelines.sample.dali_graph import DaliGraph, GraphSettings
 
 
 class Finished(NamedTuple):
-    """Hold a batch that needs no more work.
+    """A finished batch.
 
     Attributes:
         produced: the message about it.
-        images: the whole batch, uint8 [batch, height, width, 3], complete on the graph's device: DALI's own memory, or
-            the stage's where Penstock decoded some of the rows; None where the batch lies in its slot.
+        images: the whole batch, uint8 [batch, height, width, 3], complete on the graph's device: in DALI's memory, or
+            in the stage's if Penstock decoded some of the rows; None if the batch is in its slot.
     """
 
     produced: Produced
@@ -41,12 +41,12 @@ class Finished(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """Hold a batch that DALI is working on.
+    """A batch in progress in DALI.
 
     Attributes:
         produced: the readers' message about it, with the tasks.
-        rows: for each graph that works on it, whether that is the graph of JPEGs, and the rows.
-        refusal: why DALI did not even accept it, None if it did.
+        rows: for each graph that works on it, whether it is the graph of JPEGs, and its rows.
+        refusal: why DALI did not accept it, None if it did.
     """
 
     produced: Produced
@@ -55,12 +55,12 @@ class _Sent(NamedTuple):
 
 
 class DaliStage:
-    """Sends the crops of batches through DALI and hands the batches out in order; belongs to one thread.
+    """Sends the crops of batches through DALI and returns the batches in order, in one thread.
 
     Args:
-        make_again: returns a maker of batches that DALI refused, which fills slots by the producer that it is given.
-        copies: brings rows of the slot to DALI's device; by default on a stream of the stages' own.
-        verifier: compares images that DALI made; None for no comparison.
+        make_again: returns a maker for batches that DALI refused, which fills slots with the given producer.
+        copies: copies rows of the slot to DALI's device; by default on a separate stream of the stages.
+        verifier: compares DALI's images; None for no comparison.
         layout_at: returns the layout of the batch at a place.
 
     Attributes:
@@ -84,11 +84,11 @@ class DaliStage:
         self.refused = 0
 
     def __len__(self) -> int:
-        """Count the batches under way."""
+        """Return the number of batches in progress."""
         return len(self._under_way)
 
     def send(self, produced: Produced) -> None:
-        """Start a batch; an error is not raised here, but comes with the batch."""
+        """Start a batch. An error is not raised here, but returned with the batch."""
         self._under_way.append(self._start(produced))
 
     def _start(self, produced: Produced) -> _Sent:
@@ -110,7 +110,7 @@ class DaliStage:
         return sent
 
     def receive(self) -> Finished:
-        """Wait for the oldest batch under way and return it."""
+        """Wait for the oldest batch in progress and return it."""
         sent = self._under_way[0]
         try:
             try:
@@ -127,7 +127,7 @@ class DaliStage:
         return done._replace(produced=done.produced._replace(tasks=()))
 
     def _without_moved(self, produced: Produced, verifier: Verifier) -> Produced:
-        """Make the rows of samples here that DALI is known to decode wrongly; return the others as tasks."""
+        """Make the rows that DALI is known to decode wrongly with our decoder; return the other rows as tasks."""
         pixels, rows = self._pixels(produced.item), self._slots.rows[produced.item.slot]
         left = []
         for row, task in produced.tasks:
@@ -169,7 +169,7 @@ class DaliStage:
         return Finished(produced)
 
     def _on_device(self, slot: Pixels, parts: list[tuple[list[int], torch.Tensor]]) -> torch.Tensor:
-        """Put DALI's rows and those of the slot together on the device, and wait for that, in this thread alone."""
+        """Return DALI's rows and those of the slot as one tensor on the device. Only this thread waits for the copy."""
         device = parts[0][1].device
         copies = self._copies_of(device)
         others = np.setdiff1d(np.arange(len(slot)), np.concatenate([rows for rows, _ in parts]))
@@ -184,9 +184,9 @@ class DaliStage:
         return whole
 
     def _retry(self, sent: _Sent) -> Finished:
-        """Make the batch again: without what our own decoder refuses too; if DALI still refuses it, without DALI.
+        """Make the batch again, without samples that our decoder also refuses; if DALI still refuses it, without DALI.
 
-        No other batch is under way meanwhile, since DALI does not say which of the batches under way it refused.
+        No other batch is in progress meanwhile, because DALI does not report which of its batches it refused.
         """
         self.refused += 1
         done = None
@@ -212,7 +212,7 @@ class DaliStage:
         self._graphs.clear()
 
     def close(self) -> None:
-        """Drop the graphs and what is under way in them; a batch that is sent later builds new graphs."""
+        """Drop the graphs and their batches in progress; a batch that is sent later builds new graphs."""
         self._drop_graphs()
         self._under_way.clear()
 

@@ -1,4 +1,4 @@
-"""CropTaskProducer leaves the rows of a batch that DALI can decode as tasks, and makes the others itself."""
+"""CropTaskProducer: makes tasks of the rows of a batch that DALI can decode, and the images of the other rows."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from penstock.pipelines.sample.dali_graph import CropTask, dali_can_decode
 
 
 class CropTaskProducer(Producer):
-    """Makes parts whose `tasks` hold the crops that DALI decodes; their rows of the slot are left as they are.
+    """Makes batch parts with `tasks` for the crops that DALI decodes; their rows of the slot are not written.
 
     Args:
-        checked: make tasks only of samples that our own decoder accepts, because DALI has refused the batch.
+        checked: make tasks only of samples that our decoder accepts, because DALI has refused the batch.
     """
 
     def __init__(self, planner: BatchPlanner, *, checked: bool = False) -> None:
@@ -35,7 +35,7 @@ class CropTaskProducer(Producer):
             self._native = None
 
     def produce(self, *arguments: Any, **more: Any) -> BatchPart:
-        """Write the batch as Producer does, but for the rows of its tasks."""
+        """Write the batch as Producer does, except the rows of its tasks."""
         self._tasks.clear()
         batch = super().produce(*arguments, **more)
         lost = {row for row, entry in batch.bad.items() if entry.substitute < 0}
@@ -57,14 +57,14 @@ class CropTaskProducer(Producer):
 
 
 class _CropTaskRows(PythonRows):
-    """Adds the rows that the native library leaves to `tasks`; makes those that DALI would decode differently."""
+    """Adds the rows that the native library does not support to `tasks`; makes rows that DALI decodes differently."""
 
     def __init__(self, planner: BatchPlanner, tasks: dict[int, CropTask], *, checked: bool) -> None:
         super().__init__(planner)
         self._tasks, self._checked = tasks, checked
 
     def _write(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: BatchPart) -> None:
-        self._tasks.pop(row, None)  # of a sample that is replaced, or that the library lacks something of
+        self._tasks.pop(row, None)  # the task of a replaced sample, or one that the library could not complete
         (plan,) = plans
         window: Window = tuple(plan.windows[at].tolist())
         task = self._task(item, window, bool(plan.flips[at]))
@@ -77,11 +77,11 @@ class _CropTaskRows(PythonRows):
         self._tasks[row] = task._replace(size=(height, width))
 
     def _task(self, item: Loaded, window: Window, flip: bool) -> CropTask | None:
-        """Make a task of a row; None where DALI would decode it differently from the other decoders.
+        """Return the task of a row; None if DALI would decode it differently from the other decoders.
 
-        It would for images that are not ordinary JPEGs, images to be turned, and windows of a single column, whose
-        chroma libjpeg upsamples in another way than that of the whole image. A file that can be refused without
-        decoding is refused here (LoaderError), because DALI fails whole batches.
+        This is the case for images that are not ordinary JPEGs, images to rotate, and windows of a single column,
+        because libjpeg upsamples their chroma differently. A file that can be refused without decoding is refused here
+        (LoaderError), because DALI fails whole batches.
         """
         x, y, w, h = window
         if w == 1 or (item.probe is not None and item.probe.orientation != 1):
@@ -91,7 +91,7 @@ class _CropTaskRows(PythonRows):
             return CropTask(np.ascontiguousarray(data[y : y + h, x : x + w]), (0, 0, w, h), flip)
         header = None if item.probe is None else item.probe.header
         if header is None or not dali_can_decode(header, data) or not self._reader.sound(item):
-            return None  # DALI does not report what it repairs
+            return None  # DALI does not report repairs
         if not jpeg.check_markers(data, header) and header.stoppable:
-            return None  # DALI stops below the crop; our decoders go on to the end, and refuse an error there
+            return None  # DALI stops below the crop; our decoders continue to the end, and refuse an error there
         return CropTask(data, (x, y, w, h), flip)

@@ -1,4 +1,4 @@
-"""Verifier compares samples that DALI has decoded with the same samples from Penstock's own decoder."""
+"""Verifier: compares samples decoded by DALI with the same samples from Penstock's decoder."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.sample.dali_graph import CropTask
 from penstock.pipelines.sample.dali_reference import ON_CPU, ON_GPU, DaliReference, distance
 
-_WAITING = 64  # samples that may wait to be compared; a batch that comes later is not looked at closely
-_UNWRITTEN = 8  # rows of a batch that are looked at because they seem never to have been written
-_MAX_MISREAD = 16  # of so many wrong samples, the decoder is to blame for more than them
-# What the memory of a batch on a GPU holds when it goes back to DALI: a line of an image that still holds nothing else
-# was never written.
+_WAITING = 64  # samples that may wait for comparison; rows of later batches are not chosen for comparison
+_UNWRITTEN = 8  # rows of a batch to compare because they seem never to have been written
+_MAX_MISREAD = 16  # with this many wrong samples, the decoder cannot be trusted
+# The memory of a batch on a GPU is filled with this value before DALI reuses it: a line of an image that consists of
+# this value was never written.
 CANARY = 197
-_MEASURED = (ON_CPU,)  # the limits that were measured; the first sample beyond another one must not end a run
-_STRIDE = 149  # prime: the rows that are compared are others in each batch
+_MEASURED = (ON_CPU,)  # measured limits; the first sample beyond another limit must not end a run
+_STRIDE = 149  # prime, so that each batch has other rows compared
 
 
 class _Sample(NamedTuple):
-    """Hold a row of a batch that is to be compared; `image` is uint8 [height, width, 3]."""
+    """A row of a batch to compare; `image` is uint8 [height, width, 3]."""
 
     sample: int
     row: int
@@ -45,21 +45,21 @@ class _Sample(NamedTuple):
 
 
 class Verifier:
-    """Looks at `per_batch` rows of each batch, and at those whose memory still holds what it was filled with before.
+    """Compares `per_batch` rows of each batch, and rows that seem never to have been written.
 
-    look_at() belongs to the thread that drives DALI; compare() to the verifying thread, or to the consumer.
+    look_at() is called in DALI's thread; compare() in the verifying thread or in the consumer.
 
     Attributes:
         compared: number of samples that were compared.
         passed_over: number of batches without a compared sample, because too many waited.
-        moved: samples that DALI decoded wrongly, and that our decoder makes from then on.
-        doubtful: number of samples beyond a limit that was never measured on such a device: counted, and served.
+        moved: samples that DALI decoded wrongly; our decoder makes them from now on.
+        doubtful: number of samples beyond a limit that was not measured on such a device; they are counted and served.
     """
 
     def __init__(self, planner: BatchPlanner, per_batch: int) -> None:
         self._planner, self._per_batch = planner, per_batch
         self._limit = ON_CPU if torch.device(planner.device).type == "cpu" else ON_GPU
-        self._own = threading.local()  # a reference of each thread
+        self._own = threading.local()  # a reference decoder per thread
         self._waiting: deque[_Sample] = deque()
         self._wrong: deque[BadSample] = deque()
         self._batches, self.compared, self.passed_over = 0, 0, 0
@@ -71,9 +71,9 @@ class Verifier:
     def look_at(
         self, produced: Produced, samples: npt.NDArray[np.int64], images: torch.Tensor, copies: CopyEngine | None
     ) -> None:
-        """Take the rows of a finished batch that are to be compared; waits for nothing but their copy.
+        """Copy the rows of a finished batch that will be compared. Waits only for the copy.
 
-        samples: index of each row. images: uint8 [batch, height, width, 3]; on a device they are read by `copies`.
+        samples: index of each row. images: uint8 [batch, height, width, 3]; on a device `copies` reads them.
         """
         self._batches += 1
         if not produced.tasks:
@@ -89,12 +89,12 @@ class Verifier:
         pixels = _on_host(lambda: images[to_device(np.array(chosen), images.device)], copies)
         for row, image in zip(chosen, pixels, strict=True):
             task = tasks[row]
-            if not isinstance(task.data, bytes):  # perhaps a view of memory that is used again
+            if not isinstance(task.data, bytes):  # it may be a view of memory that is reused
                 task = task._replace(data=task.data.copy())
             self._waiting.append(_Sample(int(samples[row]), row, task, image, row in unwritten))
 
     def own(self, task: CropTask) -> Pixels | None:
-        """Make the image of a sample that was moved here; None where our decoder cannot, after all."""
+        """Return the image of a sample from our decoder; None if our decoder refuses it."""
         try:
             return self._reference().image(task)
         except LoaderError:
@@ -103,7 +103,7 @@ class Verifier:
     # ---- in the verifying thread
 
     def run(self, queue: BatchQueue) -> None:
-        """Compare what comes, until the queue is closed."""
+        """Compare waiting samples until the queue is closed."""
         while not queue.closed:
             with queue.changed:
                 while not self._waiting and not queue.closed:
@@ -111,7 +111,7 @@ class Verifier:
             self.compare(lambda: queue.closed)
 
     def compare(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Compare the samples that wait."""
+        """Compare the waiting samples."""
         while self._waiting and not stop():
             sample = self._waiting.popleft()
             try:
@@ -120,7 +120,7 @@ class Verifier:
                     self._doubt = self._doubt if self.doubtful else f"sample {sample.sample}: {what}"
                     self.doubtful, what = self.doubtful + 1, ""
             except LoaderError as error:
-                what, moves = f"and libjpeg refuses the file ({error.cause})", False
+                what, moves = f"libjpeg refuses the file ({error.cause})", False
             self.compared += 1
             if what:
                 path = self._planner.source.path(sample.sample)
@@ -146,25 +146,26 @@ class Verifier:
     # ---- in the consumer
 
     def take_wrong(self) -> tuple[BadSample, ...]:
-        """Return what was found since the last call. Raises LoaderError E-DECODER once too much was found wrong.
+        """Return the wrong samples since the last call. Raises LoaderError E-DECODER if too many samples are wrong.
 
-        Warns of the first sample beyond a limit that was never measured.
+        Warns about the first sample beyond a limit that was not measured.
         """
         if doubt := self._doubt:
             self._doubt = ""
             text = (
-                f"{versions()} is further from libjpeg than stated, and the limit was never measured on a GPU: {doubt}"
+                f"{versions()} differs from libjpeg by more than stated, but the limit was not measured on a GPU: "
+                f"{doubt}"
             )
             warn_user(f"{text}; describe()['doubtful'] counts such samples", RuntimeWarning)
         found = tuple(self._wrong.popleft() for _ in range(len(self._wrong)))
         if found and len(self.moved) >= _MAX_MISREAD:
-            cause = f"{len(self.moved)} of {self.compared:,} samples that were compared are wrong, the latest: "
-            fix = "pass decode='whole' or decode='ours' to backend dali, or take another version of DALI"
+            cause = f"{len(self.moved)} of {self.compared:,} compared samples are wrong, the latest: "
+            fix = "pass decode='whole' or decode='ours' to backend dali, or use another version of DALI"
             raise LoaderError("E-DECODER", cause + found[-1].cause, fix=fix, sample=found[-1].sample)
         return found
 
     def describe(self) -> dict[str, object]:
-        """Return what was looked at so far."""
+        """Return the counts so far."""
         counts = {
             "compared": self.compared,
             "misread": len(self.moved),
@@ -174,7 +175,7 @@ class Verifier:
         return {"verified_per_batch": self._per_batch, **counts}
 
     def warn_of_the_rest(self) -> None:
-        """Warn of what was found after the last batch, with which it would have been reported."""
+        """Warn about wrong samples found after the last batch, which could not be reported with a batch."""
         for entry in self._wrong:
             text = f"sample {entry.sample} ({printable(entry.path)}): {entry.cause}"
             warn_user(text, RuntimeWarning)
@@ -182,7 +183,7 @@ class Verifier:
 
 
 def _on_host(make: Callable[[], torch.Tensor], copies: CopyEngine | None) -> npt.NDArray[Any]:
-    """Return in host memory what `make` makes on the stream of `copies`; waits for that alone."""
+    """Return the result of `make` on the stream of `copies` in host memory. Waits only for this copy."""
     if copies is None:
         return make().numpy()
     with copies.side():
@@ -194,14 +195,14 @@ def _on_host(make: Callable[[], torch.Tensor], copies: CopyEngine | None) -> npt
 
 
 def mark_unwritten(images: torch.Tensor) -> None:
-    """Fill the memory of a batch that is read no more, so that rows that DALI leaves unwritten are seen next time."""
+    """Fill the memory of a used batch, so that rows that DALI does not write next time are detected."""
     images.fill_(CANARY)
 
 
 def unwritten_rows(images: torch.Tensor) -> torch.Tensor:
-    """Return for each image, bool [batch], whether a line of it holds the canary alone. A real one may: it is compared.
+    """Return whether a line of each image consists of the canary, bool [batch]. A real image may have one, too.
 
-    One reduction of the pixels; nothing is read back.
+    This is one reduction of the pixels; nothing is copied to the host.
     """
     least, most = torch.aminmax(images.flatten(2), dim=2)
     return ((least == CANARY) & (most == CANARY)).any(1)

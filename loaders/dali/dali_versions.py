@@ -1,4 +1,4 @@
-"""Names the versions of what decodes for DALI: nvImageCodec, nvJPEG and the GPU's driver."""
+"""Versions of DALI's decoding libraries: nvImageCodec, nvJPEG and the GPU's driver."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.dali_graph import DaliGraph, GraphSettings, import_dali
 
-# Before it the chroma at the edges of a region is interpolated without the samples beyond them (release notes of CUDA
-# 13.3). nvJPEG has numbers of its own: that of CUDA 13.2 is 13.1, that of CUDA 13.3 is 13.2.
+# Earlier versions interpolate the chroma at the edges of a region without the samples beyond them (release notes of
+# CUDA 13.3). nvJPEG has its own version numbers: 13.1 in CUDA 13.2, 13.2 in CUDA 13.3.
 RIGHT_EDGES_SINCE = (13, 2)
 _DRIVER_FILE = Path("/sys/module/nvidia/version")
 
 
 def versions() -> str:
-    """Name the versions of DALI and of the libraries that decode for it."""
+    """Return the versions of DALI and of its decoding libraries, as text."""
     dali, nvjpeg = _version("nvidia-dali-cuda130", "nvidia-dali-cuda120"), nvjpeg_version()
     used = f"nvJPEG {'.'.join(map(str, nvjpeg))}" if nvjpeg else "no nvJPEG"
     return f"DALI {dali} with nvImageCodec {codec_version()} and {used}"
 
 
 def codec_version() -> str:
-    """Return the version of nvImageCodec; "?" where it is not installed."""
+    """Return the version of nvImageCodec; "?" if it is not installed."""
     return _version("nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12")
 
 
@@ -38,16 +38,16 @@ def _version(*names: str) -> str:
 
 
 def has_right_edges() -> bool:
-    """Return whether nvJPEG decodes the edges of regions as those of whole images; True where DALI has no nvJPEG."""
+    """Return whether nvJPEG decodes the edges of regions as in whole images; True if DALI does not have nvJPEG."""
     return (nvjpeg_version() or RIGHT_EDGES_SINCE) >= RIGHT_EDGES_SINCE
 
 
 @functools.cache
 def nvjpeg_version() -> tuple[int, ...] | None:
-    """Return (major, minor, patch) of the nvJPEG that DALI uses in this process; None where it finds none.
+    """Return (major, minor, patch) of the nvJPEG that DALI uses in this process; None if DALI does not find one.
 
-    The dynamic linker chooses it: one that is loaded already, then LD_LIBRARY_PATH, DALI's wheels, the system. DALI
-    loads it with its first decoder, also one on the CPU. So such a decoder is built here, unless there was one.
+    The dynamic linker chooses it: an already loaded one, then LD_LIBRARY_PATH, DALI's wheels, the system. DALI
+    loads it with its first decoder, even on the CPU. So a decoder is built here if there was none.
     """
     with contextlib.suppress(LoaderError):
         found = _ask_loaded()
@@ -60,8 +60,8 @@ def nvjpeg_version() -> tuple[int, ...] | None:
 
 
 def _ask_loaded() -> tuple[int, ...] | None:
-    cuda = str(getattr(import_dali(), "__cuda_version__", ""))[:2]  # its digits without points
-    for name in (f"libnvjpeg.so.{cuda}", "libnvjpeg.so"):  # by which nvImageCodec asks for it
+    cuda = str(getattr(import_dali(), "__cuda_version__", ""))[:2]  # its digits without dots
+    for name in (f"libnvjpeg.so.{cuda}", "libnvjpeg.so"):  # the names that nvImageCodec uses
         with contextlib.suppress(OSError, AttributeError):
             ask = ctypes.CDLL(name, mode=os.RTLD_NOLOAD).nvjpegGetProperty
             numbers = [ctypes.c_int(-1) for _ in range(3)]
@@ -71,7 +71,7 @@ def _ask_loaded() -> tuple[int, ...] | None:
 
 
 def driver_version() -> str:
-    """Return the version of NVIDIA's driver; that of the newest CUDA it runs where the kernel does not tell (WSL)."""
+    """Return the version of NVIDIA's driver, or the newest CUDA that it runs if the kernel does not report it (WSL)."""
     with contextlib.suppress(OSError):
         return _DRIVER_FILE.read_text("ascii").strip()
     cuda = driver_cuda()
@@ -82,7 +82,7 @@ def driver_cuda() -> tuple[int, int] | None:
     """Return (major, minor) of the newest CUDA that the installed driver runs; None without a driver."""
     number = ctypes.c_int(0)
     try:
-        # Creates no CUDA context and takes no memory of the GPU.
+        # Does not create a CUDA context and does not use GPU memory.
         status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
     except (OSError, AttributeError):
         return None

@@ -1,4 +1,4 @@
-"""Watches the worker processes of the drop-in DataLoader: what each is doing, and how it ended."""
+"""Iterator that watches the worker processes of the drop-in DataLoader: their current work, and their end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from penstock.pipelines.messages.user_warnings import warn_user
 if TYPE_CHECKING:
     from penstock.loaders.drop_in.data_loader import DataLoader
 
-_EXIT_S = 5.0  # at most; a process closes its sockets some time before its exit is visible
+_EXIT_S = 5.0  # time limit; a process closes its sockets some time before its exit is visible
 _BACKEND = "torch"
 _START_FIX = (
     f"see its traceback above: put code that starts workers under `{MAIN_GUARD}`, and what workers need (data set, "
@@ -51,33 +51,33 @@ _SHORT.maxlist = _SHORT.maxtuple = 64
 
 
 class BatchIterator(WatchedIterator, CountingIterator):
-    """DataLoader iterator of torch that raises what happened to its workers instead of waiting forever.
+    """torch's DataLoader iterator that raises an error about its workers instead of waiting forever.
 
     After LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD or E-SHM its processes are ended and `spent` is True. Without
-    watchdog_s it waits for silent workers as torch does, but warns once.
+    watchdog_s it waits for silent workers like torch, but warns once.
     """
 
     grace_s = 4.0
 
-    # Values until torch sets them, in case the construction is interrupted.
+    # Initial values, in case the construction is interrupted before torch sets them.
     _shutdown = True
     _in_order = True
 
     def __init__(self, loader: DataLoader[object]) -> None:
         self._watchdog = Watchdog(math.inf if loader.watchdog_s is None else loader.watchdog_s)
-        self._all_started = self._said_silent = False
+        self._all_started = self._has_warned_silent = False
         self._handed_out: dict[int, tuple[int, object, States]] = {}  # task -> number, indices, sampler's states
         self._ended: dict[int, ProcessState | None] = {}
-        self._early: deque[tuple[int, Any]] = deque()  # received before torch asked for them
+        self._early: deque[tuple[int, Any]] = deque()  # received before torch requested them
         self._heard: set[int] = set()  # workers
         self._is_receiving = False
         self._progress = WorkerProgress(loader.num_workers, shared=True)
-        me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
+        me = weakref.ref(self)  # a cycle would delay the end of the workers until the garbage collector runs
         user_init = loader.worker_init_fn
         self._locks = loader.device is not None and loader.device.type == "cuda" and not loader.pin_memory
         start = WorkerStart(user_init, self._progress, tuple(loader._place.resume), self._locks)
         try:
-            loader.__dict__["worker_init_fn"] = start  # without torch's __setattr__, in which Ctrl-C could lose either
+            loader.__dict__["worker_init_fn"] = start  # without torch's __setattr__, where Ctrl-C could lose either
             if get_start_method(loader) == "forkserver":
                 start_fork_server()
             super().__init__(
@@ -94,15 +94,15 @@ class BatchIterator(WatchedIterator, CountingIterator):
             loader.__dict__["worker_init_fn"] = user_init
 
     def _after_seed(self) -> None:
-        """Have torch's thread for pinned memory started, for a device also where pin_memory=True was not asked for.
+        """Make torch start its thread for pinned memory, for a device even without pin_memory=True.
 
-        The consumer's thread would spend longer on that copy than many a training step takes.
+        In the consumer's thread this copy would take longer than many training steps.
         """
         super()._after_seed()
         device = None if self._feed is None else self._feed.device
         self._pin_memory = self._pin_memory or self._locks
         if self._pin_memory and device is not None and device.type == "cuda":
-            # The thread takes the current device, and would make a context on another GPU. Until it is started:
+            # The thread uses the current device, and would create a context on another GPU. Set it until the start:
             self._start.enter_context(torch.cuda.device(device))
 
     def _watch(self) -> None:
@@ -114,7 +114,7 @@ class BatchIterator(WatchedIterator, CountingIterator):
 
     @property
     def spent(self) -> bool:
-        """Whether its processes are gone."""
+        """Whether its processes have ended."""
         return bool(self._shutdown)
 
     def ready(self) -> int:
@@ -193,9 +193,9 @@ class BatchIterator(WatchedIterator, CountingIterator):
         return self._place
 
     def _needs_starts(self) -> bool:
-        """Say whether a state may lack something that a worker sends with its first batch."""
+        """Return whether a state may lack data that a worker sends with its first batch."""
         place = self._place
-        # Workers that stayed when an epoch was left early, and draw from generators that no seed tells.
+        # Workers that survive an epoch that was left early draw from generators with unknown seeds.
         is_unknown = self._is_iterable and place.base_seed is None
         return is_stateful(self._dataset) or (is_unknown and not (place.processes and all(place.processes)))
 
@@ -238,7 +238,7 @@ class BatchIterator(WatchedIterator, CountingIterator):
         try:
             batch = super()._process_data(data, worker_idx)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
-            if "</torch_" not in str(error):  # torch names the shared memory of a batch so
+            if "</torch_" not in str(error):  # torch's name for the shared memory of a batch
                 raise
             raise LoaderError("E-SHM", str(error).splitlines()[-1], backend=_BACKEND) from error
         self._marks.append(Mark(number, places, worker_idx, state))
@@ -252,7 +252,7 @@ class BatchIterator(WatchedIterator, CountingIterator):
         return [self._ended.get(worker) for worker in range(self._num_workers)]
 
     def _diagnose(self, error: BaseException) -> BaseException:
-        """Return a LoaderError with the cause, if more is known than `error` says; otherwise `error`."""
+        """Return a LoaderError with the cause if it is known; otherwise `error`."""
         if isinstance(error, LoaderError):
             return error
         thread = self._pin_memory_thread if self._pin_memory else None
@@ -271,7 +271,7 @@ class BatchIterator(WatchedIterator, CountingIterator):
 
     def _raise_if_silent(self, worker: int | None = None) -> None:
         super()._raise_if_silent(worker)
-        if worker is None and self._rcvd_idx not in self._task_info:  # workers have yet to confirm the new epoch
+        if worker is None and self._rcvd_idx not in self._task_info:  # workers have not confirmed the new epoch yet
             silence = self._check_silence(None, 0)
             if silence is not None:
                 raise silence
@@ -287,7 +287,7 @@ class BatchIterator(WatchedIterator, CountingIterator):
     def shut_down(self) -> None:
         """End all workers within seconds."""
         super().shut_down()
-        if hasattr(self, "_progress"):  # not before it was made: its construction was interrupted
+        if hasattr(self, "_progress"):  # it is missing if the construction was interrupted
             self._progress.close()
 
     def close(self) -> None:
@@ -295,7 +295,7 @@ class BatchIterator(WatchedIterator, CountingIterator):
         self.shut_down()
 
     def _describe_task(self, worker: int) -> tuple[str, int | None]:
-        """Return what a worker is doing, in words, and the sample."""
+        """Return a description of a worker's current work, and its sample."""
         row = self._progress.table[worker]
         if not row[PID]:
             return " while it was being started", None
@@ -306,52 +306,53 @@ class BatchIterator(WatchedIterator, CountingIterator):
         sample = int(row[SAMPLE])
         tasks = [self._handed_out[task][1] for task, info in self._task_info.items() if info == (worker,)]
         batches = [indices for indices in tasks if isinstance(indices, list) and sample in indices]
-        words = f" with the batch of samples {_SHORT.repr(batches[0])} in hand" if batches else ""
+        words = f" during the batch of samples {_SHORT.repr(batches[0])}" if batches else ""
         return words, sample if sample >= 0 else None
 
     def _make_death_error(self, worker: int, pid: int, ending: str) -> LoaderError:
         doing, sample = self._describe_task(worker)
         where: dict[str, Any] = {"sample": sample, "worker": pid, "backend": _BACKEND}
-        who, said = f"DataLoader worker (pid {pid})", ending.replace("killed by", "is killed by signal:")  # as by torch
+        who = f"DataLoader worker (pid {pid})"
+        ending_text = ending.replace("killed by", "is killed by signal:")  # torch's words
         if "SIGBUS" in ending:
-            return LoaderError("E-SHM", f"{who} {said}{doing}", **where)
-        look = "see the system's log (dmesg)" if sample is None else "look at the sample named here"
+            return LoaderError("E-SHM", f"{who} {ending_text}{doing}", **where)
+        look = "check the system's log (dmesg)" if sample is None else "check the sample named here"
         fix = f"{look}; run with num_workers=0 to see a crash of the dataset itself"
         if ending == "exited with 1" and not self._progress.table[worker, PID]:
             fix = _START_FIX
-        return death_error(said, doing, who=who, fix=fix, **where)
+        return death_error(ending_text, doing, who=who, fix=fix, **where)
 
     def _check_silence(self, worker: int | None, pid: int) -> LoaderError | None:
         """Return the error if there was no message and no new sample within `watchdog_s`; otherwise None."""
         if not self._watchdog.has_expired(b"" if worker is None else self._progress.table[worker].tobytes()):
-            if self._watchdog.silent_s >= DEFAULT_WATCHDOG_S and not self._said_silent:
+            if self._watchdog.silent_s >= DEFAULT_WATCHDOG_S and not self._has_warned_silent:
                 self._warn_of_silence(worker, pid)
             return None
         doing, sample = ("", None) if worker is None else self._describe_task(worker)
-        fix = "check the storage of these samples (slow or dead), or raise watchdog_s"
+        fix = "check whether the storage of these samples is slow or has failed, or increase watchdog_s"
         return silence_error(
             self._workers, pid, self._watchdog.silent_s, doing, fix=fix, sample=sample, backend=_BACKEND
         )
 
     def _warn_of_silence(self, worker: int | None, pid: int) -> None:
-        self._said_silent = True
+        self._has_warned_silent = True
         doing = "" if worker is None else self._describe_task(worker)[0]
         text = f"worker process {pid} of the DataLoader{doing} has made no progress for {self._watchdog.silent_s:.0f} s"
         warn_user(f"{text}; watchdog_s= makes this an error", RuntimeWarning)
 
 
 def get_start_method(loader: DataLoader[object]) -> str:
-    """Return the method by which a loader starts its workers."""
+    """Return a loader's start method for workers."""
     context = loader.multiprocessing_context or multiprocessing
     return str(context.get_start_method())
 
 
 def _find_lack_of_descriptors(error: BaseException) -> LoaderError | None:
-    """Return the LoaderError for a lack of descriptors, in each form that torch reports; None for another `error`."""
+    """Return the LoaderError for a lack of descriptors, in any form reported by torch; None for another `error`."""
     lack = isinstance(error, OSError) and error.errno == errno.EMFILE
     if lack or (isinstance(error, RuntimeError) and "ancdata" in str(error)):
         fix = (
-            "keep fewer batches at a time, raise the limit of open files (ulimit -n 4096), or call "
+            "keep fewer batches, increase the limit of open files (ulimit -n 4096), or call "
             "torch.multiprocessing.set_sharing_strategy('file_system')"
         )
         return LoaderError("E-FD", "no descriptor is left for the workers' batches", fix=fix, backend=_BACKEND)
@@ -359,16 +360,16 @@ def _find_lack_of_descriptors(error: BaseException) -> LoaderError | None:
 
 
 def _get_in_thread(results: Any, done: Any, sentinels: list[int]) -> Callable[..., Any]:
-    """Return a Queue.get for the thread that pins memory, which ends the thread quietly if a worker ended.
+    """Return a Queue.get for the thread that pins memory. It ends the thread quietly if a worker has ended.
 
-    The consumer, which waits for the thread's batches, sees that it is gone and reports why.
+    The consumer waits for the thread's batches, detects the thread's end, and reports the reason.
     """
 
     def raise_if_over(pid: int | None) -> None:
         if done.is_set():
             raise queue.Empty
         if connection.wait(sentinels, timeout=0):
-            raise EOFError("a worker process ended in the middle of a message")
+            raise EOFError("a worker process ended during a message")
 
     get = watched_get(results, 2 * POLL_S, raise_if_over)
 

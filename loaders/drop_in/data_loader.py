@@ -53,7 +53,7 @@ _RANDOM, _SEQUENTIAL, _ITERABLE = "random", "sequential", "iterable"
 
 
 def _names_unknown(init: Callable[Given, None]) -> Callable[Given, None]:
-    """Return an __init__ that says of an argument which it does not have what to write instead."""
+    """Return an __init__ that suggests a replacement for an unknown argument."""
     known = tuple(inspect.signature(init).parameters)[1:]
     of_ranks = "pass sampler=torch.utils.data.DistributedSampler(dataset)"
 
@@ -69,35 +69,37 @@ def _names_unknown(init: Callable[Given, None]) -> Callable[Given, None]:
 
 
 class DataLoader(TorchDataLoader[T_co]):
-    """Drop-in replacement of torch.utils.data.DataLoader that names the cause of every stop and can resume.
+    """Drop-in replacement for torch.utils.data.DataLoader that reports the cause of every stop and can resume.
 
-    Samples and their timing are the same as torch's. torch's arguments keep their names, defaults and meaning, and so
-    do subclasses, samplers and iterators.
+    Samples and their timing are the same as in torch. torch's arguments keep their names, defaults and meaning.
+    Subclasses, samplers and iterators work as in torch.
 
     Args:
         num_workers: "auto" means tuned=True.
-        device: destination of the tensors of each batch, in nested tuples, lists and mappings; on CUDA one batch ahead
-            of the consumer, with workers out of memory that a thread page-locks. None leaves them as torch does.
-            LoaderError E-DEPENDENCY if torch cannot use it.
-        seed: seed of the order with shuffle=True, 0 to 2**64 - 1. The order is a function of it and of the epoch number
-            alone; nothing is drawn. None draws it from torch's generator, as torch does. Warns if it has no effect.
-        watchdog_s: seconds without progress of the workers before E-TIMEOUT. None waits as torch does, and warns after
+        device: destination of the tensors of each batch, in nested tuples, lists and mappings. On CUDA they are sent
+            one batch ahead of the consumer, with workers from memory that a thread page-locks. None leaves them as in
+            torch. Raises LoaderError E-DEPENDENCY if torch cannot use it.
+        seed: seed of the order with shuffle=True, 0 to 2**64 - 1. The order depends only on the seed and the epoch
+            number; no generator is used. None draws the order from torch's generator, as torch does. Warns if it has no
+            effect.
+        watchdog_s: seconds without progress of the workers before E-TIMEOUT. None waits like torch, and warns after
             300 s.
-        tuned: chooses num_workers, pin_memory and prefetch_factor where they are torch's defaults. Warns what differs,
-            and raises LoaderError E-MISUSE if other samples would be served.
+        tuned: choose num_workers, pin_memory and prefetch_factor if they have torch's defaults. Warns about the
+            differences, and raises LoaderError E-MISUSE if other samples would be served.
         snapshot_every_n_steps: accepted for torchdata's StatefulDataLoader, without effect: states are always exact.
 
-    An iteration is the rest of the current epoch. The next one starts the next epoch, also after an iteration that was
-    left early. `state_dict()` counts delivered batches only. It holds the states of the generators that the order was
-    drawn from, and of stateful samplers, data sets and iterators (torchdata's state_dict() and load_state_dict()). A
-    resumed epoch draws from any other sampler again, reads any other iterable data set again, and skips what was
-    delivered. A state from before the first batch holds where the epoch begins. Random transforms of a map-style data
-    set are its own, and do not repeat after a resume with workers. An exception of the data set is raised as in torch.
-    Raises LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD, E-SHM for lost workers; a new iteration starts new ones.
+    An iteration serves the rest of the current epoch. The next one starts the next epoch, even if this one was
+    left early. `state_dict()` counts delivered batches only. It contains the states of the generators that the order
+    was drawn from, and of stateful samplers, data sets and iterators (torchdata's state_dict() and load_state_dict()).
+    In a resumed epoch, other samplers draw again, other iterable data sets are read again, and delivered batches are
+    skipped. A state from before the first batch contains the start of the epoch. Random transforms of a map-style data
+    set are not part of the state, and do not repeat after a resume with workers. Exceptions of the data set are raised
+    as in torch. Raises LoaderError E-WORKER, E-OOM, E-TIMEOUT, E-FD, E-SHM for lost workers; a new iteration starts
+    new workers.
     """
 
     @_names_unknown
-    def __init__(  # noqa: PLR0913  it takes every argument of torch's DataLoader
+    def __init__(  # noqa: PLR0913  it accepts every argument of torch's DataLoader
         self,
         dataset: Dataset[T_co],
         batch_size: int | None = 1,
@@ -141,7 +143,7 @@ class DataLoader(TorchDataLoader[T_co]):
             shuffle,
             sampler,
             batch_sampler,
-            num_workers,  # type: ignore[arg-type]  # only "auto" is no number
+            num_workers,  # type: ignore[arg-type]  # only "auto" is not a number
             collate_fn,
             pin_memory,
             drop_last,
@@ -160,7 +162,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     @property
     def _index_sampler(self) -> ResumableSampler:
-        """The sampler of torch's iterators, from the current place on; its `len()` is that of the whole epoch."""
+        """The sampler for torch's iterators, from the current place on; its `len()` is that of the whole epoch."""
         sampler = super()._index_sampler
         start = None
         if self._order in (SAMPLER, _SEQUENTIAL, _ITERABLE) and sampler is self._made_sampler:  # no subclass changed it
@@ -168,13 +170,13 @@ class DataLoader(TorchDataLoader[T_co]):
         return ResumableSampler(sampler, self._place, find_generators(self), start, find_counting(self))
 
     def _get_iterator(self) -> CountingIterator:
-        self._place = self._place.next_iteration()  # some subclasses call this in place of __iter__
+        self._place = self._place.next_iteration()  # some subclasses call this instead of __iter__
         if self.num_workers == 0:
             iterator: CountingIterator = SingleIterator(self)
         else:
             refuse_without_main_guard()
             self.check_worker_number_rationality()
-            workers = self.num_workers  # how large its batches are is known when they are there
+            workers = self.num_workers  # the size of the batches is unknown until they arrive
             ensure(Needs(0, 0, workers, workers * 6 + 16, get_start_method(self)))
             iterator = BatchIterator(self)
         self._alive.add(iterator)
@@ -190,7 +192,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return super().__iter__()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy, or another process, needs; it starts its own workers."""
+        """Return the state for a copy, or for another process, which starts its own workers."""
         self._place.settle()
         return {**self.__dict__, "_alive": None, "_iterator": None}
 
@@ -198,12 +200,12 @@ class DataLoader(TorchDataLoader[T_co]):
         self.__dict__.update(state, _alive=weakref.WeakSet())
 
     def _count_steps(self) -> int | None:
-        """Return the number of batches of a whole epoch; None if it is not known."""
+        """Return the number of batches of a whole epoch; None if it is unknown."""
         if isinstance(self.dataset, IterableDataset):  # len() would make torch warn later
             return None
         try:
             return len(self)
-        except Exception:  # torch does not ask
+        except Exception:  # torch does not call len()
             return None
 
     def set_epoch(self, epoch: int) -> None:
@@ -222,7 +224,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._place = place
 
     def _pass_epoch_on(self, saved: Mapping[str, int | None] = MappingProxyType({})) -> None:
-        """Give samplers that take an epoch the loader's, or the one by which they drew that a state says."""
+        """Pass the loader's epoch, or the samplers' own epochs from a state, to samplers that accept one."""
         pass_epochs_on(self, self._place.epoch, saved, is_inside=self._place.is_under_way)
 
     @property
@@ -265,7 +267,7 @@ class DataLoader(TorchDataLoader[T_co]):
         place.drawn_from = place.drawn_from or order.may_draw_from()
         if reads_from_generators(self):
             place.drawn_from = place.drawn_from or set(capture({}))
-        if self.num_workers == 0 and is_stateful(dataset):  # a worker's is not known before the worker runs
+        if self.num_workers == 0 and is_stateful(dataset):  # a worker's state is unknown before the worker runs
             place.processes = [save_starts({DATASET: dataset}) or None]
         place.draws_seed = self.persistent_workers and self._iterator is None
         own = next(iter(order.generators), "") if self.generator is not None else TORCH
@@ -274,13 +276,13 @@ class DataLoader(TorchDataLoader[T_co]):
         return place
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken. Raises LoaderError E-STATE for a state of another stream."""
+        """Continue where `state` was saved. Raises LoaderError E-STATE for a state of another stream."""
         plain = {k: v for k, v in state.items() if k != "details"} if isinstance(state, dict) else state
         identity = self._identity()
         if isinstance(plain, dict) and "order" in plain and "seed" in plain:
-            if (self._order, plain["order"]) == (_RANDOM, SAMPLER):  # of a loader that had a seed by default
+            if (self._order, plain["order"]) == (_RANDOM, SAMPLER):  # from a loader that had a seed by default
                 identity = replace(identity, order=SAMPLER, seed=_check_seed(plain["seed"]))
-            elif self._order != SAMPLER:  # the seed has no part in it
+            elif self._order != SAMPLER:  # the seed does not affect the order
                 plain["seed"] = self.seed
         epoch, batches = identity.restore(plain)
         details = state.get("details", {})
@@ -289,7 +291,7 @@ class DataLoader(TorchDataLoader[T_co]):
         if identity.order != self._order:
             self._use_seed(identity.seed or 0)
         self._go_to(place)
-        self._iterator = None  # its workers could not be sent to the place of a data set
+        self._iterator = None  # its workers cannot be moved to another place of a data set
         self._pass_epoch_on(details.get("epochs", {}))
 
     def _use_seed(self, seed: int) -> None:
@@ -297,7 +299,7 @@ class DataLoader(TorchDataLoader[T_co]):
         sampler = ShuffledSampler(dataset, seed)
         size, last = self.batch_size, self.drop_last
         batch_sampler = None if size is None else BatchSampler(sampler, size, last)
-        self.__dict__.update(sampler=sampler, batch_sampler=batch_sampler)  # torch guards them
+        self.__dict__.update(sampler=sampler, batch_sampler=batch_sampler)  # torch's __setattr__ refuses this
         self._order, self.seed, self._made_sampler = SAMPLER, seed, super()._index_sampler
 
     def stats(self) -> LoaderStats:
@@ -305,7 +307,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return self._totals.stats
 
     def close(self) -> None:
-        """End the worker processes, within seconds; idempotent."""
+        """End the worker processes within seconds; idempotent."""
         self._closed, self._iterator = True, None
         for iterator in list(self._alive):
             iterator.close()
@@ -320,7 +322,7 @@ class DataLoader(TorchDataLoader[T_co]):
 def _refuse_source(dataset: object) -> None:
     is_source = hasattr(dataset, "fingerprint") and hasattr(dataset, "read") and not hasattr(dataset, "__getitem__")
     if isinstance(dataset, (str, os.PathLike)) or is_source:
-        raise ValueError(f"dataset must have __getitem__, got {shown(dataset)}: create_loader takes folders, sources")
+        raise ValueError(f"dataset must have __getitem__, got {shown(dataset)}: create_loader accepts folders, sources")
 
 
 def _check_seed(seed: object) -> int | None:
@@ -330,7 +332,7 @@ def _check_seed(seed: object) -> int | None:
 def _name_order(
     dataset: object, shuffle: object, sampler: object, batch_sampler: object, generator: object, seed: int | None
 ) -> str:
-    """Return the name of what decides the order. Warns if a seed has no effect on it."""
+    """Return the name of the order, for states. Warns if a seed has no effect on it."""
     theirs = isinstance(dataset, IterableDataset) or not (sampler is batch_sampler is generator is None)
     if seed is not None and shuffle and not theirs:
         return SAMPLER
@@ -351,12 +353,12 @@ def _name_order(
 def _skip_batches(
     sampler: Any, index_sampler: Any, batch_size: int | None, drop_last: bool, epoch: int, batches: int
 ) -> Iterable[object]:
-    """Return the rest of an epoch of one of our orders, without drawing what comes before."""
+    """Return the rest of an epoch of one of our orders, without drawing the beginning."""
     start = batches * (batch_size or 1)
     if isinstance(sampler, ShuffledSampler):
         rest: Any = sampler.at(epoch, start)
     elif isinstance(sampler, SequentialSampler):
         rest = range(start, len(sampler))
-    else:  # of an iterable data set, which has no end
+    else:  # for an iterable data set, endless
         return index_sampler  # type: ignore[no-any-return]
     return rest if batch_size is None else BatchSampler(rest, batch_size, drop_last)

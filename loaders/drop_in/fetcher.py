@@ -1,4 +1,4 @@
-"""Fetches batches as torch's fetchers do, and saves and loads the place of the data set."""
+"""Fetchers of batches like torch's, which also save and load the place of the data set."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from penstock.loaders.run.feed.copies import pinned_like
 from penstock.loaders.run.feed.tensor_feed import lock_tensors
 
 BATCHES, ENDED, RANDOM, DATASET, ITERATOR = "batches", "ended", "random", "dataset", "iterator"
-# What one process has served: number of batches, whether its iterable data set is exhausted, the generators that it was
-# read with, and the states of the data set and its iterator.
+# State of one process: number of served batches, whether its iterable data set is exhausted, the random generators when
+# reading began, and the states of the data set and its iterator.
 ProcessState = dict[str, Any]
 
 
 @dataclass
 class Fetched:
-    """A batch on its way from a worker.
+    """A batch from a worker.
 
     Attributes:
-        batch: as the collate function returned it.
-        state: that of the process that made it; None if the data set is not stateful.
-        start: the state in which that process began, with its first batch.
-        for_device: the loader sends it to a device, without the user's pin_memory=True.
+        batch: result of the collate function.
+        state: state of the worker process; None if the data set is not stateful.
+        start: state in which the process began, with its first batch.
+        for_device: whether the loader sends it to a device, without the user's pin_memory=True.
     """
 
     batch: Any
@@ -37,10 +37,10 @@ class Fetched:
     for_device: bool = False
 
     def pin_memory(self) -> Fetched:
-        """Pin the batch; torch's thread for that calls this.
+        """Return the batch in pinned memory. Called by torch's thread for pinned memory.
 
-        Unless the user asked for torch's way, which may change the types of tensors and fails for some, it is what
-        TensorFeed would do in the consumer's thread.
+        With the user's pin_memory=True torch's function is used, which may change the types of tensors and fails for
+        some. Otherwise the tensors are locked as TensorFeed would do it in the consumer's thread.
         """
         locked = lock_tensors(self.batch, pinned_like) if self.for_device else pin_memory.pin_memory(self.batch)  # type: ignore[no-untyped-call]
         return replace(self, batch=locked)
@@ -48,20 +48,20 @@ class Fetched:
 
 @dataclass(frozen=True)
 class Ended(_IterableDatasetStopIteration):
-    """Says that an iterable data set is exhausted, and its state then."""
+    """The message that an iterable data set is exhausted, with its state."""
 
     state: ProcessState | None = None
 
 
 class Fetcher:
-    """Fetch batches as torch's fetcher `plain` does, from the place in `resume`.
+    """A fetcher like torch's fetcher `plain`, from the place in `resume` on.
 
-    An iterable data set that is not stateful is read again up to there.
+    An iterable data set that is not stateful is read again up to this place.
 
     Attributes:
-        start: the state in which this begins; {} if nothing is stateful. The data set's part is `before`, its state
+        start: initial state; {} if nothing is stateful. The data set's part is `before`, its state
             before its iterator was made, because a state is loaded before the iterator is made.
-        on_place: called once the place is reached, if batches had to be skipped.
+        on_place: called when the place is reached, if batches had to be skipped.
     """
 
     def __init__(self, plain: Any, resume: ProcessState | None, before: ProcessState) -> None:
@@ -79,7 +79,7 @@ class Fetcher:
         self.start = before | save_starts({ITERATOR: self._iterator})
 
     def fetch(self, index: object) -> Any:
-        """Return the batch of the samples that `index` names."""
+        """Return the batch of the samples in `index`."""
         if self._skip:
             collate, self.plain.collate_fn = self.plain.collate_fn, lambda samples: None
             try:
@@ -94,7 +94,7 @@ class Fetcher:
         return self.plain.fetch(index)
 
     def state(self, *, ended: bool = False) -> ProcessState | None:
-        """Return what is needed to continue after the latest batch; None if the data set is not stateful."""
+        """Return the state to continue after the latest batch; None if the data set is not stateful."""
         left_out = ITERATOR if ended else DATASET if self._is_own_iterator else None
         found = save_states({name: owner for name, owner in self._stateful.items() if name != left_out})
         if self._iterator is not None and not ended:
@@ -103,11 +103,11 @@ class Fetcher:
 
 
 def begin_dataset(dataset: object, resume: ProcessState) -> ProcessState:
-    """Load the state of a data set from `resume`, before its iterator is made; return the state it is then in."""
+    """Load the state of a data set from `resume`, before its iterator is made; return its initial state."""
     if not isinstance(dataset, Iterator):
         load_state(dataset, DATASET, resume)
         return save_starts({DATASET: dataset})
-    if DATASET in resume and ITERATOR not in resume:  # of the end of an epoch
-        iter(dataset)  # it may have no place for a state before
+    if DATASET in resume and ITERATOR not in resume:  # a state from the end of an epoch
+        iter(dataset)  # it may not accept a state before
         load_state(dataset, DATASET, resume)
     return {}

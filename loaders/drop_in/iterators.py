@@ -1,4 +1,4 @@
-"""Iterators of torch's DataLoader that count what they deliver, so that the loader knows its place."""
+"""Iterators of torch's DataLoader that count delivered batches, so that the loader knows its place."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Waiting = TypeVar("Waiting", bound="CountingIterator")
 
 
 class Totals:
-    """What a loader has delivered so far, over all iterations.
+    """The statistics of a loader over all iterations.
 
     Attributes:
         stats: the statistics.
@@ -40,7 +40,7 @@ class Totals:
         self.stats, self.started_s = LoaderStats(), 0.0
 
     def count(self, batch: object, ready: int, asked_s: float) -> None:
-        """Count a delivered batch: requested at `asked_s` (perf_counter), when `ready` batches were finished."""
+        """Count a delivered batch, requested at `asked_s` (perf_counter) when `ready` batches were finished."""
         now, first = time.perf_counter(), next(tensors_in(batch), None)
         self.started_s = self.started_s or asked_s
         images = 0 if first is None else first.size(0) if first.dim() else 1  # nested tensors have no shape
@@ -48,9 +48,9 @@ class Totals:
 
 
 class CountingIterator(_BaseDataLoaderIter):
-    """Iterator of torch that keeps its Place, and moves batches to the loader's device.
+    """torch's iterator with a Place, which moves batches to the loader's device.
 
-    In the order of inheritance it follows torch's own classes, in place of their base class.
+    In the order of inheritance it follows torch's classes, and replaces their base class.
     """
 
     _sampler_iter: IndexIterator
@@ -58,10 +58,10 @@ class CountingIterator(_BaseDataLoaderIter):
     def __init__(self, loader: DataLoader[object]) -> None:
         self._totals: Totals = loader._totals
         self._begin(loader)
-        now, went_on = self._place.now, not self._place.draws_seed
+        now, has_seed = self._place.now, not self._place.draws_seed
         super().__init__(loader)
-        if self._persistent_workers and went_on and not self._place.is_resumed:
-            # Workers that had stayed would have drawn no seed between the epochs.
+        if self._persistent_workers and has_seed and not self._place.is_resumed:
+            # Persistent workers would not have drawn a seed between the epochs.
             random_state.restore(now, random_state.find_generators(loader))
         if seeds_workers(loader):
             if self._place.base_seed is not None:
@@ -77,7 +77,7 @@ class CountingIterator(_BaseDataLoaderIter):
         self._place.begun = True
         self._epoch, self._steps = self._place.epoch, loader._count_steps()
         self._marks: deque[Mark] = deque()
-        me = weakref.ref(self)  # a cycle would put off the end of the workers until the garbage collector runs
+        me = weakref.ref(self)  # a cycle would delay the end of the workers until the garbage collector runs
         self._feed: TensorFeed[object, object] | None = None
         if loader.device is not None:
             self._feed = TensorFeed(lambda: alive(me)._take(), lambda: alive(me).ready(), loader.device)
@@ -135,7 +135,7 @@ class CountingIterator(_BaseDataLoaderIter):
         return batch
 
     def _reach_end(self) -> None:
-        """Note that the epoch is over if its sampler, from which nothing beyond the epoch was drawn, is at its end."""
+        """Mark the epoch as finished if its sampler is exhausted; nothing beyond the epoch was drawn from it."""
         if self._sampler_iter.look_ahead():
             self._finish()
 
@@ -144,10 +144,10 @@ class CountingIterator(_BaseDataLoaderIter):
 
 
 class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
-    """Iterator of torch that fetches in this process.
+    """torch's iterator that fetches in this process.
 
-    Here an iterable data set that is not stateful may draw its order from the global generators: when its iterator is
-    made or, if that is a generator, with its first sample.
+    An iterable data set that is not stateful may draw its order from the global generators: when its iterator is
+    made or, if the iterator is a generator function's, with its first sample.
     """
 
     def __init__(self, loader: DataLoader[object]) -> None:
@@ -169,7 +169,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
             place.processes = [self._dataset_fetcher.start] if self._dataset_fetcher.start else []
 
     def _after_seed(self) -> None:
-        if self._place.is_under_way:  # a state that holds a generator of torch was taken after this
+        if self._place.is_under_way:  # a state with torch's generator was saved after this point
             begin_dataset(self._dataset, self._resume or {})
 
     def place_to_save(self) -> Place:
@@ -185,7 +185,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
         return replace(place, begin={name: states[name] for name in names}, drawn_from=names, undrawn=True)
 
     def _reach_end(self) -> None:
-        if self._feed is None:  # torch asks the sampler when the program asks for more; it may draw, change or raise
+        if self._feed is None:  # torch only calls the sampler for the next batch; it may draw, change or raise
             self._place.at_end = super()._reach_end
         else:
             super()._reach_end()
@@ -201,7 +201,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
         return batch
 
     def _first_data(self) -> Any:
-        """Fetch the first batch, and note from which generators it was drawn."""
+        """Return the first batch, and record from which generators it was drawn."""
         place, fetcher = self._place, self._dataset_fetcher
         if place.begin:
             if self._is_lazy:
@@ -222,7 +222,7 @@ class SingleIterator(_SingleProcessDataLoaderIter, CountingIterator):
 
 
 def reads_from_generators(loader: DataLoader[object]) -> bool:
-    """Say whether the order of an iterable data set may be drawn from the global generators of this process."""
+    """Return whether an iterable data set may draw its order from the global generators of this process."""
     dataset = loader.dataset
     if loader.num_workers or not isinstance(dataset, IterableDataset):
         return False
@@ -230,12 +230,12 @@ def reads_from_generators(loader: DataLoader[object]) -> bool:
 
 
 def seeds_workers(loader: DataLoader[object]) -> bool:
-    """Say whether workers may draw what they serve from their generators, whose seed is then part of the place."""
+    """Return whether workers may draw samples from their generators, so that the place must contain their seed."""
     return bool(loader.num_workers) and (isinstance(loader.dataset, IterableDataset) or is_stateful(loader.dataset))
 
 
 def alive(reference: Callable[[], Waiting | None]) -> Waiting:
     """Return the iterator of a weak reference; it exists, because it waits."""
     iterator = reference()
-    assert iterator is not None, "an iterator that waits is alive"
+    assert iterator is not None, "a waiting iterator is alive"
     return iterator

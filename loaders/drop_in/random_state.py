@@ -1,4 +1,4 @@
-"""Saves and restores the states of random generators, as JSON: an epoch's order was drawn from them."""
+"""Saved states of random generators as JSON, because an epoch's order may be drawn from them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import torch
 from penstock.pipelines.errors import LoaderError
 
 TORCH, PYTHON, NUMPY = "torch", "python", "numpy"
-_MAX_HOLDERS = 16  # a sampler may hold itself
-Generators = Mapping[str, torch.Generator]  # by name: those that are not global
+_MAX_HOLDERS = 16  # a sampler may contain itself
+Generators = Mapping[str, torch.Generator]  # generators that are not global, by name
 States = dict[str, Any]  # by name of the generator
 Setters = dict[str, Callable[[Any], object]]
 
 
 def find_generators(loader: object) -> dict[str, torch.Generator]:
-    """Return the generators that a loader, and its samplers within samplers, keep as `generator`, by name."""
+    """Return the `generator` attributes of a loader and its (nested) samplers, by name."""
     found: list[torch.Generator] = []
     for holder in walk_samplers(loader):
         generator = getattr(holder, "generator", None)
@@ -31,7 +31,7 @@ def find_generators(loader: object) -> dict[str, torch.Generator]:
 
 
 def walk_samplers(loader: object) -> list[Any]:
-    """Return a loader, its samplers, and the samplers within these, each once."""
+    """Return a loader and its (nested) samplers, each once."""
     found: list[Any] = []
     waiting = [loader]
     while waiting and len(found) < _MAX_HOLDERS:
@@ -61,24 +61,24 @@ def capture(generators: Generators) -> States:
 
 
 def peek_base_seed(generator: torch.Generator | None) -> int:
-    """Return the base seed of workers that torch's next iterator will draw, without drawing it."""
+    """Return the base seed of workers that torch's next iterator will draw, without changing the generator."""
     copy = torch.Generator()
     copy.set_state(torch.get_rng_state() if generator is None else generator.get_state())
     return int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=copy))
 
 
 def find_changed(before: States, after: States) -> set[str]:
-    """Return the names of the generators that were drawn from between two captures."""
+    """Return the names of the generators that were used between two captures."""
     return {name for name in before if before[name] != after.get(name)}
 
 
 def restore(states: States, generators: Generators) -> None:
-    """Set the generators to `states`. Raises LoaderError E-STATE for an invalid state, or one more."""
+    """Set the generators to `states`. Raises LoaderError E-STATE for an invalid state, or one without a generator."""
     setters: Setters = {TORCH: torch.set_rng_state, PYTHON: random.setstate, NUMPY: np.random.set_state}
     setters |= {name: generator.set_state for name, generator in generators.items()}
     if states.keys() - setters.keys():
-        cause = "the order was drawn from a torch.Generator of the sampler's or the loader's own, and this one has none"
-        raise LoaderError("E-STATE", cause, fix="pass generator= as the saved one had it")
+        cause = "the saved order was drawn from the sampler's or loader's torch.Generator, but this loader has none"
+        raise LoaderError("E-STATE", cause, fix="pass generator= as for the saved loader")
     _set(states, setters, "cannot be restored")
 
 
@@ -90,7 +90,7 @@ def check(states: object) -> States:
 
 
 def _set(states: Any, setters: Setters, fault: str) -> States:
-    """Hand each state to its setter, if there is one, and return all. Raises LoaderError E-STATE for invalid ones."""
+    """Pass each state to its setter, if there is one, and return all. Raises LoaderError E-STATE for invalid ones."""
     try:
         found = dict(states)
         for name, state in found.items():

@@ -1,4 +1,4 @@
-"""Recommends workers, pinned memory and prefetching for DataLoader(tuned=True)."""
+"""Recommended workers, pinned memory and prefetching for DataLoader(tuned=True)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.user_warnings import warn_user
 
 AUTO = "auto"
-# Simulated with 32 workers, a fifth of them to spare, and batch times that vary by half: with torch's 2 the consumer
-# waits 12 % of its time, with 3 it waits 3 %, with 4 1 %. Each step costs memory for one batch per worker.
+# Simulated with 32 workers, 20 % spare capacity, and batch times that vary by half: with torch's 2 the consumer
+# waits 12 % of its time, with 3 it waits 3 %, with 4 1 %. Each increment needs memory for one batch per worker.
 TUNED_PREFETCH = 3
 
 
 def recommend_settings(
     dataset: object, num_workers: int | str, pin_memory: bool, prefetch_factor: int | None, device: torch.device | None
 ) -> tuple[int, bool, int | None]:
-    """Return num_workers, pin_memory and prefetch_factor; settings that the user changed from torch's stay.
+    """Return num_workers, pin_memory and prefetch_factor; values other than torch's defaults are kept.
 
-    Warns in one line what differs from torch. Raises LoaderError E-MISUSE where other samples would be served.
+    Warns in one line about the differences from torch. Raises LoaderError E-MISUSE if other samples would be served.
     """
     workers = num_workers if isinstance(num_workers, int) else 0
     if not workers:
@@ -48,5 +48,5 @@ def _refuse_other_samples(dataset: object, workers: int) -> None:
         )
     if workers and any(getattr(tensor, "is_cuda", False) for tensor in getattr(dataset, "tensors", ())):
         raise LoaderError(
-            "E-MISUSE", "forked workers cannot read a data set of CUDA tensors", fix="leave out tuned and num_workers"
+            "E-MISUSE", "forked workers cannot read a data set of CUDA tensors", fix="do not pass tuned or num_workers"
         )

@@ -1,4 +1,4 @@
-"""The order of the drop-in DataLoader from any place in an epoch on: by our sampler, or by replaying the user's."""
+"""The order of the drop-in DataLoader from any place in an epoch on, from our sampler or by replaying the user's."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from penstock.loaders.order.permutation import Permutation
 from penstock.loaders.order.ranks import distributed_place
 from penstock.pipelines.errors import LoaderError
 
-_CHUNK = 4096  # positions computed at once: 32 KiB, whatever the size of the dataset
+_CHUNK = 4096  # positions computed at once: 32 KiB, for datasets of any size
 
 
 class ShuffledSampler(RandomSampler):
-    """Serves every sample once, in the order of (seed, epoch), from position `start` on; stores and draws nothing.
+    """Every sample once, in the order of (seed, epoch), from position `start` on, without stored or drawn numbers.
 
-    Each pass is the next epoch's, unless set_epoch or `at` says otherwise. `len()` is that of the whole epoch. Raises
+    Each pass serves the next epoch, unless set_epoch or `at` changes it. `len()` is that of the whole epoch. Raises
     ValueError for an empty dataset, as torch's RandomSampler does.
     """
 
@@ -50,7 +50,7 @@ class ShuffledSampler(RandomSampler):
             yield from permutation(np.arange(first, min(first + _CHUNK, length), dtype=np.int64)).tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of `epoch`."""
+        """Make the next pass serve `epoch`."""
         self.epoch = epoch
 
     def at(self, epoch: int, start: int) -> ShuffledSampler:
@@ -59,7 +59,7 @@ class ShuffledSampler(RandomSampler):
 
 
 def find_counting(loader: object) -> dict[str, Any]:
-    """Return the samplers of a loader, and those within them, that have an epoch of their own, by name."""
+    """Return the (nested) samplers of a loader with their own epoch number, by name."""
     samplers = [sampler for sampler in walk_samplers(loader) if sampler is not loader and _counts(sampler)]
     return {f"sampler{number}": sampler for number, sampler in enumerate(samplers)}
 
@@ -71,15 +71,15 @@ def _counts(sampler: object) -> bool:
 
 
 def read_epochs(samplers: dict[str, Any]) -> dict[str, int]:
-    """Return the epoch of each of `samplers`, by which it draws when it is iterated next."""
+    """Return the epoch of the next pass of each of `samplers`."""
     return {name: sampler.epoch for name, sampler in samplers.items()}
 
 
 def pass_epochs_on(loader: object, epoch: int, saved: Mapping[str, int | None], *, is_inside: bool) -> None:
-    """Give the samplers of a loader the epochs `saved` in a state, by name; others that take one get `epoch`.
+    """Set the samplers of a loader to the epochs `saved` in a state, by name; set other samplers to `epoch`.
 
-    Inside an epoch that is also for None in a state. Between epochs such a sampler stays as it is: a program that
-    calls its set_epoch does so for each epoch, and one that never does has the same order in all of them.
+    Within an epoch, samplers with None in the state are also set to `epoch`. Between epochs they are not changed: a
+    program either calls set_epoch for each epoch, or never, and then has the same order in all epochs.
     """
     names = {id(sampler): name for name, sampler in find_counting(loader).items()}
     for sampler in walk_samplers(loader)[1:]:
@@ -98,9 +98,9 @@ From = Callable[[int, int], Iterable[object]]  # (epoch, batches) -> the rest of
 class ResumableSampler:
     """The `sampler` of a loader, from `place` on; `len()` is that of the whole epoch.
 
-    The state of a stateful sampler is loaded. Any other sampler draws again from the same random numbers, and the
-    indices that were delivered are skipped; if the first are others than then, so is the order. `start` finds the place
-    without drawing, where the order allows it.
+    The state of a stateful sampler is loaded. Any other sampler draws again from the same random numbers, and
+    delivered indices are skipped; if the first indices differ from the saved ones, so does the order. `start` finds the
+    place without drawing, if the order supports it.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ResumableSampler:
         counting: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.sampler, self.place, self.generators, self.start = sampler, place, generators, start
-        self.counting = dict(counting)  # samplers with an epoch of their own
+        self.counting = dict(counting)  # samplers with their own epoch number
         self.samplers = {SAMPLER: sampler, INNER: getattr(sampler, "sampler", None)}
 
     def __iter__(self) -> IndexIterator:
@@ -126,7 +126,7 @@ class ResumableSampler:
         return save_starts(self.samplers)
 
     def may_draw_from(self) -> set[str]:
-        """Return the names of the generators from which the order may be drawn."""
+        """Return the names of the generators that the order may be drawn from."""
         if self.start is not None:
             return set()
         sampler = self.sampler
@@ -140,9 +140,10 @@ class ResumableSampler:
 
 
 class IndexIterator:
-    """Iterate over a ResumableSampler.
+    """An iterator over a ResumableSampler.
 
-    The sampler's iterator is made, and its first index drawn, when torch would do so: both may draw random numbers.
+    The sampler's iterator is made, and its first index drawn, at the same time as in torch, because both may draw
+    random numbers.
 
     Attributes:
         number: number of the latest index in the epoch.
@@ -194,7 +195,7 @@ class IndexIterator:
             self._place.sampler_after[self.number] = self.get_states()
 
     def look_ahead(self) -> bool:
-        """Say whether the sampler is at its end. Some samplers draw random numbers there, or reset themselves."""
+        """Return whether the sampler is exhausted. Some samplers draw random numbers or reset themselves at the end."""
         assert self._iterator is not None, "a batch was drawn"
         if not self._peeked:
             with contextlib.suppress(StopIteration):
@@ -203,12 +204,12 @@ class IndexIterator:
 
     def get_states(self, *, ended: bool = False) -> States:
         """Return the states of the stateful samplers, and of their iterator unless the epoch `ended`."""
-        if self._stateful is None:  # looked up once: this runs for each batch
+        if self._stateful is None:  # looked up once, because this runs for each batch
             self._stateful = keep_stateful({**self._order.samplers, ITERATOR: self._iterator})
         return save_states({n: owner for n, owner in self._stateful.items() if not (ended and n == ITERATOR)})
 
     def _load_sampler_states(self) -> None:
-        """Load the states of the stateful samplers from the state that was loaded."""
+        """Load the states of the stateful samplers from a loaded state."""
         for name, sampler in self._order.samplers.items():
             load_state(sampler, name, self._place.sampler if self._place.loaded else {})
 
@@ -227,14 +228,14 @@ class IndexIterator:
             self._note_drawn()
 
     def _note_drawn(self) -> None:
-        """Note which generators were drawn from, and before that their states and the samplers' epochs."""
+        """Record which generators were used, their states before, and the samplers' epochs before."""
         assert self._before is not None
         names = random_state.find_changed(self._before, random_state.capture(self._order.generators))
         self._place.drawn_from, self._place.epochs = names, self._epochs
         self.begin = self._place.begin = {name: self._before[name] for name in names}
 
     def _find_place(self) -> None:
-        """Make the sampler's iterator, and move it to the place inside the epoch."""
+        """Make the sampler's iterator, and move it to the place within the epoch."""
         order, place = self._order, self._place
         random_state.restore(place.begin, order.generators)
         self._load_sampler_states()
@@ -249,9 +250,9 @@ class IndexIterator:
         random_state.restore(place.now, order.generators)
 
     def _check_first(self, index: object) -> None:
-        """Note the first indices of an epoch. Raises LoaderError E-STATE if a state was taken behind other ones.
+        """Record the first indices of an epoch. Raises LoaderError E-STATE if they differ from those of a loaded state.
 
-        Ranks draw different ones, and all may load the state of one: many programs save that of rank 0 alone.
+        Ranks draw different indices, but all may load the state of one rank: many programs save only that of rank 0.
         """
         place, found, rank = self._place, _digest_indices(index), _find_rank(self._order.sampler)
         if place.first is None or place.rank != rank:
@@ -259,26 +260,26 @@ class IndexIterator:
         elif place.first != found:
             raise LoaderError(
                 "E-STATE",
-                "the sampler draws another order than the one that the state is of: its arguments are others, or it "
-                "draws from a generator or a counter that the state does not hold",
-                fix="make the sampler as the saved one was made, or give it state_dict() and load_state_dict()",
+                "the sampler draws another order than in the saved state: its arguments differ, or it "
+                "draws from a generator or a counter that is not part of the state",
+                fix="make the sampler with the saved arguments, or give it state_dict() and load_state_dict()",
             )
 
 
 def _find_rank(sampler: object) -> int:
-    """Return the rank that a sampler, or one within it, draws for; otherwise that of this process."""
+    """Return the rank of a (nested) sampler, or of this process."""
     ranks = (getattr(holder, "rank", None) for holder in random_state.walk_samplers(sampler))
     own = next((rank for rank in ranks if type(rank) is int and rank >= 0), None)
     if own is not None:
         return own
     try:
         return max(0, distributed_place(certain=False)[0])
-    except ValueError:  # a variable called RANK that means something else
+    except ValueError:  # an unrelated variable called RANK
         return 0
 
 
 def _digest_indices(index: object) -> int | None:
-    """Return a number that follows from what a sampler returned; None for keys that are no integers."""
+    """Return a checksum of a sampler's indices; None for keys that are not integers."""
     try:
         numbers = np.asarray(index)
     except (TypeError, ValueError, RuntimeError, OverflowError):  # lists of unequal lengths, or of the user's objects

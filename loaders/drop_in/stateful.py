@@ -1,4 +1,4 @@
-"""Saves and loads the states of stateful objects: those with state_dict() and load_state_dict(), as in torchdata."""
+"""States of stateful objects, which have state_dict() and load_state_dict(), as in torchdata."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from penstock.pipelines.errors import LoaderError
 
-States = dict[str, object]  # by name of what they are of
+States = dict[str, object]  # by name of the object
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Stand for a state that could not be copied, and `why`: an error only once the state is needed."""
+    """A state that could not be copied, with the reason `why`. It is an error only when the state is needed."""
 
     why: str
 
 
 def is_stateful(candidate: Any) -> bool:
-    """Say whether an object has state_dict() and load_state_dict(), the former without arguments."""
-    kind = type(candidate)  # not the object: a data pipe has attributes for whatever it is asked
+    """Return whether an object has load_state_dict(), and state_dict() without arguments."""
+    kind = type(candidate)  # not the object: a data pipe has attributes of any name
     if not (callable(getattr(kind, "state_dict", None)) and callable(getattr(kind, "load_state_dict", None))):
         return False
     try:
@@ -40,19 +40,19 @@ def keep_stateful(objects: Mapping[str, object]) -> dict[str, Any]:
 
 
 def save_states(objects: Mapping[str, object]) -> States:
-    """Return a copy of the state of each stateful object, by name; Missing where there is none."""
+    """Return a copy of the state of each stateful object, by name; Missing if there is none."""
     return {name: _copy_state(owner) for name, owner in objects.items()}
 
 
 def _copy_state(owner: Any) -> object:
     try:
-        return copy.deepcopy(owner.state_dict())  # the object goes on to change it before it is pickled, or saved
-    except Exception as error:  # the object's own
+        return copy.deepcopy(owner.state_dict())  # the object may change it before it is pickled or saved
+    except Exception as error:  # any error of the object
         return Missing(f"{type(error).__name__}: {error}")
 
 
 def save_starts(objects: Mapping[str, object]) -> States:
-    """Return the states of the stateful ones of `objects` before the first sample; some have none yet."""
+    """Return the states of the stateful ones of `objects` before the first sample, if they have one."""
     states = save_states(keep_stateful(objects))
     return {name: state for name, state in states.items() if not isinstance(state, Missing)}
 

@@ -1,4 +1,4 @@
-"""Place says where an iteration of the drop-in DataLoader is in its stream; a saved state holds it."""
+"""Place: the position of an iteration of the drop-in DataLoader in its stream, which is saved in states."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FIELDS = {"ahead", "random", "sampler", "processes", "turn", "base_seed", "draw
 
 
 class Mark(NamedTuple):
-    """Describe a batch that is on its way to the consumer.
+    """A batch on its way to the consumer.
 
     Attributes:
-        number: how many batches of the epoch were drawn before it.
+        number: number of batches of the epoch that were drawn before it.
         sampler: states of the stateful samplers after it was drawn.
         process: number of the worker, 0 without workers.
         state: state of that process after the batch, if the data set needs one.
@@ -32,31 +32,31 @@ class Mark(NamedTuple):
 
 @dataclass
 class Place:
-    """Hold where one iteration is in its stream.
+    """The position of an iteration in its stream.
 
     Attributes:
         epoch: number of the epoch.
         batches: number of its batches that were delivered.
-        fresh: whether nothing was delivered since the epoch was chosen.
+        fresh: whether no batch was delivered since the epoch was chosen.
         begun: whether an iteration began here.
-        ahead: numbers of the batches that were delivered before their turn.
-        drawn_from: names of the generators from which the order was drawn.
+        ahead: numbers of the batches that were delivered out of order.
+        drawn_from: names of the generators that the order was drawn from.
         begin: their states before the order of the epoch was drawn.
-        undrawn: whether nothing was drawn yet, so that the order will be drawn from `begin`.
-        now: their states once the place is reached, from a loaded state.
+        undrawn: whether the order was not drawn yet, so that it will be drawn from `begin`.
+        now: their states when the place is reached, from a loaded state.
         sampler: states of the stateful samplers at this place.
-        sampler_after: the same after each batch that was delivered before its turn, by its number.
-        processes: states of the worker processes at this place, or of this one.
-        turn: number of the worker whose batch is next.
+        sampler_after: the same after each batch that was delivered out of order, by its number.
+        processes: states of the worker processes at this place, or of this process.
+        turn: number of the worker with the next batch.
         base_seed: seed of the workers' generators in this epoch, if the data set is iterable or stateful.
-        draws_seed: whether that seed is yet to be drawn, because persistent workers have not started.
-        epochs: by which the samplers that count epochs themselves drew the order; {} before.
-        last_epochs: the same of the epoch before.
-        first: digest of the indices that were drawn first in this epoch; None before, and where they are no integers.
-        rank: of the process or the sampler that drew them.
+        draws_seed: whether that seed must still be drawn, because persistent workers have not started.
+        epochs: epochs that the samplers with their own epoch number used for the order; {} before.
+        last_epochs: the same for the previous epoch.
+        first: checksum of the first indices of this epoch; None before, and if they are not integers.
+        rank: rank of the process or sampler that drew them.
         left: why the iteration cannot continue; None if it can.
-        loaded: whether it comes from a saved state, which samplers and data sets are to load.
-        at_end: called before the place is read, if the epoch may be over; otherwise None.
+        loaded: whether it comes from a saved state that samplers and data sets must load.
+        at_end: called before the place is read, if the epoch may have ended; otherwise None.
     """
 
     epoch: int = 0
@@ -83,7 +83,7 @@ class Place:
     at_end: Callable[[], None] | None = None
 
     def settle(self) -> Place:
-        """Find out whether the epoch is over; return this place."""
+        """Mark the epoch as finished if its iterator is exhausted; return self."""
         at_end, self.at_end = self.at_end, None
         if at_end is not None:
             at_end()
@@ -91,22 +91,22 @@ class Place:
 
     @property
     def resume(self) -> list[ProcessState | None]:
-        """The states that the data set loads in each process; [] if it stays as it is."""
+        """The states that the data set loads in each process; [] if it does not load any."""
         return self.processes if self.loaded else []
 
     @property
     def is_resumed(self) -> bool:
-        """Whether an iteration begins inside an epoch, or with an order that is already drawn."""
+        """Whether an iteration begins within an epoch, or with an order that is already drawn."""
         return self.is_under_way or bool(self.loaded and self.begin)
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a part of the epoch is delivered."""
+        """Whether a part of the epoch was delivered."""
         return bool(self.batches or self.ahead)
 
     @property
     def is_inside(self) -> bool:
-        """Whether a part of the epoch is delivered, or its order is already drawn."""
+        """Whether a part of the epoch was delivered, or its order is already drawn."""
         return self.is_under_way or bool(self.begin)
 
     def next_iteration(self) -> Place:
@@ -116,17 +116,17 @@ class Place:
         again = replace(self, ahead=set(self.ahead), processes=list(self.processes), left=None, begun=False)
         again.first, again.sampler_after = self.first if self.is_under_way else None, {}
         if not (self.is_under_way or self.loaded):
-            again.begin, again.base_seed = {}, None  # an order that was drawn, and not served
+            again.begin, again.base_seed = {}, None  # the order was drawn but not served
             again.epochs, again.last_epochs = {}, self.epochs or self.last_epochs
         return again
 
     def note_start(self, process: int, processes: int, state: ProcessState) -> None:
-        """Note the state in which a process begins, unless a later one is known."""
+        """Record the initial state of a process, if a later one is not known."""
         self.processes = self.processes or [None] * processes
         self.processes[process] = self.processes[process] or state
 
     def deliver(self, mark: Mark, *, in_order: bool, iterable: bool, processes: int) -> None:
-        """Note that a batch was delivered."""
+        """Record that a batch was delivered."""
         self.fresh, self.loaded, self.undrawn, self.now, self.at_end = False, False, False, {}, None
         if iterable:
             self.batches += 1
@@ -143,7 +143,7 @@ class Place:
         if mark.state is not None:
             self.processes = self.processes or [None] * processes
             before = self.processes[mark.process] or {}
-            kept = {RANDOM: before[RANDOM]} if RANDOM in before else {}  # of the epoch's start
+            kept = {RANDOM: before[RANDOM]} if RANDOM in before else {}  # from the epoch's start
             self.processes[mark.process] = kept | mark.state
         self.turn = (mark.process + 1) % processes
 
@@ -159,7 +159,7 @@ class Place:
         self.processes = processes if processes is not None and any(processes) else []
 
     def save(self, generators: random_state.Generators) -> dict[str, object]:
-        """Return what `load` needs in addition to epoch and number of batches; {} for a plain order.
+        """Return the details that `load` needs besides epoch and number of batches; {} for a plain order.
 
         Raises LoaderError E-STATE if a sampler or the data set had no state after the latest batch.
         """
@@ -170,13 +170,13 @@ class Place:
             found["ahead"] = sorted(self.ahead)
         if self.drawn_from:
             states = {} if self.undrawn else self.now or random_state.capture(generators)
-            # Others draw from a global generator too; a generator of the user stays where the order leaves it.
-            going_on = {
+            # Other code also draws from a global generator; a user's generator stays where the order leaves it.
+            continuing = {
                 n: states[n]
                 for n in sorted(self.drawn_from)
                 if n in states and not (self.is_inside and n in generators)
             }
-            found["random"] = {"begin": self.begin, "now": going_on}
+            found["random"] = {"begin": self.begin, "now": continuing}
         if self.sampler:
             found["sampler"] = self.sampler
         if any(self.processes):
@@ -194,10 +194,10 @@ class Place:
         return found
 
     def save_epochs(self, now: dict[str, int]) -> dict[str, int | None]:
-        """Return the epochs by which samplers drew the order, or will draw it from their epochs `now`.
+        """Return the epochs that samplers used for the order, or will use according to `now`.
 
-        None stands for one that is as it was for the order before: the program may set it, to the next epoch, or leave
-        it as it is for ever.
+        None means the same epoch as for the previous order: the program may set it to the next epoch, or never
+        change it.
         """
         return {
             name: self.epochs.get(name, None if self.last_epochs.get(name, epoch) == epoch else epoch)
@@ -235,18 +235,18 @@ class Place:
         return place
 
     def _check_workers(self, num_workers: int, *, is_iterable: bool) -> None:
-        """Raise LoaderError E-STATE where the rest of the epoch depends on the number of workers, and it differs."""
-        fix, states = "load it with the num_workers with which it was saved", self.processes
+        """Raise LoaderError E-STATE if the rest of the epoch depends on the number of workers, and it differs."""
+        fix, states = "load it with the same num_workers as at the save", self.processes
         if states and len(states) != max(1, num_workers):
-            cause = f"the state holds {len(states)} processes that load data, this loader has {max(1, num_workers)}"
+            cause = f"the state has {len(states)} processes that load data, but this loader has {max(1, num_workers)}"
             raise LoaderError("E-STATE", cause, fix=fix)
         is_plain = is_iterable and not any(kept in (state or {}) for state in states for kept in (DATASET, ITERATOR))
-        # Workers that stay draw their seed in their first epoch alone; later ones have the generators themselves.
+        # Persistent workers draw their seed only in their first epoch; later epochs continue with their generators.
         had_worker = self.base_seed is not None or any(RANDOM in (state or {}) for state in states)
         if states and self.is_under_way and is_plain and had_worker != bool(num_workers):
             cause = (
                 f"an iterable data set may draw its order from the random generators of the process that reads it: "
-                f"num_workers was {int(had_worker)}, and is {num_workers}"
+                f"saved num_workers={int(had_worker)}, now {num_workers}"
             )
             raise LoaderError("E-STATE", cause, fix=fix)
 

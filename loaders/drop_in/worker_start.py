@@ -1,4 +1,4 @@
-"""Set up the worker processes of the drop-in DataLoader."""
+"""Setup of the worker processes of the drop-in DataLoader."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ MAIN_GUARD = 'if __name__ == "__main__":'
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """Passed to torch as worker_init_fn: sets up the process, reports its progress, then calls the user's function.
+    """A worker_init_fn for torch: sets up the process, reports its progress, then calls the user's function.
 
     Attributes:
-        user_init: the worker_init_fn of the user, if any.
-        progress: where the worker notes what it is doing.
+        user_init: the user's worker_init_fn, if any.
+        progress: table in which the worker records its progress.
         places: where the data set continues in each worker; empty at the start of an epoch.
         for_device: as in Fetched.
-        environment: of the parent.
+        environment: environment of the parent.
     """
 
     user_init: Callable[[int], None] | None
@@ -55,10 +55,10 @@ class WorkerStart:
 
 
 class WorkerFetcher(Fetcher):
-    """Note in `row` the sample that this process is making, and send the data set's state with each batch.
+    """A fetcher that records the current sample in `row`, and sends the data set's state with each batch.
 
     If a worker dies, batches that it sent but the parent did not receive are lost too. So the parent cannot infer the
-    sample from what is missing. for_device: as in Fetched.
+    sample from the missing batches. for_device: as in Fetched.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ def _note(row: npt.NDArray[np.int64], index: object) -> None:
 
 
 def _note_each(indices: Iterable[object], row: npt.NDArray[np.int64]) -> Iterator[object]:
-    """Yield `indices` one by one, and note in `row` which one is requested."""
+    """Yield `indices` one by one, and record in `row` which one is requested."""
     for index in indices:
         _note(row, index)
         yield index
@@ -120,10 +120,10 @@ def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None, f
     fetchers: list[WorkerFetcher] = []
 
     def create_noted(kind: int, dataset: object, *rest: object) -> WorkerFetcher:
-        goes_on = not places  # with another epoch, which draws from where the one before left the generators
+        is_later = not places  # a later epoch, which continues with the generators of the previous one
         place = (places.pop() if places else None) or {}
         random_state.restore(place.get(RANDOM, {}), {})
-        now = random_state.capture({}) if goes_on and kind == _DatasetKind.Iterable else {}
+        now = random_state.capture({}) if is_later and kind == _DatasetKind.Iterable else {}
         before = begin_dataset(dataset, place)
         plain = create(kind, dataset, *rest)  # type: ignore[no-untyped-call]
         fetchers[:] = [WorkerFetcher(plain, place, before, row, for_device)]
@@ -133,7 +133,7 @@ def _replace_fetchers(row: npt.NDArray[np.int64], resume: ProcessState | None, f
 
     def end(worker_id: int) -> Ended:
         state = fetchers[0].state(ended=True)
-        # The next epoch of this process draws from where this one leaves the generators.
+        # The next epoch of this process continues with these states of the generators.
         return Ended(worker_id, {RANDOM: random_state.capture({})} if state is None else state)
 
     _DatasetKind.create_fetcher = staticmethod(create_noted)  # type: ignore[method-assign]
@@ -150,7 +150,7 @@ def _report_unsendable(worker_id: int) -> None:
     def send_error(results: Any, error: Exception, message: object) -> None:
         if isinstance(message, tuple) and len(message) == 2 and isinstance(message[0], int):
             results.put((message[0], ExceptionWrapper(where=where)))  # type: ignore[no-untyped-call]
-        else:  # not torch's
+        else:  # not a message of torch
             traceback.print_exception(error)
 
     queues.Queue._on_queue_feeder_error = send_error  # type: ignore[attr-defined]
@@ -161,6 +161,6 @@ def refuse_without_main_guard() -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise LoaderError(
             "E-MISUSE",
-            "every worker process imports this script, and the script iterates over a DataLoader when it is imported",
+            "every worker process imports this script, but the script iterates over a DataLoader when it is imported",
             fix=f"put the lines that use the loader under `{MAIN_GUARD}`, or pass num_workers=0",
         )

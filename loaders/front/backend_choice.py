@@ -1,4 +1,4 @@
-"""Chooses backend, options and decoder: those that the arguments name, or for "auto" those of a saved profile."""
+"""Choice of backend, options and decoder: from the arguments or, for "auto", from a saved profile."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ ProfileName = str | os.PathLike[str]
 
 
 class Choice(NamedTuple):
-    """Hold what serves a stream.
+    """The backend, options and decoder of a loader.
 
     Attributes:
         backend: the backend.
-        options: options of its engine, checked.
+        options: checked options of its engine.
         source_options: options of its prepare_source.
-        decoder: name of the decoder as it was asked for.
-        jpeg_decoder: the decoder of what the native library leaves.
-        reason: why that decoder, in a few words.
+        decoder: name of the decoder as requested.
+        jpeg_decoder: the decoder for images that the native library does not support.
+        reason: why this decoder was chosen, in a few words.
     """
 
     backend: Backend
@@ -39,9 +39,9 @@ class Choice(NamedTuple):
 def choose_named(
     backend: str, decoder: str | None, options: Mapping[str, object], profile: ProfileName
 ) -> Choice | None:
-    """Return what the arguments name; None for backend "auto", whose choice depends on the source.
+    """Return the choice that the arguments name; None for backend "auto", because that choice depends on the source.
 
-    Raises ValueError for arguments that are wrong whatever the source, LoaderError E-DEPENDENCY for a decoder that is
+    Raises ValueError for arguments that are wrong for every source, LoaderError E-DEPENDENCY for a decoder that is
     not installed, E-MISUSE for a named profile that does not exist.
     """
     checked_choice("backend", backend, BACKEND_NAMES)
@@ -54,10 +54,10 @@ def choose_named(
 
 
 def choose_saved(decoder: str | None, options: Mapping[str, object], profile: ProfileName, *, is_cache: bool) -> Choice:
-    """Return what the saved profile says, where the arguments say nothing else; without a profile the defaults.
+    """Return the choice from the saved profile, or the defaults if there is no profile. Arguments take precedence.
 
-    A profile of the hdf5 backend is used only where there is a cache, as source or by the option `cache`. Raises
-    LoaderError E-MISUSE for a profile with options that its backend does not take.
+    A profile of the hdf5 backend is used only with a cache: as the source, or from the option `cache`. Raises
+    LoaderError E-MISUSE for a profile with options that its backend does not accept.
     """
     default = BACKENDS["hdf5" if "cache" in options else "torch"]
     saved = load_profile(profile)
@@ -76,7 +76,7 @@ def _choose(backend: Backend, decoder: str | None, options: Mapping[str, object]
 
 
 def _checked_options(saved: Profile, name: ProfileName) -> dict[str, object]:
-    """Return the options of a profile. Raises LoaderError E-MISUSE for those that its backend does not take."""
+    """Return the options of a profile. Raises LoaderError E-MISUSE for options that its backend does not accept."""
     named = {k: v for k, v in (("workers", saved.workers), ("prefetch", saved.prefetch)) if v is not None}
     options: dict[str, object] = {**named, **saved.options}
     if saved.backend not in BACKENDS:
@@ -84,18 +84,18 @@ def _checked_options(saved: Profile, name: ProfileName) -> dict[str, object]:
     try:
         _, of_source = BACKENDS[saved.backend].parse(options)
     except (TypeError, ValueError) as error:
-        raise profile_error(f"its options do not suit its backend ({error})", name) from None
+        raise profile_error(f"its backend does not accept its options ({error})", name) from None
     if of_source:
-        raise profile_error(f"a profile holds no options of one source ({', '.join(of_source)})", name)
+        raise profile_error(f"a profile cannot contain options of a source ({', '.join(of_source)})", name)
     return options
 
 
 def _check_profile(name: object, backend: str) -> None:
-    """Refuse a profile that was asked for by name and would not be read."""
+    """Refuse a named profile that would not be read."""
     if not isinstance(name, (str, os.PathLike)):
         raise ValueError(f"profile must be a name or a path, got {shown(name)}")
     if backend != "auto":
-        raise ValueError(f"profile must be left out unless backend is 'auto', which reads it; got {shown(name)}")
+        raise ValueError(f"profile needs backend='auto', which reads it; got profile={shown(name)}")
     if not profile_path(name).exists():
         fix = "correct its name, or save it: penstock bench DATA --save NAME"
         raise LoaderError("E-MISUSE", "no such profile", fix=fix, path=str(profile_path(name)))

@@ -1,4 +1,4 @@
-"""The backends by name: how each opens its engine, which options it takes, and what it needs of a source."""
+"""The backends by name: how each opens its engine, which options it accepts, and how it prepares a source."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from penstock.pipelines.spec import PIPELINE_SETTINGS
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """Describe one backend; loaders differ in nothing else.
+    """A backend: everything in which loaders differ.
 
     Attributes:
-        name: what users call it.
+        name: the name that users pass.
         options: class of its options.
-        open_engine: (planner, options) -> Engine that serves the sample stage.
-        needs: (options, layout of a batch) -> what the engine takes of the machine.
-        prepare_source: (source, cache=, encoding=) -> the source that is read in its place, such as a cache; None where
-            every source is read as it is.
-        has_own_decoder: whether it decodes JPEGs by other means than ours, which do not report repairs.
+        open_engine: (planner, options) -> Engine that runs the sample stage.
+        needs: (options, layout of a batch) -> the resources that the engine needs.
+        prepare_source: (source, cache=, encoding=) -> the source to read instead, such as a cache; None if the backend
+            reads every source directly.
+        has_own_decoder: whether it uses its own JPEG decoder, which does not report repairs.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Backend:
     has_own_decoder: bool = False
 
     def parse(self, options: Mapping[str, Any]) -> tuple[WorkerOptions, dict[str, object]]:
-        """Return the options of the engine, checked, and those of prepare_source. Raises ValueError."""
+        """Return the checked options of the engine, and the options of prepare_source. Raises ValueError."""
         unknown = [name for name in options if name not in self.option_names]
         if unknown:
             cures = dict.fromkeys(filter(None, map(self._cure, unknown)))
-            fix = "; ".join(cures) or f"it takes {', '.join(self.option_names)}"
+            fix = "; ".join(cures) or f"it accepts {', '.join(self.option_names)}"
             raise ValueError(f"backend {self.name!r} has no option {', '.join(unknown)}: {fix}")
         of_source = {name: value for name, value in options.items() if name in self._source_options}
         of_engine = {name: value for name, value in options.items() if name not in of_source}
@@ -69,7 +69,7 @@ class Backend:
         return SOURCE_OPTIONS if self.prepare_source is not None else ()
 
 
-# Arguments of create_loader, one of which a misspelled or foreign name may mean.
+# Arguments of create_loader, to suggest for misspelled or foreign names.
 OF_EVERY_BACKEND = (
     *("pipeline", "batch_size", "sizes", "buckets", "patches", "device", "dtype", "seed", "shuffle", "weights"),
     *("epoch_samples", "drop_last", "pad", "rank", "world_size", "decoder", "on_bad_sample", "on_repaired", "max_bad"),

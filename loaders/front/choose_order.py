@@ -1,4 +1,4 @@
-"""Chooses the order of a stream: as in the source, shuffled, by blocks or buckets, drawn by weights, or mixed."""
+"""Choice of the sample order: as in the source, shuffled, by blocks or buckets, drawn by weights, or mixed."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import checked_bool, checked_int, shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
-BLOCK_SAMPLES, BLOCK_GROUP = 64, 256  # of Blocks
+BLOCK_SAMPLES, BLOCK_GROUP = 64, 256  # defaults of Blocks
 _PAIRS = 1024  # pairs of neighbours whose labels are compared
-_SORTED = 0.8  # share of equal pairs from which on data counts as sorted; 0.5 is usual for two classes
+_SORTED = 0.8  # data counts as sorted above this share of equal pairs; 0.5 is usual for two classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """Ask for a shuffle by blocks, which suits storage that is slow at random reads.
+    """Settings of a shuffle by blocks, for storage that is slow at random reads.
 
     Raises ValueError for numbers below 1.
 
     Attributes:
-        samples: neighbouring samples per block; by default 64, which are some MB of photos, or the row groups of
-            Parquet files, whatever their sizes.
-        group: blocks whose samples are mixed with each other at a time: the more, the better a batch is mixed. By
-            default 256; of row groups as many as the source keeps decoded, which depends on `cache_bytes`.
+        samples: neighbouring samples per block. The default is 64, a few MB of photos; for Parquet files the blocks
+            are the row groups, regardless of their sizes.
+        group: number of blocks that are mixed together. More blocks mix a batch better. The default is 256; for row
+            groups, the number that the source keeps decoded, which depends on `cache_bytes`.
     """
 
     samples: int | None = None
@@ -49,7 +49,7 @@ Shuffle = bool | str | Blocks | None
 
 
 def checked_shuffle(shuffle: object, default: bool) -> bool | Blocks:
-    """Return how the samples are shuffled. Raises ValueError."""
+    """Return the checked value of `shuffle`. Raises ValueError."""
     if shuffle is None:
         return default
     if isinstance(shuffle, Blocks):
@@ -71,23 +71,25 @@ def choose_order(
 ) -> Order:
     """Return the order of the samples of `source`; the arguments are those of create_loader. Raises ValueError.
 
-    buckets: returns the order by buckets, where these are asked for.
+    buckets: returns the order by buckets, if buckets were requested.
     """
     mixture = getattr(source, "mixture", None)
     n = len(source)
     if epoch_samples is not None:
         epoch_samples = checked_int("epoch_samples", epoch_samples, 1)
         if weights is None and mixture is None:
-            raise ValueError("epoch_samples needs weights or a mix(...): any other epoch serves each sample once")
+            raise ValueError("epoch_samples needs weights or a mix(...): otherwise an epoch serves each sample once")
         if shuffle is False:
             raise ValueError("epoch_samples needs shuffle=True: without it an epoch serves each sample once, in order")
     if buckets is not None:
         if isinstance(shuffle, Blocks) or weights is not None or mixture is not None:
-            raise ValueError("buckets serve each sample once: leave out shuffle='blocks', weights and mix(...)")
+            raise ValueError(
+                "buckets serve each sample once: they cannot be combined with shuffle='blocks', weights or mix(...)"
+            )
         return buckets()
     if weights is not None:
         if shuffle is not True or mixture is not None:
-            raise ValueError("weights draw samples at random: leave out shuffle, and mix(...) as the source")
+            raise ValueError("weights draw samples at random: they cannot be combined with shuffle or a mix(...)")
         return make_weighted(_checked_weights(weights, source), epoch_samples or n, seed)
     if mixture is not None and shuffle is not False:
         if isinstance(shuffle, Blocks):
@@ -100,7 +102,7 @@ def choose_order(
 
 
 def _shuffle_blocks(source: Source, blocks: Blocks, seed: int) -> BlockShuffled:
-    """Return the order by blocks: by the source's own blocks if it has some and no size is asked for."""
+    """Return the order by blocks. The source's own blocks are used unless a size is given."""
     n, own = len(source), source if isinstance(source, BlockwiseSource) else None
     if own is None or blocks.samples is not None:
         return BlockShuffled(
@@ -112,13 +114,13 @@ def _shuffle_blocks(source: Source, blocks: Blocks, seed: int) -> BlockShuffled:
 
 
 def _warn_of_sorted_labels(source: Source) -> None:
-    """Warn of data sorted by class: the groups of a shuffle by blocks hold few classes then."""
+    """Warn about data sorted by class: a shuffle by blocks then mixes only a few classes."""
     n = len(source)
     some = np.unique(np.linspace(0, max(0, n - 2), _PAIRS).astype(np.int64))
     if n > _PAIRS and np.mean(source.labels(some) == source.labels(some + 1)) > _SORTED and len(source.classes) > 1:
         warn_user(
-            "neighbouring samples are of the same class, so batches of a shuffle by blocks hold few classes and train "
-            "badly: use shuffle=True, or write the data in another order",
+            "the data is sorted by class, so with a shuffle by blocks each batch contains few classes and trains "
+            "badly: use shuffle=True, or store the data in random order",
         )
 
 
@@ -155,7 +157,7 @@ def _class_shares(weights: Mapping[Any, Any], source: Source) -> npt.NDArray[np.
             known = ", ".join(map(printable, source.classes[:5]))
             raise ValueError(f"weights must name classes of the data ({known}, ...), got {shown(key)}")
         if number in given:
-            raise ValueError(f"weights name one class twice, as {shown(given[number])} and as {shown(key)}")
+            raise ValueError(f"weights name the same class twice, as {shown(given[number])} and as {shown(key)}")
         given[number] = key
         try:
             shares[number] = value
@@ -167,25 +169,25 @@ def _class_shares(weights: Mapping[Any, Any], source: Source) -> npt.NDArray[np.
 
 
 def _number_class(key: object, numbers: Mapping[bytes, int]) -> int | None:
-    """Return the number of the class that is meant by a name or a number; None if there is none.
+    """Return the class number for a class name or number; None if there is no such class.
 
-    Raises ValueError for a number that is the name of another class.
+    Raises ValueError for a number that is also the name of another class.
     """
-    if isinstance(key, (bool, np.bool_)):  # the labels True and False are classes of these names
+    if isinstance(key, (bool, np.bool_)):  # the labels True and False are classes with these names
         return numbers.get(str(key).encode("ascii"))
     if isinstance(key, (int, np.integer)):
         named = numbers.get(str(key).encode("ascii"), key)
         if named != key:
             raise ValueError(
-                f"weights have the number {key}, and the class called '{key}' is number {named}: write the names of "
-                "the classes as text"
+                f"the key {key} of weights is ambiguous: the class named '{key}' has number {named}; write class "
+                "names as strings"
             )
         return int(key)
     return numbers.get(os.fsencode(key)) if isinstance(key, (str, bytes, os.PathLike)) else None
 
 
 def _spread(shares: npt.NDArray[np.float64], source: Source) -> npt.NDArray[np.float64]:
-    """Give each sample an equal part of its class's share of the draws."""
+    """Return a weight per sample: the share of its class, divided equally among the samples of the class."""
     labels = source.labels(np.arange(len(source), dtype=np.int64))
     counts = np.bincount(labels, minlength=len(shares))
     parts = np.divide(shares, counts, out=np.zeros(len(shares)), where=counts > 0)

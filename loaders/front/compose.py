@@ -1,4 +1,4 @@
-"""Splits data of any kind into parts, and joins data sets to one source: what users call."""
+"""Public functions to split data into parts, join data sets, and add labels and fields."""
 
 from __future__ import annotations
 
@@ -38,41 +38,42 @@ def split(
         train, validation = split("photos", 0.9, seed=0, save="cut.json")
         loader = create_loader(train, backend="hdf5", cache="photos.h5")
 
-    A sample's part follows from a hash of its name, so it does not depend on where the data lies or in which order.
-    With `save` no sample ever moves, whatever is added later.
+    A hash of the sample's name decides its part, so the location and order of the data do not matter.
+    With `save`, samples never change parts when more data is added.
 
     Args:
-        source: what open_source takes, with its `options`.
-        parts: the share of the first of two parts, or the shares of all, such as (0.8, 0.1, 0.1).
-        seed: another one gives other parts.
-        by_class: give exact shares of each class, with at least one sample in each part where a class has as many.
-        save: a JSON file for the thresholds of the hashes; used if it is there.
+        source: any source that open_source accepts, with its `options`.
+        parts: the share of the first of two parts, or the shares of all parts, such as (0.8, 0.1, 0.1).
+        seed: a different seed gives different parts.
+        by_class: give exact shares of each class, with at least one sample in each part if the class has enough.
+        save: a JSON file for the hash thresholds; an existing file is used.
 
-    Raises ValueError for impossible shares, LoaderError E-STATE for a file of another split, E-NODATA for an empty
-    part, and as open_source does.
+    Raises ValueError for impossible shares, LoaderError E-STATE for the file of another split, E-NODATA for an empty
+    part, and the errors of open_source.
     """
     return split_source(open_source(source, **options), parts, seed=seed, by_class=by_class, save=save)
 
 
 def with_labels(source: SourceLike, labels: Any, *, classes: Any = None, **options: Any) -> Source:
-    """Return data with labels of your own, of any kind, one per image in the order of the data.
+    """Return the data with your own labels of any kind, one per image in the order of the data.
 
         prices = with_labels("photos", np.array([1.5, 0.2, ...]))  # float32 [batch] in each batch
         tags = with_labels("photos", [["sea", "sky"], [], ["dog"]])  # float32 [batch, 3], 1 for each tag
         both = with_labels("photos", {"price": prices, "kind": ["boat", "dog", "dog"]})  # a dict of tensors
         ages = with_labels("photos", lambda name: age_of[name])
 
-    Caches hold images only, so one cache serves all labels. Rows without a sample have class number -1, or NaN.
+    These labels are not stored in caches, so one cache serves all of them. Rows without a sample have class number -1,
+    or NaN.
 
     Args:
-        source: what open_source takes, with its `options`.
+        source: any source that open_source accepts, with its `options`.
         labels: class numbers (integers [n]), served as int64 [batch]; class names (strings); floats [n] or numbers [n,
             k], served as float32 [batch] or [batch, k]; a set of class names per sample, served as float32 [batch,
-            classes]; a dict of these by name, served as a dict; or a function of a sample's name that returns one.
-            Next to subset= and max_per_class=, as many labels as the whole data has samples belong to these.
-        classes: names of the class numbers, or of the elements of each label; of several labels a dict of these.
+            classes]; a dict of these by name, served as a dict; or a function that maps a sample's name to its label.
+            With subset= or max_per_class=, pass labels for all samples of the data, or for those of the part only.
+        classes: names of the class numbers, or of the elements of each label; for several labels, a dict of these.
 
-    Raises ValueError for other labels, and as open_source does.
+    Raises ValueError for other labels, and the errors of open_source.
     """
     part = _take_options(options)
     whole = open_source(source, **options)
@@ -82,39 +83,39 @@ def with_labels(source: SourceLike, labels: Any, *, classes: Any = None, **optio
 
 
 def with_fields(source: SourceLike, **fields: Any) -> Source:
-    """Return data with more than an image and a label per sample; batches are then dicts of tensors by name.
+    """Return the data with more fields per sample than image and label; batches are then dicts of tensors by name.
 
         with_fields("images", mask="masks")  # {"images": ..., "labels": ..., "mask": uint8 [batch, height, width]}
         with_fields("images", boxes=Boxes(corners, classes, names=["cat", "dog"]), caption=captions)
         with_fields("images", coco="instances.json")
         with_fields("train.parquet", mask=Column("mask"), boxes=Boxes(Column("boxes"), Column("classes")))
 
-    Masks, boxes and keypoints follow the crop, turn and flip of their image, and what auto_augment moves; with several
-    views each is a tuple of one per view. mixup and cutmix are refused with them.
+    Masks, boxes and keypoints follow the crop, rotation and flip of their image, and the geometric operations of
+    auto_augment. With several views each is a tuple with one element per view. They cannot be combined with mixup and
+    cutmix.
 
     Boxes are served as lists of float32 [k, 4], one tensor per image, with `boxes_classes`, int64 [k]: detection models
-    take one dict of such tensors per image. Boxes(..., padded=True) serves [batch, most, 4], [batch, most] (-1 behind
-    the last) and `boxes_lengths`.
+    expect one dict of such tensors per image. Boxes(..., padded=True) serves [batch, most, 4], [batch, most] (-1 after
+    the last box) and `boxes_lengths`.
 
     Args:
-        source: what open_source takes; its options may stand among the fields.
-        fields: by name. Under the name mask what Masks takes, boxes: Boxes, keypoints: Keypoints, coco: the path of a
-            JSON file, yolo: a folder of text files. Under any name one of Masks, Boxes, Keypoints, Coco and Yolo, or a
-            list of strings, of bytes, or of objects that JSON can hold, one per sample in the order of the data, or a
-            function of a sample's name that returns one, or open_source("a.tar", image="txt") for the texts of tars.
-            These are served as lists. Column("name") stands for a list: a column of the table, data frame or Parquet
-            and Arrow files that `source` is, or of another table. Next to subset= and max_per_class=, a list with one
-            value per sample of the whole data belongs to these samples, and so does each Column; one with as many
-            values as the part has belongs to that.
+        source: any source that open_source accepts; its options may be passed together with the fields.
+        fields: by name. For the name `mask`, the arguments of Masks; `boxes`, of Boxes; `keypoints`, of Keypoints;
+            `coco`, the path of a JSON file; `yolo`, a folder of text files. For any name: Masks, Boxes, Keypoints, Coco
+            or Yolo; a list of strings, bytes or JSON objects, one per sample in the order of the data; a function that
+            maps a sample's name to such a value; or open_source("a.tar", image="txt") for the texts in tars. These are
+            served as lists. Column("name") replaces a list: it names a column of the table, data frame, Parquet or
+            Arrow files passed as `source`, or of another table. With subset= or max_per_class=, pass a list for all
+            samples of the data, or for those of the part only; a Column always covers all samples.
 
-    Raises ValueError for fields that do not fit the data, and as open_source does.
+    Raises ValueError for fields that do not fit the data, and the errors of open_source.
     """
     options, own = split_options(fields)
     part = _take_options(options)
     whole = open_source(source, **options)
     if any(map(has_column, own.values())) and is_reordered(whole):
         raise ValueError(
-            "a Column has a value for each row of a table, and this source serves its data in another order: give the "
+            "a Column has one value per row of a table, but this source serves the rows in another order: add the "
             "fields to the data first, or pass subset= to with_fields"
         )
     filled = fill_columns(own, source, options.get("root"))
@@ -132,25 +133,25 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
 
 
 def _refuse_left_out(columns: Mapping[str, object], num_samples: int) -> None:
-    """Raise ValueError for a column of all rows of a table, of which some without a label are left out."""
+    """Raise ValueError for a column of all table rows if rows without a label are left out."""
     for name, values in columns.items():
         more = (count_values(values) or 0) - num_samples
         if more > 0:
             raise ValueError(
-                f"field {name!r}: a Column has a value for each row, and missing_labels='leave_out' leaves {more:,} of "
-                "them out: leave these rows out of the table, and the option out"
+                f"field {name!r}: a Column has one value per row, but missing_labels='leave_out' leaves out {more:,} "
+                "of the rows: remove these rows from the table, and do not pass the option"
             )
 
 
 def _warn_of_smaller_images(source: Source, fields: Mapping[str, object]) -> None:
-    """Warn of places in pixels, without a size to compare, next to a cache whose images were made smaller."""
+    """Warn about pixel coordinates without image sizes that are used with a cache of downscaled images."""
     caches = [whole for whole in find_whole(source) if isinstance(whole, Hdf5Cache)]
     smaller = [cache.about[0].coded.describe() for cache in caches if cache.about[0].coded.resize is not None]
     names = [name for name, value in fields.items() if _is_in_pixels(name, value)]
     if smaller and names:
         warn_user(
-            f"the cache holds images that were made smaller ({smaller[0]}), and {', '.join(names)} must be in pixels "
-            "of these: pass Boxes(..., sizes=), which are compared, or a cache whose Encoding has no resize"
+            f"the cache contains downscaled images ({smaller[0]}), so {', '.join(names)} must be in pixels of these: "
+            "pass Boxes(..., sizes=) to have sizes compared, or use a cache with an Encoding without resize"
         )
 
 
@@ -161,33 +162,33 @@ def _is_in_pixels(name: str, value: object) -> bool:
 
 
 def _take_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the options that choose a part of the data out of `options`, and return them."""
+    """Remove the options that choose a part of the data from `options`, and return them."""
     return {name: options.pop(name) for name in PART_OPTIONS if name in options}
 
 
 def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Any) -> Source:
-    """Return several data sets as one source, of which each epoch takes a fixed share of each.
+    """Return several data sets as one source. Each epoch takes a fixed share of its samples from each data set.
 
         source = mix({"photos": ("photos", 0.7), "drawings": ("drawings", [0.1, 0.2, 0.3])})
         loader = create_loader(source, epoch_samples=100_000)
 
-    The counts are exact and the samples of all sources shuffled among each other. An epoch goes on in each source where
-    the last one stopped, so that no sample comes twice before all others of its source came once. Crops are drawn anew
-    each time that a sample comes. The ledger counts the samples of each source. Without shuffle (evaluation) each
-    sample is served once, as concat does. with_labels and with_fields keep the shares; subset, max_per_class, split,
+    The counts are exact, and the samples of all sources are shuffled together. In each source, an epoch continues where
+    the previous one stopped, so no sample repeats before all others of its source were served. Crops are drawn again
+    each time a sample is served. The ledger counts the samples of each source. Without shuffle (evaluation) each
+    sample is served once, as with concat. with_labels and with_fields keep the shares; subset, max_per_class, split,
     concat and another mix would lose them and are refused: apply them to each source, then mix.
 
     Args:
-        parts: name -> (what open_source takes, share). Shares need not add up to 1. A list gives a share per epoch, the
-            last for all later ones.
-        options: of all sources, as open_source takes them.
+        parts: name -> (any source that open_source accepts, share). Shares need not add up to 1. A list gives a share
+            per epoch; its last value applies to all later epochs.
+        options: options of open_source for all sources.
 
-    Raises ValueError for impossible shares, and as open_source does.
+    Raises ValueError for impossible shares, and the errors of open_source.
     """
     are_pairs = isinstance(parts, Mapping) and all(isinstance(p, (tuple, list)) and len(p) == 2 for p in parts.values())
     if not are_pairs or not parts:
         raise ValueError(f"mix takes a dict of name -> (source, share), got {shown(parts)}")
-    named = {str(name): part for name, part in parts.items()}  # as the JSON of a state holds them
+    named = {str(name): part for name, part in parts.items()}  # as in the JSON of a state
     if len(named) < len(parts):
         raise ValueError(f"the names of a mix must differ as text, got {shown(list(parts))}")
     shares = _checked_shares({name: share for name, (_, share) in named.items()})
@@ -207,7 +208,7 @@ def _checked_shares(shares: Mapping[str, object]) -> tuple[tuple[float, ...], ..
     ]
     for epoch, of_epoch in enumerate(epochs):
         if not sum(of_epoch):
-            raise ValueError(f"the shares of a mix must not all be 0, got that for epoch {epoch}")
+            raise ValueError(f"the shares of a mix must not all be 0, as for epoch {epoch}")
     return tuple(epochs)
 
 
@@ -224,10 +225,11 @@ def _checked_schedule(name: str, share: Any) -> list[float]:
 
 
 def concat(sources: Sequence[SourceLike], **options: Any) -> Source:
-    """Return several data sets as one source, those of the first first; classes of the same name become one class.
+    """Return several data sets as one source, one after the other. Classes of the same name become one class.
 
-    sources: what open_source takes, each with `options`. Equal class tuples are kept. Other classes are sorted by name,
-    or by value if all names are numbers. Raises ValueError without a source, and as open_source does.
+    sources: any sources that open_source accepts, each opened with `options`. Equal class tuples are kept. Other
+    classes are sorted by name, or by value if all names are numbers. Raises ValueError for an empty list, and the
+    errors of open_source.
     """
     if isinstance(sources, (str, bytes, os.PathLike)):
         raise ValueError(f"concat takes a list of sources, got {shown(sources)}")

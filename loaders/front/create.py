@@ -1,4 +1,4 @@
-"""create_loader makes a loader of a source, a pipeline and the name of a backend."""
+"""create_loader: make a loader from a source, a pipeline and the name of a backend."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ from penstock.pipelines.messages.checked import checked_bool, checked_int
 from penstock.pipelines.sample.decode import NATIVE
 from penstock.pipelines.spec import ImagePipeline, checked_views
 
-REPORT_REPAIRS = ("simplejpeg", "turbojpeg")  # decoders that report what libjpeg repairs, at no cost
+REPORT_REPAIRS = ("simplejpeg", "turbojpeg")  # decoders that report libjpeg's repairs at no cost
 
 
-def create_loader(  # noqa: PLR0913  the one place where all settings of a loader meet
+def create_loader(  # noqa: PLR0913  this function accepts all settings of a loader
     source: SourceLike,
     *,
     backend: str = "torch",
@@ -86,15 +86,16 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     profile: str | os.PathLike[str] = DEFAULT_PROFILE,
     **options: Any,
 ) -> Loader:
-    """Make a loader of (images, labels).
+    """Return a loader that yields (images, labels).
 
     Images are [batch, channels, height, width], channels_last, on `device`; labels are int64 [batch], or soft targets
-    float32 [batch, num_classes] where the pipeline mixes samples. Labels of other kinds, such as regression targets or
-    several per image, are described at with_labels. Data with fields (masks, boxes, keypoints, text; see with_fields)
-    is served as dicts, {"images": ..., "labels": ..., "mask": ...}. Raises ValueError for settings that cannot work,
-    LoaderError for data, resources and missing packages.
+    float32 [batch, num_classes] if the pipeline mixes samples. For other labels, such as regression targets or several
+    per image, see with_labels. Data with fields (masks, boxes, keypoints, text; see with_fields) is served as dicts,
+    {"images": ..., "labels": ..., "mask": ...}. Raises ValueError for settings that cannot work, and LoaderError for
+    problems with data, resources and missing packages.
 
-    An evaluation counts samples, not batches: on several ranks some rows are padding, with label -1 (NaN for floats).
+    In an evaluation, count samples, not batches: with several ranks some rows are padding, with label -1 (NaN for
+    floats).
 
         for images, labels in create_loader("imagenet/val", pipeline=imagenet_eval(224), device="cuda"):
             keep = labels >= 0
@@ -104,83 +105,84 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     Args:
         source: a folder of images (class folders, or flat for one class); a list of (path, label); a table (.csv, .tsv,
             .jsonl, .parquet) or data frame of paths and labels; tar files of WebDataset; Arrow or Parquet files that
-            hold images, or a Dataset of Hugging Face; an HDF5 cache; a pair (images uint8 [n, h, w, 3], labels); a
-            pattern of paths such as "train-{0000..1023}.tar"; a list of these; what split, concat, mix, with_labels and
-            with_fields return; or a Source of your own. All but arrays also by URL (s3://, gs://, az://, https://):
-            files, patterns, a folder "s3://bucket/train/", lists and tables of URLs.
-        backend: "torch", "hdf5", "dali", or "auto" for what `penstock bench --save` chose on this machine. The stream
-            does not depend on it.
-        pipeline: imagenet_train() unless given. Several are several views of each image, which is read and decoded
-            once for all: `images` is then a tuple, [batch, 3, height, width] for each view. Views differ in crop, size
-            and augmentations, such as [imagenet_train(224)] * 2 + [imagenet_train(96, scale=(0.05, 0.4))] * 6. Crops
-            "five" and "ten" are 5 and 10 views. Published recipes are in penstock.pipelines.presets.
-        batch_size: samples per batch on each rank; {0: 512, 6: 320} for other numbers from epoch 6 on, for example.
+            contain images, or a Dataset of Hugging Face; an HDF5 cache; a pair (images uint8 [n, h, w, 3], labels); a
+            pattern of paths such as "train-{0000..1023}.tar"; a list of these; the result of split, concat, mix,
+            with_labels or with_fields; or your own Source. Everything except arrays can also be a URL (s3://, gs://,
+            az://, https://): files, patterns, a folder "s3://bucket/train/", lists and tables of URLs.
+        backend: "torch", "hdf5", "dali", or "auto" for the choice of `penstock bench --save` on this machine. The
+            stream does not depend on it.
+        pipeline: imagenet_train() by default. A list of pipelines makes several views of each image, which is read and
+            decoded once; `images` is then a tuple of [batch, 3, height, width], one per view. Views can differ in crop,
+            size and augmentations: [imagenet_train(224)] * 2 + [imagenet_train(96, scale=(0.05, 0.4))] * 6. The crops
+            "five" and "ten" make 5 and 10 views. Published recipes are in penstock.pipelines.presets.
+        batch_size: samples per batch on each rank. {0: 512, 6: 320} changes the number at epoch 6, for example.
         sizes: image sizes that change by epoch, such as {0: 128, 6: 160, 10: (224, 192)}, each a side or (height,
-            width); by default the pipeline's size. ByUpdate({0: 128, 5000: 160}) changes from batch 5000 of the run on,
-            counted from 0 through all epochs; batch_size takes it too.
-        buckets: image sizes of different aspect, such as [(224, 224), (192, 256), (256, 192)]: every batch has one of
-            them, and an image goes to the bucket whose aspect (width / height) is nearest to its own. All ranks serve
-            the same size at each step. Without drop_last the last batch of each bucket is short, or padded. The sizes
-            of the images are read from their headers once, and kept next to the index of a folder.
-        patches: a PatchBudget, for images in their own aspect, cut into padded sequences of patches. Batches are dicts
-            then: {"patches": [batch, length, size * size * 3], "patch_coord", "patch_valid", "labels"}; see Batch.
-        device: where the batches go.
-        dtype: uint8 hands out raw pixels, of a pipeline with depth=16 uint16; float32, float16 and bfloat16 are
+            width); by default the pipeline's size. ByUpdate({0: 128, 5000: 160}) changes the size at batch 5000 of the
+            run, counted from 0 across all epochs. batch_size accepts ByUpdate too.
+        buckets: image sizes with different aspect ratios, such as [(224, 224), (192, 256), (256, 192)]. Each batch has
+            one of these sizes. An image goes to the bucket with the nearest aspect ratio (width / height). All ranks
+            serve the same size at each step. Without drop_last the last batch of each bucket is short, or padded. Image
+            sizes are read from the file headers once, and stored next to the index of a folder.
+        patches: a PatchBudget, for images in their original aspect ratio, cut into padded sequences of patches. Batches
+            are then dicts: {"patches": [batch, length, size * size * 3], "patch_coord", "patch_valid", "labels"}; see
+            Batch.
+        device: the device of the batches.
+        dtype: uint8 serves raw pixels (uint16 for a pipeline with depth=16); float32, float16 and bfloat16 are
             normalised.
-        seed: seed of order, crops, flips and augmentations. Two loaders with one seed draw equal flips and related
-            crops for the same index, whatever their pipelines: take different seeds for independent views.
-        shuffle: on unless the pipeline draws nothing (imagenet_eval). "blocks" or Blocks(...) shuffles blocks of
-            neighbouring samples (of Parquet files, the row groups), deals them to the ranks so that one rank reads
-            each, and mixes a group of blocks at a time: for remote data, with local_cache or enough bytes_ahead, and
+        seed: seed of order, crops, flips and augmentations. Two loaders with the same seed draw equal flips and related
+            crops for the same index, even with different pipelines: use different seeds for independent views.
+        shuffle: on by default, unless the pipeline is not random (imagenet_eval). "blocks" or Blocks(...) shuffles
+            blocks of neighbouring samples (row groups of Parquet files), assigns each block to one rank, and mixes the
+            samples within a group of blocks. Use it for remote data, with local_cache or enough bytes_ahead, and
             for storage that is slow at random reads.
         weights: draw samples with replacement: one weight per sample, a dict of each class's share of the draws, or
             "balanced" for equal shares of all classes.
-        epoch_samples: samples in an epoch, with weights or a shuffled mix(...); by default as many as there are.
-        drop_last: whether samples that do not fill a batch on every rank are left out; like shuffle unless given.
-        pad: whether rows without a sample are padding (index and label -1), so that all batches are full and all ranks
-            make the same number of steps. By default several ranks pad, and one rank has a short last batch. True pads
-            on one rank too, for fixed shapes (torch.compile, CUDA graphs). False never pads: a rank that has no sample
-            for the last step ends one step earlier.
-        rank: number of this process. Unless given it is taken from torch.distributed or from a launcher's variables
+        epoch_samples: samples per epoch, with weights or a shuffled mix(...); by default the size of the data.
+        drop_last: whether to drop samples that do not fill a batch on every rank; by default the value of shuffle.
+        pad: whether to fill short batches with padding rows (index and label -1), so that all batches are full and all
+            ranks make the same number of steps. By default several ranks pad, and a single rank has a short last batch.
+            True also pads on a single rank, for fixed shapes (torch.compile, CUDA graphs). False never pads: a rank
+            without a sample for the last step ends one step earlier.
+        rank: number of this process. By default it is read from torch.distributed or from a launcher's variables
             at the beginning of each iteration, so the process group may start later. The ranks must then agree: see
             E-STATE.
-        world_size: number of processes, found in the same way unless given.
-        decoder: "auto" for the native library, if it was built, and the fastest installed decoder for the rest;
-            "native" to require it; "simplejpeg", "turbojpeg" or "pillow" to decode every image with that one.
-        on_bad_sample: "raise", or "replace" by the next sample in the order, at most `max_bad` times per epoch.
-        on_repaired: what to do about JPEGs in which libjpeg fills in missing data, such as a truncated photo: "count"
-            them in stats() and ledger(), "raise", "replace", or "ignore". Unless given they are counted if the decoder
-            reports them. Pillow and DALI do not; with them anything but "ignore" costs a second look at each file.
+        world_size: number of processes, by default read in the same way.
+        decoder: "auto" for the native library, if it was built, and the fastest installed decoder for other images;
+            "native" to require the library; "simplejpeg", "turbojpeg" or "pillow" to decode every image with that one.
+        on_bad_sample: "raise", or "replace" with the next sample in the order, at most `max_bad` times per epoch.
+        on_repaired: what to do with JPEGs in which libjpeg fills in missing data, such as a truncated photo: "count"
+            them in stats() and ledger(), "raise", "replace", or "ignore". By default they are counted if the decoder
+            reports them. Pillow and DALI do not; with them every value but "ignore" needs a second check of each file.
         max_bad: count, or fraction as a float below 1.
-        with_index: yield (images, labels, index), with -1 in padding.
-        with_geometry: yield dicts with "geometry", a Geometry, which says how each image was cropped, placed, turned
+        with_index: yield (images, labels, index), with index -1 for padding.
+        with_geometry: yield dicts with "geometry", a Geometry. It describes how each image was cropped, placed, rotated
             and flipped, and maps boxes and points back to the image. Refused with mixup and cutmix.
-        memory_format: torch.channels_last, or torch.contiguous_format at the cost of a copy: `images.view(len(images),
-            -1)` needs that, `images.flatten(1)` takes both.
-        transform: your own function, which workers call for each crop (after crop, resize and flip): it takes an image,
-            uint8 [height, width, 3], and returns an array or a tensor, of one shape and dtype for all. Randomness comes
-            from a second parameter, a numpy.random.Generator of the sample's; for functions of the image alone, such as
-            torchvision's transforms, the global random state is set, and albumentations' transforms are seeded. The
-            result does not depend on workers. uint8 [h, w, 3] goes on to augmentations and normalising; all else is
-            served as it is, floats in `dtype`. One function, or one for each view.
+        memory_format: torch.channels_last, or torch.contiguous_format at the cost of a copy. `images.view(len(images),
+            -1)` needs the latter; `images.flatten(1)` works with both.
+        transform: your own function, called by the workers for each crop (after crop, resize and flip). It takes an
+            image, uint8 [height, width, 3], and returns an array or a tensor with the same shape and dtype for all
+            images. For randomness, it takes a second parameter, a numpy.random.Generator of this sample. For functions
+            of the image alone, such as torchvision's transforms, the global random state is seeded; so are
+            albumentations' transforms. The result does not depend on the workers. uint8 [h, w, 3] results are augmented
+            and normalised; other results are served unchanged, floats in `dtype`. One function, or one per view.
         batch_transform: your own function of (images, labels), or (images, labels, generator) with a torch.Generator,
-            which returns both. It is called on `device`, in the thread and on the stream that take the batch, when the
-            batch is taken and never ahead of that: it may use a model that your training step changes.
-        transform_moves: False if transform and batch_transform leave every pixel in its place, such as changes of
-            colour. Next to masks, boxes or keypoints these are refused otherwise, because the fields would not follow.
-            Transforms of albumentations are handed the fields with the image, and what they return is served. A
-            transform that changes the size of images is refused next to fields.
-        profile: name or path of the profile that "auto" reads. Unless given it may be missing.
-        options: of the source: `subset` (indices, a mask, a slice such as ":0.9", or a file of indices) and
-            `max_per_class`; `image`, `label`, `root`, `classes` and `missing_labels` say how tables, tars, Arrow and
-            Parquet hold images and labels, see docs/guides/labels.md; `split` names one of a Hugging Face data set;
-            `cache_bytes` bounds what Parquet keeps decoded; `root` may be a URL. `requests`, `bytes_ahead`,
-            `local_cache` and `local_bytes` are for URLs; failures that can heal are retried, for 60 s per sample at
-            most. See docs/guides/remote.md.
-            Of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes" or "auto", see
-            docs/design/workers.md), start_method. hdf5: these, and for a source that is no cache yet `cache`, where it
-            lies or is built on first use, and `encoding`, an Encoding. dali: workers, prefetch, watchdog_s, readers,
-            cache, encoding, and the others of DaliOptions.
+            that returns both. It is called on `device` when the batch is taken, never earlier, in the thread and on the
+            stream that take the batch. So it may use a model that your training step changes.
+        transform_moves: pass False if transform and batch_transform do not move pixels, such as colour changes.
+            Without it they are refused with masks, boxes or keypoints, because the fields would not follow.
+            Albumentations' transforms receive the fields with the image, and their results are served. A
+            transform that changes the size of images cannot be combined with fields.
+        profile: name or path of the profile that "auto" reads. The default profile may be missing.
+        options: options of the source: `subset` (indices, a mask, a slice such as ":0.9", or a file of indices) and
+            `max_per_class`; `image`, `label`, `root`, `classes` and `missing_labels` describe where tables, tars, Arrow
+            and Parquet files store images and labels, see docs/guides/labels.md; `split` names a split of a Hugging
+            Face data set; `cache_bytes` limits the decoded data kept for Parquet; `root` may be a URL. `requests`,
+            `bytes_ahead`, `local_cache` and `local_bytes` are for URLs; temporary failures are retried for at most 60 s
+            per sample. See docs/guides/remote.md.
+            Options of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes" or "auto",
+            see docs/design/workers.md), start_method. hdf5: the same, and for a source that is not a cache `cache`, the
+            path of a cache that is built on first use, and `encoding`, an Encoding. dali: workers, prefetch,
+            watchdog_s, readers, cache, encoding, and the other options of DaliOptions.
     """
     views = checked_views(pipeline)
     is_random = any(view.random for view in views)
@@ -204,12 +206,12 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
     named = open_source(source, **of_source)
     warn_of_lost_labels(named)
     if is_random and len(views) == 1 and not isinstance(source, Source) and not of_source.keys() & {"label", "classes"}:
-        warn_of_no_labels(named)  # to train by; several views of an image need none
+        warn_of_no_labels(named)  # training needs labels; several views of an image do not
     choice = choice or choose_saved(decoder, options, profile, is_cache=is_cache(named))
     if on_repaired is None and (choice.backend.has_own_decoder or choice.jpeg_decoder.name not in REPORT_REPAIRS):
         policy = replace(policy, on_repaired="ignore")
     if views[0].depth == 16 and (is_cache(named) or choice.source_options or choice.backend.name == "hdf5"):
-        raise ValueError("depth=16 needs the image files: caches hold 8 bits of each level")
+        raise ValueError("depth=16 needs the image files: caches store 8 bits per channel")
     refuses = policy.on_bad_sample == "raise"
     in_buckets = partial(order_by_buckets, named, views[0], shapes.buckets, seed, shuffled=shuffled, refuses=refuses)
     order = choose_order(named, shuffle, seed, weights, epoch_samples, in_buckets if shapes.buckets else None)
@@ -236,7 +238,7 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
         _make_stage, PatchStage if shapes.rounds else BatchStage, dtype, target, len(named.classes), memory_format
     )
     stages = list(map(make_stage, views, transforms or [None] * len(views)))
-    # After all checks of the arguments, because it may build a cache, for hours.
+    # After all checks of the arguments, because building a cache may take hours.
     prepare = choice.backend.prepare_source
     data = named if prepare is None else prepare(named, **choice.source_options)
     planner = BatchPlanner(
@@ -280,13 +282,13 @@ def create_loader(  # noqa: PLR0913  the one place where all settings of a loade
 def _checked_transforms(
     source: Source, views: Sequence[ImagePipeline], transform: Any, batch_transform: Any, *, moves: Any, geometry: bool
 ) -> tuple[OwnTransform | None, ...]:
-    """Return the user's transforms, each tried once. Raises ValueError where fields could not follow their images."""
+    """Return the user's transforms, each tried once. Raises ValueError if fields could not follow their images."""
     kinds = field_kinds_of(source)
     functions = list_transforms(transform, len(views))
     handed = handed_fields(kinds, functions, batch_transform, has_geometry=geometry, transform_moves=moves)
     transforms = try_transforms(functions, image_layout(views, 1).images, handed)
     if geometry and "geometry" in kinds:
-        raise ValueError("with_geometry=True puts 'geometry' into batches, and the data has a field of that name")
+        raise ValueError("with_geometry=True adds 'geometry' to batches, but the data has a field of that name")
     check_moving(
         [name for name, kind in kinds.items() if kind.rules.moves] + ["geometry"] * geometry, views, transforms
     )
@@ -303,12 +305,12 @@ def _make_stage(
     view: ImagePipeline,
     transform: OwnTransform | None,
 ) -> Stage:
-    """Return the batch stage of a view. Raises ValueError for augmentations of what is no longer an image."""
+    """Return the batch stage of a view. Raises ValueError for augmentations if `transform` does not return images."""
     if transform is not None:
         shape, made = transform.part.shape, np.dtype(transform.part.dtype)
         if made != view.sample_dtype or len(shape) != 3 or shape[2] != view.channels:
             if view.augment.active:
-                raise ValueError(f"augmentations need uint8 [h, w, 3], and transform returns {made} {list(shape)}")
+                raise ValueError(f"augmentations need uint8 [h, w, 3], but transform returns {made} {list(shape)}")
             return PlainStage(transform.part.torch_dtype, dtype, device)
         view = replace(view, size=shape[:2])
     return kind(view, dtype, device, num_classes=num_classes, memory_format=memory_format)
@@ -323,7 +325,7 @@ def _open(
     with_geometry: bool,
     schedule: Schedule,
 ) -> tuple[Engine, DeviceFeed]:
-    """Return the engine that serves `schedule`, and what brings its batches to the device; nothing is started yet."""
+    """Return the engine that serves `schedule`, and the feed that copies its batches to the device; neither runs."""
     engine = BACKENDS[backend].open_engine(replace(planner, schedule=schedule), options)
     is_upright = planner.pipeline.exif == "apply"
     steps = finishing_steps(planner.source, schedule.patch, is_upright=is_upright, with_geometry=with_geometry)
@@ -332,7 +334,7 @@ def _open(
 
 
 def _describe(choice: Choice, planner: BatchPlanner, stage: Stage) -> dict[str, object]:
-    """Return what makes the images, for records and reports."""
+    """Return the decoder, its version and the augmentation kernels, for records and reports."""
     about: dict[str, object] = {
         "decoder": choice.jpeg_decoder.name,
         "decoder_version": choice.jpeg_decoder.version(),
@@ -340,7 +342,7 @@ def _describe(choice: Choice, planner: BatchPlanner, stage: Stage) -> dict[str, 
         "on_repaired": planner.on_repaired,
     }
     if not choice.backend.has_own_decoder and suits_native_library(planner.source, planner.pipeline, planner.decoder):
-        reason = f"the native library; {choice.jpeg_decoder.name} for what it leaves"
+        reason = f"the native library; {choice.jpeg_decoder.name} for images that it does not support"
         about |= {"decoder": NATIVE, "decoder_reason": reason}
     if planner.pipeline.augment.active:
         about["augmentations"] = stage.kernels
@@ -357,7 +359,7 @@ def check_arguments(
     profile: str | os.PathLike[str] = DEFAULT_PROFILE,
     **options: Any,
 ) -> None:
-    """Raise what create_loader raises for these arguments whatever the data; a scan of it may take minutes."""
+    """Raise the errors of create_loader that do not depend on the data, without a scan that may take minutes."""
     choose_named(backend, decoder, split_options(options)[1], profile)
     BadSamplePolicy(
         on_bad_sample=on_bad_sample, on_repaired="count" if on_repaired is None else on_repaired, max_bad=max_bad
@@ -374,7 +376,7 @@ def loader_needs(
     transform: Any = None,
     **options: Any,
 ) -> Needs:
-    """Return what a loader with these settings takes of the machine; `size` is (height, width). Raises ValueError."""
+    """Return the resources that a loader with these settings needs; `size` is (height, width). Raises ValueError."""
     chosen = BACKENDS[backend]
     layout = image_layout((ImagePipeline(size=size),), batch_size)
     if transform is not None:
@@ -386,10 +388,10 @@ def loader_needs(
 def _check_mixing(schedule: Schedule, source: Source) -> None:
     for batch_size in [phase.batch_size for phase in schedule.phases] or [schedule.batch_size]:
         if batch_size % 2:
-            raise ValueError(f"batch_size must be even for mixup and cutmix, which mix pairs; got {batch_size}")
+            raise ValueError(f"batch_size must be even for mixup and cutmix, because they mix pairs; got {batch_size}")
     if has_targets(source):
         kinds = source.targets(np.zeros(1, np.int64))
         if isinstance(kinds, dict) or kinds.dtype.kind != "f":
-            raise ValueError("mixup and cutmix mix one label per sample, class numbers or floats, not named labels")
+            raise ValueError("mixup and cutmix need one label per sample: class numbers or floats, not named labels")
     elif len(source.classes) < 2:
-        raise ValueError("mixup and cutmix mix classes, and this data set has only one")
+        raise ValueError("mixup and cutmix mix classes, but this data set has only one class")

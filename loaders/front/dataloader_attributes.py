@@ -24,11 +24,12 @@ Batch = TypeVar("Batch")
 
 
 class Category(NamedTuple):
-    """Hold the id and the name of a class of boxes.
+    """Id and name of a class of boxes.
 
     Attributes:
-        id: in the JSON file of COCO, None for joined files whose ids differ; of other boxes the class number from 0.
-        name: what it is called.
+        id: the id in the COCO JSON file, or None if joined files have different ids; for other boxes the class number
+            from 0.
+        name: the name of the class.
     """
 
     id: int | str | None
@@ -36,7 +37,7 @@ class Category(NamedTuple):
 
 
 class ServedData:
-    """Describe the data of a loader, and serve batches by their places; it has no single samples.
+    """The data of a loader. It serves batches by their places, but no single samples.
 
     Args:
         begin: starts an iteration of the loader at a place.
@@ -62,10 +63,10 @@ class ServedData:
         return map_targets(lambda part: part.tolist(), of)
 
     def __getitems__(self, places: list[Cursor]) -> object:
-        """Return the batch at the one place in `places`, and leave the loader behind it.
+        """Return the batch at the one place in `places`, and advance the loader past it.
 
-        Places of one epoch, in their order, form one iteration of the loader. It skips batches without a sample and
-        raises StopIteration at the end.
+        Places of one epoch, in order, are one iteration of the loader. Batches without a sample are skipped.
+        Raises StopIteration at the end.
         """
         (place,) = places
         if place.epoch != self._latest.epoch or place <= self._latest:
@@ -75,7 +76,7 @@ class ServedData:
 
 
 class ServedPlaces:
-    """List the places of the batches that a loader's next iteration serves: `begin` returns its schedule and start."""
+    """The places of the batches that a loader's next iteration serves; `begin` returns its schedule and start."""
 
     def __init__(self, begin: Callable[[], tuple[Schedule, Cursor]]) -> None:
         self._begin = begin
@@ -92,15 +93,14 @@ class ServedPlaces:
 
 
 class ServedShare(DistributedSampler[object]):
-    """Stand for the samples of an epoch on this rank, which the loader itself chooses; it has their number.
+    """A sampler that only knows the number of samples per epoch on this rank; the loader chooses the samples.
 
-    It is a DistributedSampler so that programs that give one to each loader without it, such as Ray's
-    prepare_data_loader, leave the loader as it is.
+    It is a DistributedSampler, because programs such as Ray's prepare_data_loader replace any other sampler.
     """
 
     def __init__(self, schedule: Schedule, epoch: int, next_epoch: int) -> None:
         super().__init__(
-            range(schedule.n),  # type: ignore[arg-type]  # torch asks for its length only
+            range(schedule.n),  # type: ignore[arg-type]  # torch needs only its length
             num_replicas=schedule.world_size,
             rank=schedule.rank,
             shuffle=schedule.shuffle,
@@ -112,26 +112,28 @@ class ServedShare(DistributedSampler[object]):
         return self._schedule.share(self.epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError("a loader has no sampler with indices: iterate over the loader, with_index=True serves them")
+        raise TypeError(
+            "a loader's sampler does not yield indices: iterate over the loader; with_index=True serves them"
+        )
 
     def set_epoch(self, epoch: int) -> None:
-        """Do nothing, as the loader counts epochs; warn where `epoch` is not the one that it serves next."""
+        """Do nothing, because the loader counts epochs; warn if `epoch` is not the next one that it serves."""
         if self.shuffle and epoch != self._next_epoch:
             warn_user(
-                f"sampler.set_epoch({epoch}) has no effect, as the loader counts epochs itself and serves "
-                f"{self._next_epoch} next: call loader.set_epoch({epoch})"
+                f"sampler.set_epoch({epoch}) has no effect: the loader counts epochs itself and serves epoch "
+                f"{self._next_epoch} next; call loader.set_epoch({epoch})"
             )
 
 
 class DataLoaderAttributes(ABC):
-    """Offer the attributes that programs written for torch's DataLoader read, as far as a loader has them.
+    """The attributes that programs written for torch's DataLoader read, as far as a loader has them.
 
-    accelerate.skip_first_batches makes a DataLoader of `dataset`, `batch_sampler` and `collate_fn`. It serves the
+    accelerate.skip_first_batches makes a DataLoader from `dataset`, `batch_sampler` and `collate_fn`. It serves the
     loader's batches and advances the loader; skipped batches are not read.
 
     Attributes:
-        prefetch_factor: None, because a DataLoader made of this one has no workers; the loader has them.
-        named_source: the data as the user passed it, whatever cache stands for it.
+        prefetch_factor: None, because a DataLoader made from these attributes has no workers; the loader has them.
+        named_source: the data that the user passed, even if a cache is read instead.
     """
 
     prefetch_factor = None
@@ -157,7 +159,7 @@ class DataLoaderAttributes(ABC):
 
     @cached_property
     def _count_sources(self) -> CountSources | None:
-        """What counts the samples of each source of a mix(...), which a cache in its place cannot; None without one."""
+        """Counter of the samples of each source of a mix(...); None for other data. A cache cannot count them."""
         mixture = getattr(self.named_source, "mixture", None)
         return None if mixture is None else mixture.count_sources
 
@@ -176,13 +178,13 @@ class DataLoaderAttributes(ABC):
 
     @property
     def label_classes(self) -> dict[str, tuple[str, ...]]:
-        """The class names of labels that have names themselves, by these."""
+        """The class names of named labels, by the name of the label."""
         found: dict[str, tuple[bytes, ...]] = getattr(self._source, "label_classes", {})
         return {name: tuple(map(os.fsdecode, classes)) for name, classes in found.items() if name}
 
     @property
     def categories(self) -> dict[str, dict[int, Category]]:
-        """Of each field of boxes, what its class numbers are called and what ids they have in their file, by number."""
+        """The categories by class number, for each field of boxes: name and id in the file."""
         kinds = field_kinds_of(self._source)
         return {
             name: {
@@ -195,21 +197,21 @@ class DataLoaderAttributes(ABC):
     def paths(self, index: Any) -> list[str]:
         """Return the path of each sample in a tensor, array or list of indices, as with_index=True serves them.
 
-        It is "" where a row has no sample (-1): padding and, in an evaluation, the row of a bad sample. Paths are those
-        of the data that was passed, on every backend: files can be opened by them; of tars and other containers it is
-        the file's path, a colon, and the sample's name there.
+        The path is "" for a row without a sample (-1): padding and, in an evaluation, a bad sample. On every backend
+        the paths are those of the data that was passed, so files can be opened by them. For tars and other containers,
+        the path is the file's path, a colon, and the sample's name in it.
         """
         places = np.asarray(index.cpu() if hasattr(index, "cpu") else index).ravel().tolist()
         return [os.fsdecode(self.named_source.path(place)) if place >= 0 else "" for place in places]
 
     @property
     def dataset(self) -> ServedData:
-        """The data: length, classes and targets, and whole batches by their places."""
+        """The data: length, classes and targets, and batches by their places."""
         return ServedData(self._source, self._iterate_from)
 
     @property
     def sampler(self) -> ServedShare:
-        """The samples of this rank; only their number."""
+        """A sampler that knows only the number of samples of this rank."""
         return ServedShare(self._current_schedule(certain=False), self.epoch, self._beginning().epoch)
 
     @property

@@ -1,4 +1,4 @@
-"""Sets up multiprocessing's fork server, which alone may import this module, before it forks the workers."""
+"""Setup of multiprocessing's fork server before it forks the workers. Only the fork server may import this module."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from penstock.loaders.run.workers.leftovers import remove_folder
 from penstock.loaders.run.workers.worker_setup import SENT_TO_JOBS, start_worker
 
 _SERVER, _PARENT = os.getpid(), os.getppid()
-_PARENT_ENDS_S = 5.0  # a killed process closes its pipes, whose end this server sees, before its children see its death
+_PARENT_ENDS_S = 5.0  # a killed process closes its pipes before its children can see its death
 
 
 def _leave_quietly(number: int, frame: FrameType | None) -> None:
     """End a process without a traceback if Ctrl-C comes before the process runs its target."""
-    if os.getpid() != _SERVER:  # multiprocessing is about to make the server itself ignore it
+    if os.getpid() != _SERVER:  # multiprocessing will make the server itself ignore the signal
         os._exit(128 + number)
 
 
 def _remove_socket() -> None:
-    """Remove the socket of a parent that was killed, with the temporary folder that holds nothing else."""
+    """Remove the socket of a parent that was killed, and its temporary folder, which contains nothing else."""
     address = getattr(forkserver, "_forkserver")._forkserver_address  # noqa: B009
     if not isinstance(address, str) or not os.path.isabs(address):
         return
     deadline = time.monotonic() + _PARENT_ENDS_S
-    # A parent that ended by itself has removed the folder before it let go of this server.
+    # A parent that ended normally removed the folder before it released this server.
     while os.path.isdir(os.path.dirname(address)) and time.monotonic() < deadline:
         if _is_orphan():
             with contextlib.suppress(OSError):
@@ -43,17 +43,17 @@ def _remove_socket() -> None:
 
 
 def _is_orphan() -> bool:
-    """Whether another process has adopted this one: its parent is dead."""
+    """Return whether the parent is dead, so that another process has adopted this one."""
     parent = os.getppid()
     try:
-        # The parent may have been killed before this import; whatever adopted this process is in another group then.
+        # The parent may have been killed before this import; the adopting process is then in another group.
         return parent != _PARENT or os.getpgid(parent) != os.getpgrp()
-    except OSError:  # the parent ends in this moment
+    except OSError:  # the parent is ending right now
         return False
 
 
 def _unblock_signals(_: object) -> None:
-    """Unblock the signals in a user's process; ours end quietly by Ctrl-C, workers until their handlers are set."""
+    """Unblock the signals in a user's process. Our workers do so later, and our processes end quietly by Ctrl-C."""
     process: Any = multiprocessing.current_process()
     ours = process._target is answer_start or any(
         getattr(arg, "func", arg) is start_worker or isinstance(arg, WorkerStart) for arg in process._args
@@ -66,6 +66,6 @@ def _unblock_signals(_: object) -> None:
 atexit.register(_remove_socket)
 signal.signal(signal.SIGINT, _leave_quietly)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # start_fork_server blocked it
-# Blocked here because the workers would end together with the server; it ends by itself when all of them are gone.
+# Blocked because the workers would end together with the server; it ends automatically after the last worker.
 signal.pthread_sigmask(signal.SIG_BLOCK, SENT_TO_JOBS)
 util.register_after_fork(_unblock_signals, _unblock_signals)

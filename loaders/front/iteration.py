@@ -1,4 +1,4 @@
-"""An iteration over a loader: where it began, where the next one begins, and who may take its batches."""
+"""An iteration over a loader: where it began, where the next one begins, and which thread may take its batches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Item = TypeVar("Item")
 
 
 class OneThread(Iterator[Item]):
-    """Iterate over `items`, one thread at a time.
+    """An iterator over `items` that only one thread may use at once.
 
     Args:
-        turn: held by the thread that asks.
-        wait_s: returns how long a thread may wait for its turn.
-        refusal: returns the error for a thread that did not get it.
+        turn: lock of the thread that takes an item.
+        wait_s: returns how long a thread may wait for the lock.
+        refusal: returns the error for a thread that did not get the lock.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class OneThread(Iterator[Item]):
 
 @dataclass(eq=False)
 class Iteration:
-    """Hold where an iteration begins, what came before it, and the steps that it has served.
+    """Where an iteration begins, what came before it, and how many steps it has served.
 
     Attributes:
         begin: the place of its first batch.
-        left: where the iteration before it ended or was left; None if the loader was sent to this place.
-        looks: iterations just before it that were left after a single batch, one after the other.
-        ledger: of that epoch, when the iteration began.
+        left: where the previous iteration ended or was left; None if the loader was moved to this place.
+        looks: number of consecutive iterations just before it that were left after a single batch.
+        ledger: the epoch's ledger when the iteration began.
         steps: batches taken; 0 while it is fresh.
     """
 
@@ -68,23 +68,23 @@ class Iteration:
     def place_after(self, now: Cursor) -> Cursor:
         """Return where the next iteration begins if this one is left at `now`.
 
-        After a look that is where this one began. The second look in a row is one of a program that takes each batch by
-        next(iter(loader)): torch's samplers serve it another batch each time, and here it gets that of the next epoch.
+        After a look, that is where this one began. A second look in a row means that the program takes each batch with
+        next(iter(loader)). torch's samplers then serve another batch each time; here it is the first of the next epoch.
         """
         if not self.steps:
             return now
         return self.begin if self.is_look and not self.looks else Cursor(now.epoch + 1, 0)
 
     def warn_if_left(self, *, shuffled: bool, by_update: bool) -> None:
-        """Warn where the next iteration, in another epoch, is not what the program expects; this one was left early."""
+        """Warn that the program may not expect the next epoch, after this iteration was left early."""
         if self.is_look and self.looks == 1 and shuffled:
             warn_user(
-                "next(iter(loader)) was called again and again: the first look at a batch is repeated, each further "
-                "one begins a new epoch; to serve all batches keep the iterator, batches = iter(loader), and call "
+                "next(iter(loader)) was called repeatedly: the second call returns the first batch again, each further "
+                "call begins a new epoch; to get all batches keep the iterator, batches = iter(loader), and call "
                 "next(batches)"
             )
         if by_update:
             warn_user(
-                "an epoch was left early, and ByUpdate counts its other batches as if they had been served, so sizes "
-                "change sooner: serve whole epochs, or give sizes by epoch, such as {0: 128, 6: 160}"
+                "an epoch was left early, but ByUpdate counts its remaining batches as served, so sizes change "
+                "earlier: iterate over whole epochs, or set sizes by epoch, such as {0: 128, 6: 160}"
             )

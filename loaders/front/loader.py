@@ -1,4 +1,4 @@
-"""Loader adds epochs, saved state, bad-sample policy, ledger and statistics to an engine."""
+"""Loader: an engine with epochs, saved state, bad-sample policy, ledger and statistics."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from penstock.loaders.run.metrics.stats import LoaderStats
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_bool, checked_int
 
-_CLOSE_S = 5.0  # what closing a loader may wait for a thread that takes a batch
+_CLOSE_S = 5.0  # how long closing a loader may wait for a thread that takes a batch
 
 
 class Loader(DataLoaderAttributes):
-    """Iterates over (images, labels), or (images, labels, index) if asked to; made by create_loader.
+    """An iterable over (images, labels), or (images, labels, index) with with_index; made by create_loader.
 
     fresh --- a batch ---> iterating --- the last batch of the epoch ---> fresh, in the next epoch
                                |-------- set_epoch, load_state_dict ----> fresh, at that place
@@ -43,21 +43,21 @@ class Loader(DataLoaderAttributes):
                                                                           else in the next epoch
     any state --- close, or an error of the engine ---> closed
 
-    An iteration serves the rest of the current epoch; the next one serves the next epoch, also after an iteration that
-    was left early. An iteration that was left after a single batch is a look: the next one begins where it began. Only
-    one look is free: after the second in a row the next iteration begins the next epoch, with a warning.
-    `state_dict()` counts delivered batches only, and continues exactly when loaded into another loader of any backend,
-    worker count or world size. Until its first batch it can be pickled to another process.
+    An iteration serves the rest of the current epoch. The next one serves the next epoch, even if this one was left
+    early. An iteration that was left after a single batch is a look: the next one begins at the same batch. Only
+    one look is free: after a second look in a row the next iteration begins the next epoch, with a warning.
+    `state_dict()` counts delivered batches only. Another loader that loads it continues exactly, with any backend,
+    worker count or world size. Until its first batch a loader can be pickled to another process.
 
     Args:
         open_for: makes engine and feed for a schedule.
         source: the data that the schedule numbers.
-        named_source: the data as the user passed it, whatever cache stands for it.
+        named_source: the data that the user passed, even if a cache is read instead.
         with_index: yield the index of each batch, too.
-        as_dicts: yield dicts, which hold fields.
-        follows: the line of code that makes the loader on every rank, if it takes rank and world size from the process,
-            as they are whenever an iteration begins: launchers may start torch.distributed after the loader was made.
-            The ranks' loaders are then compared.
+        as_dicts: yield dicts with fields.
+        follows: the line of code that makes the loader on every rank, if rank and world size come from the process.
+            They are read at the beginning of each iteration, because launchers may start torch.distributed after the
+            loader was made. The ranks' loaders are then compared.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class Loader(DataLoaderAttributes):
         self._with_index, self._as_dicts = with_index, as_dicts
         self._open(schedule, policy)
         self._cursor = schedule.settle(Cursor(0, 0))
-        self._iteration = Iteration(self._cursor)  # the one that may serve; others are refused
+        self._iteration = Iteration(self._cursor)  # the only one that may serve batches
         self._agreement = None if follows is None else RankAgreement(follows, self.identity())
         self._ledgers: dict[int, EpochLedger] = {}
         self._stats, self._started_s, self._closed = LoaderStats(), 0.0, False
         self._used_in: int | None = None  # id of the process that iterated last
-        self._turn = threading.RLock()  # held by the thread that asks for a batch
+        self._turn = threading.RLock()  # lock of the thread that takes a batch
 
     def _open(self, schedule: Schedule, policy: BadSamplePolicy) -> None:
-        """Make the engine that serves `schedule`; nothing is started yet."""
+        """Make the engine that serves `schedule`, without starting it."""
         self._engine, self._feed = self._open_for(schedule)
         self._schedule = schedule
         self._policy = replace(policy, samples_per_epoch=schedule.n // schedule.world_size)
@@ -95,7 +95,7 @@ class Loader(DataLoaderAttributes):
     def __reduce__(self) -> tuple[object, ...]:
         if self._used_in is not None or self._closed:
             fix = "send it before its first batch, or make it in that process"
-            raise LoaderError("E-MISUSE", "a loader that was used cannot be sent to another process", fix=fix)
+            raise LoaderError("E-MISUSE", "a used loader cannot be sent to another process", fix=fix)
         made = partial(
             Loader,
             source=self._source,
@@ -109,7 +109,7 @@ class Loader(DataLoaderAttributes):
         return made, parts, {"_cursor": self._cursor, "_ledgers": self._ledgers}
 
     def __len__(self) -> int:
-        """Return the steps of this whole epoch, which are equal on all ranks, or with pad=False this rank's own."""
+        """Return the number of steps of this whole epoch: equal on all ranks, or with pad=False that of this rank."""
         return self._current_schedule(certain=False).served_steps(epoch=self._cursor.epoch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -125,7 +125,7 @@ class Loader(DataLoaderAttributes):
                 yield batch.images, batch.labels
 
     def batches(self) -> Iterator[Batch]:
-        """Iterate over the same batches as Batch, with their index, crop windows, flips, epoch and step."""
+        """Iterate over the same batches as Batch objects, with index, crop windows, flips, epoch and step."""
         if self._closed:
             raise self._misuse("the loader is closed", "make a new loader")
         self._refuse_after_fork()
@@ -133,7 +133,7 @@ class Loader(DataLoaderAttributes):
         return self._for_one_thread(self._rest_of_epoch(self._iteration))
 
     def _beginning(self) -> Cursor:
-        """Return where an iteration begins: if the latest was left early, as its `place_after` says."""
+        """Return where the next iteration begins; see Iteration.place_after."""
         return self._iteration.place_after(self._cursor)
 
     def _begin_iteration(self) -> None:
@@ -159,7 +159,7 @@ class Loader(DataLoaderAttributes):
         self._take_place()
         epoch = self._cursor.epoch
         if self._cursor.position == 0:
-            self._ledgers.pop(epoch, None)  # an epoch that is served again counts anew
+            self._ledgers.pop(epoch, None)  # a repeated epoch is counted again from 0
         iteration.begin, iteration.ledger = self._cursor, copy.deepcopy(self._ledgers.get(epoch))
         self._seek()
         last = False
@@ -177,7 +177,7 @@ class Loader(DataLoaderAttributes):
                 if self._agreement is not None:
                     self._agreement.end(iteration.steps, iteration.begin, iteration.left)
             host = batch.host
-            if len(host.index):  # else its samples were all bad, or are all other ranks'
+            if len(host.index):  # otherwise all of its samples are bad, or belong to other ranks
                 yield Batch(batch.images, batch.labels, host.index, *host.plan, epoch, step, batch.fields)
 
     def _check_current(self, iteration: Iteration) -> None:
@@ -188,15 +188,15 @@ class Loader(DataLoaderAttributes):
 
     def _for_one_thread(self, items: Generator[Item, None, None]) -> OneThread[Item]:
         why = "another thread is waiting for a batch of this loader"
-        refusal = partial(self._misuse, why, "use a loader in one thread, which hands its batches out")
-        # On a closed loader a thread waits its turn: it is refused for that reason then.
+        refusal = partial(self._misuse, why, "iterate in one thread, and pass its batches to the others")
+        # On a closed loader a thread waits for the lock, so that the error says that the loader is closed.
         return OneThread(items, self._turn, lambda: _CLOSE_S if self._closed else 0, refusal)
 
     def _misuse(self, cause: str, fix: str) -> LoaderError:
         return LoaderError("E-MISUSE", cause, fix=fix, backend=self._engine.name)
 
     def _is_parents(self) -> bool:
-        """Say whether this process was forked from the one that iterated last."""
+        """Return whether this process was forked from the one that iterated last."""
         return self._used_in not in (None, os.getpid())
 
     def _refuse_after_fork(self) -> None:
@@ -213,20 +213,20 @@ class Loader(DataLoaderAttributes):
         return self._schedule if same else replace(self._schedule, rank=place[0], world_size=place[1])
 
     def _take_place(self) -> None:
-        """Serve what this rank is to serve from here on, if that agrees with what the other ranks are to serve."""
+        """Adopt the current rank and world size, and compare them with the other ranks."""
         schedule = self._current_schedule(certain=True)
         if schedule is not self._schedule:
             self._engine.close()
             self._feed.close()
             if schedule.rank != self._schedule.rank:
-                self._ledgers.pop(self._cursor.epoch, None)  # another rank's, of a state that was loaded too early
+                self._ledgers.pop(self._cursor.epoch, None)  # of another rank, from a state that was loaded too early
             self._open(schedule, self._policy)
             self._cursor = schedule.resume_at(self._cursor)
         if self._agreement is not None:
             self._agreement.begin()
 
     def identity(self) -> dict[str, Any]:
-        """Return by name, JSON-serialisable, what the loaders of all ranks of a run have in common."""
+        """Return the settings that the loaders of all ranks of a run have in common, JSON-serialisable."""
         classes = hashlib.blake2b(b"\0".join(self._source.classes), digest_size=8).hexdigest()
         about = {**asdict(self._identity), **self._schedule.identity(), "classes": classes}
         pipeline = about.pop("pipeline")
@@ -260,7 +260,7 @@ class Loader(DataLoaderAttributes):
 
     def _go_to(self, cursor: Cursor, *, left: Cursor | None = None, looks: int = 0) -> None:
         self._cursor = self._schedule.resume_at(cursor)
-        self._iteration = Iteration(self._cursor, left, looks)  # those over the old place end with an error
+        self._iteration = Iteration(self._cursor, left, looks)  # iterations from the old place end with an error
 
     def _seek(self) -> None:
         self._used_in = os.getpid()
@@ -270,7 +270,7 @@ class Loader(DataLoaderAttributes):
             self._engine.seek(self._cursor)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration start `epoch`, 0 to 2**32 - 1; keeps the place in that epoch (after load_state_dict).
+        """Make the next iteration start `epoch`, 0 to 2**32 - 1. Keep the place if that epoch was loaded from a state.
 
         Raises ValueError.
         """
@@ -284,19 +284,19 @@ class Loader(DataLoaderAttributes):
         return self._cursor.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place in the stream, JSON-serialisable; it counts delivered batches, never prefetched ones.
+        """Return the place in the stream, JSON-serialisable. It counts delivered batches, never prefetched ones.
 
-        With it goes this rank's ledger of the epoch under way, or of the one that has just ended.
+        The state includes this rank's ledger of the current epoch, or of the epoch that has just ended.
         """
         ledger = self._ledgers.get(self._cursor.epoch) or self._ledgers.get(self._cursor.epoch - 1)
         own = [] if ledger is None else [{"rank": self._schedule.rank, **ledger.as_dict()}]
         return {**self._identity.save(self._cursor), **self._schedule.saved(self._cursor), "ledgers": own}
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
-        """Continue where `state` was taken; a ledger that this rank has in it goes on, and with it max_bad.
+        """Continue where `state` was saved. This rank's ledger in the state continues too, so max_bad keeps counting.
 
-        Raises LoaderError E-STATE if it is of another data set, seed or order or, unless `strict` is False, of another
-        pipeline, dtype or policy for bad samples.
+        Raises LoaderError E-STATE for a state of another data set, seed or order and, unless `strict` is False, of
+        another pipeline, dtype or policy for bad samples.
         """
         strict = checked_bool("strict", strict)
         cursor = self._identity.restore(state, strict=strict, epoch_samples=self._schedule.n)
@@ -309,12 +309,12 @@ class Loader(DataLoaderAttributes):
             self._ledgers[ledger.epoch] = ledger
 
     def stats(self) -> LoaderStats:
-        """Return where time went so far."""
+        """Return the counts and times so far."""
         requests, num_bytes = getattr(self._source, "traffic", (0, 0))
         return replace(self._stats, requests=requests, fetched_bytes=num_bytes)
 
     def ledger(self, epoch: int | None = None) -> EpochLedger:
-        """Return what became of the samples of `epoch`, by default of the epoch last served."""
+        """Return the ledger of `epoch`, by default of the epoch last served."""
         if epoch is None:
             epoch = max(self._ledgers, default=self._cursor.epoch)
         return self._ledgers.get(epoch, EpochLedger(epoch))
@@ -324,20 +324,20 @@ class Loader(DataLoaderAttributes):
         return [self._ledgers[epoch] for epoch in sorted(self._ledgers)]
 
     def describe(self) -> dict[str, object]:
-        """Return the settings in force, JSON-serialisable, for records and reports."""
+        """Return the current settings, JSON-serialisable, for records and reports."""
         return {**self._engine.describe(), **self._about}
 
     def close(self) -> None:
-        """Stop the workers and free the slots, within seconds; idempotent. In a forked child it leaves them alone."""
+        """Stop the workers and free the slots within seconds; idempotent. Does not touch them in a forked child."""
         self._closed = True
         if self._agreement is not None:
             self._agreement.close()
         if self._is_parents():
-            return  # a thread that held a lock at the fork is not here to release it
+            return  # a thread that held a lock at the fork does not exist here, so it cannot release it
         self._engine.close()
         if is_fetching(self._source):
             self._source.forget()
-        # A thread that waited for a worker has an error by now; one that makes its batch itself may take longer.
+        # A thread that waited for a worker has raised an error by now; a thread that makes its batch may take longer.
         if self._turn.acquire(timeout=_CLOSE_S):
             try:
                 self._feed.close()

@@ -1,4 +1,4 @@
-"""Opens data of any kind as a source: it looks at a path or an object, and calls what opens that kind."""
+"""Opening of data of any kind as a source: detect the kind of a path or an object, then call its opener."""
 
 from __future__ import annotations
 
@@ -54,16 +54,15 @@ SourceLike = object  # a path, a list, a table ... or a Source: see open_source
 
 
 class Kind(NamedTuple):
-    """Describe a kind of data.
+    """A kind of data.
 
     Attributes:
-        of: what it is found in: FOLDER, URL_FOLDER, FILES or OBJECT.
-        name: what messages call it.
-        is_this: takes a path (bytes) or an object, and returns whether it is of this kind; for files, it takes the
-            first path and the option `image`.
-        open: takes that (for files the list of their paths) and options, and returns the source.
-        options: names of the options that create_loader hands on to `open`.
-        suffixes: of files, in small letters.
+        of: the container of this kind: FOLDER, URL_FOLDER, FILES or OBJECT.
+        name: the name in messages.
+        is_this: (path in bytes, or object) -> whether it is of this kind; for files, (first path, option `image`).
+        open: (path or object, or for files the list of paths, and options) -> the source.
+        options: names of the options that create_loader passes to `open`.
+        suffixes: file suffixes in lower case.
     """
 
     of: str
@@ -82,7 +81,7 @@ def _open_caches(paths: list[bytes], *, any_owner: bool = False, **remote_option
     here = copy_urls(paths, check_reading(paths, **remote_options))
     caches = [open_cache(path, any_owner=any_owner) for path in here]
     if len(caches) > 1 and any(about.shard[1] > 1 for cache in caches for about in cache.about):
-        raise ValueError("shards are not one source each: pass the folder of their set")
+        raise ValueError("a shard is not a source: pass the folder of the whole set of shards")
     return join_sources(caches)
 
 
@@ -108,7 +107,7 @@ def _open_cache_url(url: bytes, **remote_options: Any) -> Source:
 
 
 def _open_list(specs: Sequence[Any], **options: Any) -> Source:
-    """Open data sets as one: files of one kind together, others each by itself."""
+    """Open data sets as one source: files of one kind together, other data separately."""
     paths = list(map(os.fsencode, specs)) if all(isinstance(spec, _PATHS) for spec in specs) else []
     paths = [pin_url(path) for path in paths]
     if paths and not any(_is_url_folder(path) or os.path.isdir(path) for path in paths):
@@ -152,7 +151,7 @@ _SAVED = "a folder of Hugging Face's save_to_disk"
 _IMAGES = Kind(
     FILES, "image files", _is_any, open_lists.open_images, ("classes", *REMOTE_OPTIONS), open_lists.LIST_SUFFIXES
 )
-# The first one that fits is taken. For folders by URL, what is looked for by name comes first: HTTP cannot list.
+# The first match is used. For folders by URL, kinds with a known file name come first, because HTTP cannot list.
 KINDS = (
     Kind(FOLDER, "a set of cache shards", is_cache_set, open_cache),
     Kind(FOLDER, "a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
@@ -167,7 +166,7 @@ KINDS = (
     Kind(FILES, "a table of images", _is_any, open_tables, _TABLE_OPTIONS, TABLE_SUFFIXES),
     _IMAGES,
     Kind(FILES, "tar files", _is_any, open_tars, TAR_OPTIONS, (".tar",)),
-    Kind(FILES, "tar files to be decompressed first", _is_any, open_tars, TAR_OPTIONS, COMPRESSED_TARS),
+    Kind(FILES, "compressed tar files", _is_any, open_tars, TAR_OPTIONS, COMPRESSED_TARS),
     Kind(FILES, "Arrow files", _is_any, open_arrow_files, _ARROW_OPTIONS, (".arrow", ".arrows", ".feather")),
     Kind(OBJECT, "a Dataset of Hugging Face", is_dataset, open_dataset, _DATASET_OPTIONS),
     Kind(OBJECT, "a list of (path, label)", open_lists.is_list, open_lists.open_list, _LIST_OPTIONS),
@@ -176,21 +175,21 @@ KINDS = (
     Kind(OBJECT, "a list of these", _is_list_of_data, _open_list, ("classes",)),
     Kind(OBJECT, "a pair (images, labels) of arrays", _is_array_pair, _open_arrays, ("classes",)),
 )
-# Options of create_loader that belong to the source, whatever the backend.
+# Options of create_loader that belong to the source, for every backend.
 SOURCE_OPTIONS = frozenset(name for kind in KINDS for name in kind.options) | frozenset(PART_OPTIONS)
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options that belong to the source, and the others."""
+    """Return the options of the source, and the other options."""
     of_source = {name: value for name, value in options.items() if name in SOURCE_OPTIONS}
     return of_source, {name: value for name, value in options.items() if name not in of_source}
 
 
 def select_options(path: str | bytes | os.PathLike[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of `options` that data of the kind at `path` take."""
+    """Return those of `options` that the kind of data at `path` accepts."""
     kind, _, _ = _find(os.fsencode(path), options.get("image"))
-    taken = {"classes", *(kind.options if kind else ())} - set(() if is_url(os.fsencode(path)) else REMOTE_OPTIONS)
-    return {name: value for name, value in options.items() if name in taken}
+    accepted = {"classes", *(kind.options if kind else ())} - set(() if is_url(os.fsencode(path)) else REMOTE_OPTIONS)
+    return {name: value for name, value in options.items() if name in accepted}
 
 
 def open_source(
@@ -199,13 +198,12 @@ def open_source(
     """Open data of any kind as a Source, or a part of it; return a Source unchanged.
 
     spec: a path or URL of a folder, file or cache; a pattern of these with wildcards or braces; a pair (images, labels)
-    of arrays; a list of paths, data frames, data sets and sources, which become one source. subset: which samples, as
-    parse_subset takes it. max_per_class: at most so many samples of each class, of the subset if there is one.
-    `options`: those of the kind.
-    Every kind takes classes=, the names of the classes by their numbers, such as those of the training data.
+    of arrays; a list of paths, data frames, data sets and sources, which become one source. subset: the chosen samples,
+    as in parse_subset. max_per_class: the most samples of each class, counted within the subset. `options`: options of
+    the kind. Every kind accepts classes=, the class names by class number, such as those of the training data.
 
     Raises LoaderError E-NODATA for a missing path or an empty part, ValueError for an unsupported file or object,
-    and for an option that the kind does not have; TypeError for options with a Source.
+    and for an option that the kind does not accept; TypeError for options with a Source.
     """
     if "classes" in options:
         options["classes"] = checked_classes_by_label(options["classes"])
@@ -221,14 +219,14 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
     if isinstance(spec, Source):
         others = sorted(options.keys() - {"classes"})
         if others:
-            raise TypeError(f"an open source takes no options, got {', '.join(others)}")
+            raise TypeError(f"an open source does not accept options, got {', '.join(others)}")
         check_source(spec)
         return choose_classes(spec, checked_classes(options.get("classes")))
     kind = _first(OBJECT, spec)
     if kind is not None:
         return _open_kind(kind, spec, options)
     if cure := cure_of_object(spec):
-        raise ValueError(f"a source cannot be this {type(spec).__name__}: {cure}")
+        raise ValueError(f"this {type(spec).__name__} is not a source: {cure}")
     raise ValueError(
         f"a source must be a path, a URL, a list of (path, label), a pair (images, labels) of arrays, a table, or a "
         f"Source, got {type(spec).__name__}: see create_loader"
@@ -250,8 +248,8 @@ def _open_kind(kind: Kind, what: object, options: dict[str, Any]) -> Source:
         unsuited = next((name for name in options if f"argument '{name}'" in str(error)), None)
         if unsuited is None:
             raise
-    takes = f"it takes {', '.join(kind.options)}" if kind.options else "it takes no options"
-    raise ValueError(f"{kind.name} has no option {unsuited}: {cure_of_option(unsuited, kind.options) or takes}")
+    accepts = f"it accepts {', '.join(kind.options)}" if kind.options else "it does not accept options"
+    raise ValueError(f"{kind.name} has no option {unsuited}: {cure_of_option(unsuited, kind.options) or accepts}")
 
 
 def _open_path(path: bytes, options: dict[str, Any]) -> Source:
@@ -263,24 +261,23 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
         raise _unknown_kind(path, what)
     if find is None:
         return _open_kind(kind, what, options)
-    is_checked = not is_url(path) and kind is not _IMAGES  # whose missing files are served as on_bad_sample says
+    is_checked = not is_url(path) and kind is not _IMAGES  # on_bad_sample handles missing image files
     missing = [each for each in what if not os.path.exists(each)] if is_checked else []
     if missing and len(what) > 1:
-        cause = f"{len(missing):,} of the {len(what):,} files that this pattern names do not exist, the first is "
+        cause = f"{len(missing):,} of the {len(what):,} files of this pattern do not exist; the first is "
         raise LoaderError("E-NODATA", f"{cause}{printable(missing[0])}", fix="check the pattern", path=path)
     return _open_found(kind, what, find, lambda: _open_path(path, options), options)
 
 
 def _find(path: bytes, image: str | None) -> tuple[Kind | None, Any, Callable[[], Collection[bytes]] | None]:
-    """Return the kind of what lies at a path or URL, what its `open` takes, and what looks for these files again.
+    """Return the kind of data at a path or URL, the argument of its `open`, and a function that lists the files again.
 
-    The kind is None if there is none. Nothing looks again for a folder or a single file. image: the option of that
-    name.
+    The kind is None if it is unknown. The function is None for a folder or a single file. image: the option `image`.
     """
     if is_url(path):
         scheme, _, place = path.partition(b"://")
         if not place or (place.startswith(b"/") and scheme in _HAVE_HOSTS):
-            raise ValueError(f"{printable(path)} names no bucket or host: write s3://bucket/folder/, for example")
+            raise ValueError(f"{printable(path)} has no bucket or host: write s3://bucket/folder/, for example")
         if _is_url_folder(path):
             return _first(URL_FOLDER, path.rstrip(b"/")), path.rstrip(b"/"), None
     elif not is_pattern(path):
@@ -295,14 +292,14 @@ def _first(of: str, what: object) -> Kind | None:
 
 
 def _kind_of(paths: Collection[bytes], image: str | None = None) -> Kind | None:
-    """Return the kind that all files are of by their names; None if there is none."""
+    """Return the kind of all files, by their names; None if it is unknown."""
     names = [os.fsdecode(without_query(path)).lower() for path in paths]
     of_files = (kind for kind in KINDS if kind.of == FILES and all(name.endswith(kind.suffixes) for name in names))
     return next((kind for kind in of_files if kind.is_this(next(iter(paths)), image)), None)
 
 
 def _is_url_folder(path: bytes) -> bool:
-    """Return whether a URL is one of a folder: it ends with a slash, or its last name has no dot."""
+    """Return whether a URL is that of a folder: it ends with a slash, or its last part has no dot."""
     name = path.rpartition(b"/")[2]
     return is_url(path) and not (b"." in name or b"?" in path or is_url_pattern(path))
 
@@ -314,7 +311,7 @@ def _open_found(
     open_again: Callable[[], Source],
     options: dict[str, Any],
 ) -> Source:
-    """Open files that a pattern stands for; whenever the source is refreshed they are looked for again."""
+    """Open the files of a pattern. The files are listed again whenever the source is refreshed."""
     source: Any = _open_kind(kind, found if kind is _IMAGES else list(found), options)
     refresh: Callable[[object], Source] | None = getattr(type(source), "refreshed", None)
     if refresh is not None:
@@ -324,14 +321,14 @@ def _open_found(
 
 
 def _unknown_kind(named: bytes, paths: Collection[bytes]) -> ValueError:
-    """Return the error for files of no kind; `named` is what the user called them."""
+    """Return the error for files of an unknown kind; `named` is the path that the user passed."""
     if cure := cure_by_name(next(iter(paths))):
-        return ValueError(f"{printable(named)} is of a format that is not read: {cure}")
+        return ValueError(f"the format of {printable(named)} is not supported: {cure}")
     if len(paths) > 1 and any(map(os.path.isdir, paths)):
         return ValueError(
-            f"{printable(named)} stands for folders, and a pattern must stand for files: pass the folder that "
-            "holds the class folders, a pattern of files such as 'photos/*/*.jpg', or a list of folders"
+            f"{printable(named)} matches folders, but a pattern must match files: pass the folder that "
+            "contains the class folders, a pattern of files such as 'photos/*/*.jpg', or a list of folders"
         )
-    hint = " (a URL of a folder ends with a slash)" if is_url(named) else ""
+    hint = " (the URL of a folder must end with a slash)" if is_url(named) else ""
     known = ", ".join(f"{kind.name} ({', '.join(kind.suffixes)})" for kind in KINDS if kind.of == FILES)
     return ValueError(f"{printable(named)} is not a source{hint}: pass a folder of images, or {known}")

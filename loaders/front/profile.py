@@ -1,4 +1,4 @@
-"""Profile is a saved choice of backend and options, written by `penstock bench --save`, read by backend="auto"."""
+"""Profile: a saved choice of backend and options, written by `penstock bench --save`, read by backend="auto"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PlainValue = bool | int | float | str | None
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Hold what was fastest on a machine.
+    """The fastest settings that were found on a machine.
 
     Attributes:
         backend: name of the backend.
@@ -28,7 +28,7 @@ class Profile:
         prefetch: the backend's option (torch, hdf5: batches ahead per worker), None for the backend's default.
         cpus: number of processors that the process could use; the profile is ignored if it differs.
         images_per_s: the measured rate.
-        options: more of the backend's options, by name.
+        options: other options of the backend, by name.
         version: version of the file's format.
     """
 
@@ -43,7 +43,7 @@ class Profile:
 
 
 def profile_path(name: str | os.PathLike[str]) -> Path:
-    """Return the file of the profile `name`: a path unchanged, a bare word in the user's config folder."""
+    """Return the file of the profile `name`: a path unchanged, a bare name in the user's config folder."""
     if os.sep in os.fspath(name) or os.fspath(name).endswith(".json"):
         return Path(name)
     # Without a home folder `~` stays in the path; save_profile refuses that.
@@ -59,7 +59,7 @@ def save_profile(profile: Profile, name: str | os.PathLike[str] = DEFAULT_PROFIL
     path = profile_path(name)
     if path.parts[0] == "~":
         fix = "export XDG_CONFIG_HOME=/a/folder, or pass the profile's path"
-        raise LoaderError("E-MISUSE", "there is no home folder for the profile", fix=fix)
+        raise LoaderError("E-MISUSE", "the profile needs a home folder, but there is none", fix=fix)
     write_json(path, asdict(profile))
     return path
 
@@ -74,7 +74,7 @@ def load_profile(name: str | os.PathLike[str] = DEFAULT_PROFILE) -> Profile | No
         text = path.read_bytes()
         found = decode_json(text, dict[str, Any])
         if set(found) != {field.name for field in fields(Profile)} or found["version"] != _VERSION:
-            raise profile_error("this is not a profile of this version", path)
+            raise profile_error("not a profile of this version", path)
         profile = decode_json(text, Profile)
     except FileNotFoundError:
         return None

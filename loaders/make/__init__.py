@@ -1,1 +1,1 @@
-"""From indices to one batch: read, plan, decode, draw, transform."""
+"""From indices to one batch: read, plan, decode, resize, transform."""

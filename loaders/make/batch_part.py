@@ -1,4 +1,4 @@
-"""BatchPart is what a worker makes at a time: a batch, or the rows of it that one thread makes."""
+"""BatchPart: the work of one worker, either a batch or the rows of it that one thread makes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from penstock.pipelines.sample.dali_graph import CropTask
 
 @dataclass
 class BatchPart:
-    """Hold the rows that are being made, and what became of them; the steps of Producer pass it on.
+    """The rows that are being made, and their results. The steps of Producer modify it.
 
-    Rows are numbered from the first of this part.
+    Rows are numbered from the first row of this part.
 
     Attributes:
         cursor: place of the batch in the stream.
-        content: what the whole batch consists of.
-        slot: where its rows lie in the end.
-        crops: where images are made: `slot`, or memory from which transforms make what lies there.
+        content: the content of the whole batch.
+        slot: memory for the finished rows.
+        crops: memory for the images: `slot`, or memory from which transforms make the images in the slot.
         working_on: called with each sample that Python is about to read or decode (a heartbeat; it may raise Aborted).
-        progress: where the native library does the same.
-        left: rows that are left to Python, int64 [n].
+        progress: the native library's heartbeat.
+        left: rows that Python must make, int64 [n].
         bad: samples that could not be served, by row.
         repaired: samples in which libjpeg filled in missing data, by row.
-        moved: as HostBatch.moved, of these rows.
-        read_s: seconds that were spent inside the source.
-        tasks: (row, task) of the rows that another decoder has to write into the slot, in row order.
+        moved: as HostBatch.moved, for these rows.
+        read_s: seconds spent inside the source.
+        tasks: (row, task) of the rows that another decoder must write into the slot, in row order.
     """
 
     cursor: Cursor
@@ -57,15 +57,15 @@ class BatchPart:
 
     @cached_property
     def index(self) -> npt.NDArray[np.int64]:
-        """The sample of each row by the order, int64 [rows]; -1 for padding."""
+        """The sample of each row in the order, int64 [rows]; -1 for padding."""
         return self.content.samples[self.slot.first : self.slot.end]
 
     @cached_property
     def keys(self) -> npt.NDArray[np.int64] | None:
-        """Numbers by which the rows are drawn, int64 [rows]; None for their samples."""
+        """Keys of the random draws of the rows, int64 [rows]; None if the samples are the keys."""
         keys = self.content.keys
         return None if keys is None else keys[self.slot.first : self.slot.end]
 
     def in_batch(self, entries: Mapping[int, BadSample]) -> tuple[BadSample, ...]:
-        """Return entries by row in their order, with their rows in the whole batch."""
+        """Return the entries in row order, with their rows in the whole batch."""
         return tuple(entries[row]._replace(row=self.slot.first + row) for row in sorted(entries))

@@ -1,4 +1,4 @@
-"""BatchPlanner says what each batch consists of, and how it is made."""
+"""BatchPlanner: the content of each batch, and how it is made."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from penstock.pipelines.spec import ImagePipeline
 Key = TypeVar("Key")
 Found = TypeVar("Found")
 Index = npt.NDArray[np.int64]
-Augments = tuple[AugmentPlan | None, ...]  # of each view; None where the batch stage does nothing
-_MOST_KEPT = 8  # more batches than are made at a time
+Augments = tuple[AugmentPlan | None, ...]  # of each view; None if the batch stage does nothing
+_MOST_KEPT = 8  # more batches than are made concurrently
 
 
 class Content(NamedTuple):
-    """Say what a batch consists of.
+    """The content of a batch.
 
     Attributes:
         samples: the sample of each row, int64 [batch]; -1 for padding.
-        keys: numbers by which the rows are drawn, int64 [batch]; None for their samples.
-        layout: of the batch in its slot.
-        plan: draws how its images are made.
-        is_full: whether each row holds a sample.
-        augments: of each view what the batch stage does to the images, unless bad samples are replaced.
+        keys: keys of the random draws of the rows, int64 [batch]; None if the samples are the keys.
+        layout: layout of the batch in its slot.
+        plan: draws the crops of its images.
+        is_full: whether every row has a sample.
+        augments: augmentations of the batch stage for each view, unless bad samples are replaced.
     """
 
     samples: Index
@@ -51,10 +51,10 @@ class Content(NamedTuple):
 
 
 class _Kept:
-    """Keeps what was found out in this process: threads that share a batch, its shape or a sample do it once.
+    """Results of this process, so that threads that share a batch, its shape or a sample compute them once.
 
     Attributes:
-        lock: held while a batch is planned.
+        lock: lock for planning a batch.
         contents: the latest batches.
         plans: layout and plan of the latest shapes.
         read_ahead: announces samples to the source.
@@ -80,24 +80,24 @@ def _keep(kept: dict[Key, Found], key: Key, found: Found) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlanner:
-    """Plan batches, as a pure function of their places in the stream; it is sent to every worker.
+    """Plan batches as a pure function of their places in the stream. Every worker has a copy.
 
-        Cursor -> schedule -> samples, keys        which sample each row holds, by which numbers its draws are made
-                     |           |-> augments      what the batch stage will do, drawn once and sent with the batch
-               size or length -> layout            where images and masks lie in the slot
+        Cursor -> schedule -> samples, keys        sample of each row, keys of its random draws
+                     |           |-> augments      the batch stage's work, drawn once and sent with the batch
+               size or length -> layout            positions of images and masks in the slot
                                  |-> plan          draws crops once sizes are known, in numpy or in the native library
 
     Attributes:
         source: images and labels.
         pipelines: crops, size and resampling of each view of an image.
-        transforms: what is done to the crops of each view; None for nothing.
-        schedule: which samples make a batch.
+        transforms: the transform for the crops of each view; None for none.
+        schedule: the samples of each batch.
         decoder: name of the JPEG decoder, or "auto".
         substitute: policy "replace": put the next good sample of the order in the row of a bad one.
         evaluation: serve each sample at most once: the row of a bad one becomes padding instead.
         device: device of the loader's batches, for engines that make them there.
-        on_repaired: what becomes of an image that libjpeg repairs; see BadSamplePolicy.
-        consumer_bytes: memory that the consumer takes for batches of its own, which an engine adds to its needs.
+        on_repaired: policy for an image that libjpeg repairs; see BadSamplePolicy.
+        consumer_bytes: memory of the consumer's own batches, which an engine adds to its needs.
     """
 
     source: Source
@@ -113,7 +113,7 @@ class BatchPlanner:
     _kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
 
     def content(self, cursor: Cursor) -> Content:
-        """Return what the batch at `cursor` consists of; it must not be changed, since threads share it."""
+        """Return the content of the batch at `cursor`. It must not be modified, because threads share it."""
         with self._kept.lock:  # threads that share a batch begin it together
             found = self._kept.contents.get(cursor)
             if found is None:
@@ -124,13 +124,13 @@ class BatchPlanner:
             return found
 
     def announce(self, cursor: Cursor) -> None:
-        """Announce to a source that fetches which samples the batch at `cursor`, and batches after it, need."""
+        """Announce the samples of the batch at `cursor`, and of batches after it, to a source that fetches."""
         self._kept.read_ahead.advance(self.source, self.schedule, cursor)
 
     def draw_augments(self, cursor: Cursor, index: Index, keys: Index | None) -> Augments:
-        """Draw what the batch stage does to the images of samples `index`, int64 [n], where -1 is padding.
+        """Return the augmentations of samples `index`, int64 [n], where -1 is padding.
 
-        keys: numbers by which these rows of the batch at `cursor` are drawn, as in Content.
+        keys: keys of the random draws of these rows of the batch at `cursor`, as in Content.
         """
         if not any(pipeline.augment.active for pipeline in self.pipelines):
             return (None,) * len(self.pipelines)
@@ -159,19 +159,19 @@ class BatchPlanner:
 
     @property
     def pipeline(self) -> ImagePipeline:
-        """The first view's; what concerns reading and decoding is the same in all."""
+        """The pipeline of the first view. All views have the same settings for reading and decoding."""
         return self.pipelines[0]
 
     @property
     def sound(self) -> npt.NDArray[np.bool_]:
-        """The samples in which libjpeg repairs nothing, as far as this process knows, bool [samples]."""
+        """Whether this process knows that libjpeg does not repair a sample, bool [samples]."""
         if self._kept.sound is None:
-            self._kept.sound = np.zeros(len(self.source), bool)  # untouched pages take no memory
+            self._kept.sound = np.zeros(len(self.source), bool)  # untouched pages do not use memory
         return self._kept.sound
 
     @property
     def is_plain(self) -> bool:
-        """Whether each row is one image that fills its output, as all decoders can make it."""
+        """Whether each row is a single image that fills its output, so that all decoders can make it."""
         is_image = len(self.pipelines) == 1 and self.schedule.rounds is None
         return is_image and self.pipeline.is_plain and not self.transforms
 
@@ -190,23 +190,23 @@ class BatchPlanner:
 
     @cached_property
     def _masks(self) -> tuple[tuple[str, str], ...]:
-        """Names and types of masks; asking the source takes longer than all else here."""
+        """Names and types of masks; cached, because asking the source is the slowest part of planning."""
         return tuple(mask_types(self.source).items())
 
     def _views(self, shape: Shape) -> tuple[ImagePipeline, ...]:
-        """Return the pipelines with a size; several views keep their own, since then the batch size alone changes."""
+        """Return the pipelines with a size. Several views keep their own sizes; only the batch size changes then."""
         if isinstance(shape, tuple) and len(self.pipelines) == 1:
             return (replace(self.pipeline, size=shape),)
         return self.pipelines
 
     @property
     def largest_layout(self) -> BatchLayout:
-        """A layout that has room for any batch."""
+        """A layout with enough memory for any batch."""
         layout = transformed_layout(self._crops(self.schedule.batch_size, None), self.transforms)
         layouts = [self._crops(*shape) for shape in self.schedule.shapes()]
         if not layouts:
             return layout
         most = max(each.num_bytes for each in layouts)
-        # Each view has a part, though all lie in the first one: the rows have room for what is drawn for each view.
+        # All images are in the first part, but each view needs one, because the rows store the draws of each view.
         images = Part((-(-most // layout.batch_size),)), *[Part((0,))] * (layout.num_views - 1)
         return layout._replace(images=images, extras=())

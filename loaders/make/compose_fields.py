@@ -1,4 +1,4 @@
-"""ComposeFields hands the masks, boxes and keypoints of an image to albumentations, and takes back what it returns."""
+"""ComposeFields: pass the masks, boxes and keypoints of an image to albumentations, and read its results."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from penstock.pipelines.messages.checked import shown
 
 Floats = npt.NDArray[np.float64]
 _BOX_FORMATS = ("pascal_voc", "albumentations", "coco", "yolo", "cxcywh")
-_NONE: tuple[str, tuple[str, ...]] = "", ()  # format and label fields where there are no such fields
+_NONE: tuple[str, tuple[str, ...]] = "", ()  # format and label fields if there are no such fields
 _DATA = {"bbox": "bboxes", "keypoint": "keypoints"}
-_SLIVER = 1e-3  # pixels: what float32 leaves of a box that was moved out of the image
-_CENTER = 0.5  # of the first pixel, from which albumentations counts keypoints; ours count from its edge
+_SLIVER = 1e-3  # pixels: rounding error of float32 for a box that was moved out of the image
+_CENTER = 0.5  # albumentations counts keypoints from the centre of the first pixel; ours count from its edge
 _MIRRORS = ("HorizontalFlip", "VerticalFlip", "Flip", "Transpose", "D4", "SquareSymmetry")
 _OF_KEYPOINT = {"x": 0, "y": 1}
-_FILL = {"a": 0.0, "s": 1.0, "z": 0.0}  # what a keypoint's format may ask for next to its place: angle, scale, depth
+_FILL = {"a": 0.0, "s": 1.0, "z": 0.0}  # other values in a keypoint's format: angle, scale, depth
 
 
 class WrongResultError(Exception):
-    """Says what is wrong about a result."""
+    """A transform returned an invalid result."""
 
 
 class RowFields(NamedTuple):
-    """Hold what moves with the image of one row, by the name of the field.
+    """The fields that move with the image of one row, by name.
 
     Attributes:
         masks: [height, width].
-        boxes: corners float32 [n, 4] in pixels, classes int64 [n], and of each field of keypoints that belong to the
+        boxes: corners float32 [n, 4] in pixels, classes int64 [n], and for each field of keypoints that belong to the
             boxes [n, points, 3].
-        points: float32 [points, 3], x, y and visibility; zeros for those that are not there.
+        points: float32 [points, 3], x, y and visibility; zeros for missing ones.
     """
 
     masks: dict[str, npt.NDArray[Any]]
@@ -43,12 +43,12 @@ class RowFields(NamedTuple):
 
 
 def is_albumentations(function: object) -> bool:
-    """Return whether a transform is one of albumentations, by the module of its class; it is not imported."""
+    """Return whether a transform is from albumentations, by the module of its class, without an import."""
     return any(base.__module__.partition(".")[0] == "albumentations" for base in type(function).__mro__)
 
 
 def takes_fields(function: object) -> bool:
-    """Return whether a transform is one of albumentations that moves pixels, or that has parameters for fields."""
+    """Return whether a transform is from albumentations and moves pixels or has parameters for fields."""
     if not is_albumentations(function):
         return False
     inner = getattr(function, "transforms", ())
@@ -60,7 +60,7 @@ def takes_fields(function: object) -> bool:
 
 
 def find_mirror(function: object) -> str | None:
-    """Return the name of the first transform within one of albumentations that makes mirror images, if there is one."""
+    """Return the name of the first mirroring transform within an albumentations transform; None without one."""
     if type(function).__name__ in _MIRRORS:
         return type(function).__name__
     inner = getattr(function, "transforms", ())
@@ -69,21 +69,21 @@ def find_mirror(function: object) -> str | None:
 
 
 class ComposeFields:
-    """Turn RowFields into arguments of a transform of albumentations, and its results into RowFields.
+    """Convert RowFields into arguments of an albumentations transform, and its results into RowFields.
 
-    A mask goes in as `mask`, several as `masks`; all boxes as `bboxes`, all visible keypoints as `keypoints`, in the
-    formats that the transform's bbox_params and keypoint_params name. Classes are its label_fields, or without any the
-    fifth value of each box. Where more has to be known of a box or of a keypoint than that, its number is a further
-    value at the end, which albumentations keeps. Raises ValueError for a transform that has no such parameters.
+    One mask is passed as `mask`, several as `masks`; all boxes as `bboxes`, all visible keypoints as `keypoints`, in
+    the formats of the transform's bbox_params and keypoint_params. Classes are its label_fields, or the fifth value of
+    each box without label_fields. If a box or keypoint must be identified, its number is added as the last value, which
+    albumentations keeps. Raises ValueError for a transform without these parameters.
 
     Attributes:
-        names: of the fields.
-        sided: names of those keypoints that may have a left and a right one, which a mirror does not exchange, unless
-            label fields say what each is afterwards.
+        names: names of the fields.
+        sided: names of keypoint fields that may have left and right points. A mirror does not swap them, unless
+            label fields identify each point afterwards.
     """
 
     def __init__(self, function: Any, kinds: Mapping[str, FieldKind]) -> None:
-        """Take the kinds of those fields that move with the image, by name."""
+        """Store the kinds of the fields that move with the image, by name."""
         self._kinds, self.names = kinds, list(kinds)
         self._masks = list(of_kind(kinds, "mask"))
         self._boxes = list(of_kind(kinds, "boxes"))
@@ -110,7 +110,7 @@ class ComposeFields:
         self.sided = [name for name in points if kinds[name].swaps or (kinds[name].unpaired and kinds[name].points > 1)]
 
     def example(self, height: int, width: int) -> RowFields:
-        """Return made fields of an image, for a trial: a box and all keypoints in the middle."""
+        """Return sample fields of an image for a trial: a box and all keypoints in the middle."""
         corners = np.array([[width / 4, height / 4, width * 3 / 4, height * 3 / 4]], np.float32)
         middle = np.array([width / 2, height / 2, 2], np.float32)
 
@@ -124,7 +124,7 @@ class ComposeFields:
         )
 
     def arguments(self, fields: RowFields, size: tuple[int, int]) -> dict[str, Any]:
-        """Return what is handed to the transform next to the image of `size`, (height, width)."""
+        """Return the transform's arguments besides the image of `size`, (height, width)."""
         given: dict[str, object] = {}
         masks = [fields.masks[name].copy() for name in self._masks]
         if masks:
@@ -195,13 +195,13 @@ class ComposeFields:
         return taken
 
     def _take_points(self, returned: Mapping[str, object], fields: RowFields, size: tuple[int, int]) -> Floats:
-        """Return all keypoints, [n, 3] in the order of _all_points; zeros for those that are gone."""
+        """Return all keypoints, [n, 3] in the order of _all_points; zeros for removed ones."""
         points, within = self._all_points(fields)
         rows = _as_rows("keypoints", returned["keypoints"], len(self._point_format) + 1)
         numbers = _as_numbers_of("keypoints", rows[:, -1], len(points))
         places = rows[:, [self._point_format.index(letter) for letter in "xy"]] + _CENTER
         visible = points[numbers, 2]
-        if self._point_labels:  # which may have changed, such as left and right in a mirror
+        if self._point_labels:  # they may have changed, such as left and right in a mirror
             now = _as_classes(returned[self._point_labels[0]], len(rows))
             numbers = numbers - within[numbers] + now
             if not np.array_equal(within.take(numbers, mode="clip"), now):
@@ -251,13 +251,13 @@ def _find_params(function: object, kind: str, names: list[str], hint: str) -> tu
     if params is None:
         raise ValueError(
             f"transform needs {kind}_params to move {', '.join(names)}: pass A.Compose([...], {hint}), or "
-            "transform_moves=False if it leaves every pixel in its place"
+            "transform_moves=False if it does not move pixels"
         )
     get = params.get if isinstance(params, Mapping) else lambda name, usual=None: getattr(params, name, usual)
     labels = get("label_fields", None) or ()
-    form = get("format", None) or get("coord_format", None)  # as version 2 and AlbumentationsX call it
+    form = get("format", None) or get("coord_format", None)  # its name in version 2 and in AlbumentationsX
     if get("bbox_type", "hbb") != "hbb":
-        form = get("bbox_type", None)  # turned boxes have five values
+        form = get("bbox_type", None)  # rotated boxes have five values
     return str(form), (labels,) if isinstance(labels, str) else tuple(labels)
 
 
@@ -302,7 +302,7 @@ def _as_rows(what: str, value: Any, width: int) -> Floats:
     except ValueError:  # rows of different lengths
         found = np.zeros((0, 0))
     if found.ndim != 2 or found.shape[1] != width:
-        wanted = f"{what} with {width} values each, as they were given"
+        wanted = f"{what} with {width} values each, as they were passed"
         raise WrongResultError(f"transform must return {wanted}, got {shown(value[0])}")
     if not np.isfinite(found).all():
         raise WrongResultError(f"transform must return finite {what}, got {shown(value)}")
@@ -319,5 +319,5 @@ def _as_classes(value: Any, count: int) -> npt.NDArray[np.int64]:
 def _as_numbers_of(what: str, column: Floats, count: int) -> npt.NDArray[np.int64]:
     numbers = np.rint(column).astype(np.int64)
     if ((numbers < 0) | (numbers >= count) | (numbers != column)).any():
-        raise WrongResultError(f"transform must keep the last value of each of the {what}, which is its number")
+        raise WrongResultError(f"transform must keep the last value of each of the {what}: it is its number")
     return numbers

@@ -1,4 +1,4 @@
-"""The contract between a loader and its engine: Engine, and the HostBatch that it hands over."""
+"""The contract between a loader and its engine: Engine, and the HostBatch that it returns."""
 
 from __future__ import annotations
 
@@ -16,42 +16,43 @@ from penstock.pipelines.fields.ragged import Ragged
 from penstock.pipelines.plan.augmentations import AugmentPlan
 from penstock.pipelines.plan.crops import BatchPlan
 
-# Boxes and keypoints of all rows of a view by the name of the field, as place_fields returns them.
+# Boxes and keypoints of all rows of a view, by field name, as place_fields returns them.
 Placed = Mapping[str, Ragged | npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class HostBatch:
-    """Hold one rank's batch before the batch stage.
+    """One rank's batch before the batch stage.
 
     Attributes:
         cursor: its place in the stream.
         images: uint8 [batch, height, width, 3], in host memory unless `resident`; a tuple of these for several views.
         index: int64 [batch], positions in the source, -1 in padding rows.
         labels: int64 [batch], -1 in padding rows; or the targets of the source, NaN for floats.
-        plan: how each image was made; of several views [batch, views, ...] in each array.
-        augments: of each view what the batch stage does to the images, None for nothing.
-        moved: of each view the boxes and keypoints of all rows where workers have moved them, as place_fields returns
-            them, or None; () where no worker does.
+        plan: how each image was made; for several views, each array is [batch, views, ...].
+        augments: augmentations of the batch stage for each view, None for none.
+        moved: for each view, the boxes and keypoints of all rows if workers have moved them, as place_fields returns
+            them, or None; () if workers do not move fields.
         sizes: int32 [batch, 2], width and height of the whole upright images, in pixels.
-        exif: uint8 [batch], EXIF orientation of each file, 1 to 8, applied or not; 0 in padding rows, and where it is
-            not applied and nothing moves with the image.
-        output_sizes: (height, width) of each view's images before transforms; none of patches.
-        fields: what the source has next to images and labels, by name: arrays, lists, or Ragged for lists of arrays;
-            of several views tuples of these, where it moves with the image.
-        is_placed: whether some of the fields say where in the images something is, such as boxes.
-        extras: other arrays that workers make, such as masks, by name: of each view [batch, ...], zeros in padding
+        exif: uint8 [batch], EXIF orientation of each file, 1 to 8, applied or not; 0 in padding rows, and if it is
+            not applied and no field moves with the image.
+        output_sizes: (height, width) of each view's images before transforms; () for patches.
+        fields: the source's other data, by name: arrays, lists, or Ragged for lists of arrays; for several views
+            tuples of these if they move with the image.
+        is_placed: whether some of the fields contain positions in the images, such as boxes.
+        extras: other arrays that workers make, such as masks, by name: [batch, ...] for each view, zeros in padding
             rows.
         bad: the samples that could not be served.
         produce_s: seconds that one worker spent on the batch.
-        resident: the images lie on the loader's device, in memory that the backend uses again once the last tensor
-            over it is gone.
+        resident: whether the images are on the loader's device, in memory that the backend reuses after the last tensor
+            over it is deleted.
         read_s: seconds of produce_s that were spent inside the source.
         repaired: samples that are served although libjpeg filled in missing data; each is its own substitute.
-        pinned: the images lie in page-locked memory, which the backend uses again once the last tensor over it is gone.
-        misread: samples of this batch or an earlier one that a decoder was found to have decoded wrongly; from here on
-            another one decodes them.
-        when_read: called on the copy stream with `images` of a resident batch once nothing later reads them.
+        pinned: whether the images are in page-locked memory, which the backend reuses after the last tensor over it is
+            deleted.
+        misread: samples of this batch or an earlier one that a decoder has decoded wrongly; from now on another decoder
+            decodes them.
+        when_read: called on the copy stream with `images` of a resident batch after their last read.
     """
 
     cursor: Cursor
@@ -78,9 +79,9 @@ class HostBatch:
 
 
 class Engine(Protocol):
-    """Produce the batches of a schedule in order, epoch after epoch, ahead of the consumer: what a backend does.
+    """The interface of a backend: make the batches of a schedule in order, epoch after epoch, ahead of the consumer.
 
-    Epochs, state, policy, statistics and transfers live in Loader; an engine knows none of them.
+    Epochs, state, policy, statistics and transfers belong to Loader; an engine does not know them.
 
     Attributes:
         name: name of the backend.
@@ -89,7 +90,7 @@ class Engine(Protocol):
     name: str
 
     def seek(self, cursor: Cursor) -> None:
-        """Make `cursor` the next batch; costs nothing if it is already. Starts what has to be started."""
+        """Make `cursor` the next batch, and start the workers if necessary. Free if `cursor` is already next."""
         ...
 
     def next(self) -> HostBatch:
@@ -97,13 +98,13 @@ class Engine(Protocol):
         ...
 
     def ready(self) -> int:
-        """Count the batches that are finished and not yet taken."""
+        """Return the number of batches that are finished and not yet taken."""
         ...
 
     def describe(self) -> dict[str, object]:
-        """Return the settings in force (workers, prefetch, ...), JSON-serialisable, for records and reports."""
+        """Return the current settings (workers, prefetch, ...), JSON-serialisable, for records and reports."""
         ...
 
     def close(self) -> None:
-        """Stop and free everything, within seconds, whatever state the workers are in; idempotent."""
+        """Stop and free everything within seconds, regardless of the workers' state; idempotent."""
         ...

@@ -1,4 +1,4 @@
-"""The last steps of a batch in the consumer: what goes with its images once all of its rows are known."""
+"""The last steps of a batch in the consumer: add targets, patches and fields after all rows are known."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.plan.moves import forward_matrices
 from penstock.pipelines.targets import map_targets, parts_of
 
-Placing = tuple[BatchPlan, Size, Floats]  # as place_boxes takes it
+Placing = tuple[BatchPlan, Size, Floats]  # arguments of place_boxes
 
 
 class ServedFields:
-    """Adds the fields of a source to batches, and their Geometry if it is wanted.
+    """A step that adds the fields of a source to batches, and a Geometry if requested.
 
     Args:
-        source: whose fields are served, empty in rows without a sample.
-        is_upright: whether the pipeline applies EXIF orientations. Where it does not, the first photo with one is
-            warned of if it has fields that may be of the upright image.
-        with_geometry: add a Geometry, of several views a tuple of them, under that name.
+        source: the source of the fields, which are empty in rows without a sample.
+        is_upright: whether the pipeline applies EXIF orientations. If not, a warning names the first photo with an
+            orientation and with fields that may refer to the upright image.
+        with_geometry: add the field `geometry`: a Geometry, or a tuple of them for several views.
     """
 
     def __init__(self, source: Source, *, is_upright: bool, with_geometry: bool) -> None:
@@ -57,7 +57,7 @@ class ServedFields:
         self._has_warned = is_upright or not has_moving_fields(source)
 
     def __call__(self, batch: HostBatch) -> HostBatch:
-        """Return a batch with its fields; with several views, what moves with the image is a tuple of one for each."""
+        """Return the batch with its fields. With several views, fields that move with the image are tuples."""
         fields = self._look_up(batch) if has_fields(self._source) else batch.fields
         if self._with_geometry:
             views = [self._find_geometry(batch, view) for view in range(len(batch.augments))]
@@ -72,7 +72,7 @@ class ServedFields:
         return Geometry(batch.sizes, orientations, *placed, find_matrices(plan, size, matrices))
 
     def _look_up(self, batch: HostBatch) -> dict[str, Any]:
-        """Return what the batch has already and the fields of the source."""
+        """Return the fields of the batch and of the source."""
         assert has_fields(self._source)
         kinds = self._source.field_kinds
         with naming_method("fields()"):
@@ -93,9 +93,9 @@ class ServedFields:
     def _warn_of_turned(
         self, batch: HostBatch, rows: npt.NDArray[np.intp], kinds: dict[str, FieldKind], values: dict[str, Any]
     ) -> None:
-        """Warn of the first photo whose EXIF orientation is ignored, unless its fields are known to be as it is stored.
+        """Warn about the first photo with an ignored EXIF orientation, unless its fields surely fit the stored image.
 
-        That is known of fields that come with a size, if turning the image would give it another one.
+        That is known for fields with an image size, if rotating the image would change its size.
         """
         orientations, sizes = batch.exif[rows], batch.sizes[rows]
         turned = np.flatnonzero(orientations > 1)
@@ -115,27 +115,27 @@ class ServedFields:
                 self._has_warned = True  # first: the warning may be an error
                 which, orientation = name_sample(self._source, int(batch.index[rows[row]])), orientations[row]
                 warn_user(
-                    f"{printable(which)} has the EXIF orientation {orientation}, which is ignored, and its {name} may "
-                    "be of the upright image, as annotation tools show it: pass ImagePipeline(exif='apply') if they are"
+                    f"{printable(which)} has the EXIF orientation {orientation}, which is ignored, but its {name} may "
+                    "refer to the upright image, as annotation tools show it: pass ImagePipeline(exif='apply') if so"
                 )
                 return
 
 
 def look_up_fields(source: FieldSource, index: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.intp], dict[str, Any]]:
-    """Return the rows that hold a sample, and the fields of these by name."""
+    """Return the rows with a sample, and their fields by name."""
     rows = np.flatnonzero(index >= 0)
     if len(rows):
         return rows, source.fields(index[rows].astype(np.int64))
-    found = source.fields(np.zeros(1, np.int64))  # a source of the user's may not take an empty list of samples
+    found = source.fields(np.zeros(1, np.int64))  # a user's source may not accept an empty list of samples
     return rows, {name: take_rows(value, rows) for name, value in found.items()}
 
 
 def _placing(batch: HostBatch, view: int) -> Placing:
-    """Return how the images of a view were made, as place_boxes takes it, with what the batch stage does to them."""
+    """Return the crops and augmentations of a view's images, as arguments of place_boxes."""
     plan = batch.plan
     if plan.flips.ndim > 1:
         plan = BatchPlan._make(part[:, view] for part in plan)
-    size = None if "patch_valid" in batch.fields else batch.output_sizes[view]  # patches have one for each image
+    size = None if "patch_valid" in batch.fields else batch.output_sizes[view]  # patches have one size per image
     moves = batch.augments[view]
     return plan, size, STILL if moves is None or size is None else forward_matrices(moves, size)
 
@@ -165,11 +165,12 @@ def place_fields(
     sizes: npt.NDArray[np.int32],
     placing: Placing,
 ) -> Placed:
-    """Return boxes and keypoints where the images of a batch show them, by the name of the field.
+    """Return boxes and keypoints in the coordinates of a batch's images, by field name.
 
-    values: those of `rows` of the batch. sizes: (width, height) of the images of all rows, int32 [batch, 2]. placing:
-    as place_boxes takes it. Of keypoints that is float32 [batch, points, 3], of boxes a Ragged of the batch: corners
-    float32 [n, 4], classes int64 [n], and of each field of keypoints that belong to them float32 [n, points, 3].
+    values: the fields of `rows` of the batch. sizes: (width, height) of the images of all rows, int32 [batch, 2].
+    placing: arguments of place_boxes. Keypoints are float32 [batch, points, 3]; boxes are a Ragged of the batch:
+    corners float32 [n, 4], classes int64 [n], and for each field of keypoints that belong to them float32 [n, points,
+    3].
     """
     placed: dict[str, Ragged | npt.NDArray[np.float32]] = {}
     for name, kind in of_kind(kinds, "keypoints").items():
@@ -177,7 +178,7 @@ def place_fields(
         alone[rows] = place_keypoints(values[name], rows, kind, *placing)
     for name, kind in of_kind(kinds, "boxes").items():
         boxes = _all_rows(values[name], rows, len(sizes))
-        boxes = boxes._replace(parts=boxes.parts[:2])  # the sizes that workers compare are not served
+        boxes = boxes._replace(parts=boxes.parts[:2])  # workers compare the sizes; they are not served
         shown, kept = place_boxes(boxes, corners_of(boxes, kind, sizes), kind, *placing)
         parts = [shown.parts[0], shown.parts[1] + kind.first_class]
         for other, its in of_kind(kinds, "keypoints", name).items():
@@ -188,7 +189,7 @@ def place_fields(
 
 
 def _serve_boxes(name: str, kinds: Mapping[str, FieldKind], placed: Ragged) -> dict[str, Any]:
-    """Return boxes, their classes, and the keypoints that belong to them, which `placed` holds as place_fields does."""
+    """Return boxes, their classes and their keypoints by name; `placed` is a result of place_fields."""
     fills = {name: 0.0, f"{name}_classes": -1, **dict.fromkeys(of_kind(kinds, "keypoints", name), 0.0)}
     if kinds[name].padded:
         padded = dict(zip(fills, placed.pad(list(fills.values())), strict=True))
@@ -197,13 +198,13 @@ def _serve_boxes(name: str, kinds: Mapping[str, FieldKind], placed: Ragged) -> d
 
 
 def _in_order(kinds: dict[str, FieldKind], served: dict[str, Any]) -> list[str]:
-    """Return the names of what is served, each field followed by what belongs to it."""
+    """Return the names of the served values, each field followed by its classes and lengths."""
     own = [[name, f"{name}_classes", f"{name}_lengths"] for name in kinds]
     return [name for names in own for name in names if name in served]
 
 
 def _all_rows(values: Ragged, rows: npt.NDArray[np.intp], count: int) -> Ragged:
-    """Return the elements of `rows` as those of a batch of `count` rows. Raises ValueError for unequal lengths."""
+    """Return the elements of `rows` as a batch of `count` rows. Raises ValueError for unequal lengths."""
     values.checked(len(rows))
     lengths = np.zeros(count, np.int64)
     lengths[rows] = values.lengths
@@ -211,7 +212,7 @@ def _all_rows(values: Ragged, rows: npt.NDArray[np.intp], count: int) -> Ragged:
 
 
 def _spread(values: Any, rows: npt.NDArray[np.intp], count: int, empty: Any) -> Any:
-    """Return the values of `rows` as those of a batch: int64 [count] of integers, or a list."""
+    """Return the values of `rows` as a batch: int64 [count] for integers, or a list."""
     spread: Any = np.full(count, empty, np.int64) if isinstance(empty, int) else [empty] * count
     for row, value in zip(rows.tolist(), values, strict=True):
         spread[row] = value
@@ -223,9 +224,9 @@ _NO_LABEL = {"f": np.nan, "c": np.nan, "i": -1}
 
 
 def finishing_steps(source: Source, patch: int | None, *, is_upright: bool, with_geometry: bool) -> list[Step]:
-    """Return the steps that a batch of `source` takes, in their order.
+    """Return the steps for a batch of `source`, in order.
 
-    patch: side of the patches that images are cut into, None for whole images; others: as ServedFields takes them.
+    patch: side of the patches that images are cut into, None for whole images; others: as in ServedFields.
     """
     steps: list[Step] = []
     if has_targets(source):
@@ -238,20 +239,20 @@ def finishing_steps(source: Source, patch: int | None, *, is_upright: bool, with
 
 
 def add_targets(source: TargetSource, batch: HostBatch) -> HostBatch:
-    """Return the batch with the labels of `source`; rows that hold no sample have no label.
+    """Return the batch with the labels of `source`. Rows without a sample have the label NaN or -1.
 
-    That is NaN for floats and -1 for integers, so that labels alone tell padding from samples. Types that have neither
-    (bool, unsigned integers), which only sources of users return, have 0 there.
+    It is NaN for floats and -1 for integers, so that labels alone distinguish padding from samples. Other types (bool,
+    unsigned integers), which only users' sources return, have 0.
     """
     index = batch.index
     with naming_method("targets()"):
         found = source.targets(np.maximum(index, 0))
         wrong = [part.shape for part in parts_of(found).values() if len(part) != len(index)]
         if wrong:
-            raise ValueError(f"{len(index)} samples were asked for, the labels have shape {list(wrong[0])}")
+            raise ValueError(f"{len(index)} samples were requested, but the labels have shape {list(wrong[0])}")
     absent = index < 0
     if absent.any():
-        found = map_targets(np.array, found)  # the source may keep what it returned
+        found = map_targets(np.array, found)  # the source may keep the arrays that it returned
         for part in parts_of(found).values():
             part[absent] = _NO_LABEL.get(part.dtype.kind, 0)
     return replace(batch, labels=found)
@@ -260,7 +261,7 @@ def add_targets(source: TargetSource, batch: HostBatch) -> HostBatch:
 def add_patches(patch: int, batch: HostBatch) -> HostBatch:
     """Return the batch with the fields of its patches; both are 0 for padding.
 
-    patch_coord, int64 [batch, length, 2], holds row and column of each patch; patch_valid is bool [batch, length].
+    patch_coord, int64 [batch, length, 2], contains row and column of each patch; patch_valid is bool [batch, length].
     """
     columns, rows = (batch.plan.places[:, 2:, None].astype(np.int64) // patch).swapaxes(0, 1)
     numbers = np.arange(batch.images.shape[1])

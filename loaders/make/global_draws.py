@@ -1,4 +1,4 @@
-"""The random generators of Python, numpy and torch that a process shares: who may draw, and whether someone did."""
+"""The global random generators of Python, numpy and torch: who may draw, and whether someone did."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ import numpy.typing as npt
 import torch
 
 RandomState = tuple[object, ...]
-_TRIALS = (
-    12  # calls in all of which the state changes, before it is taken for theirs and not for another thread's doing
-)
+_TRIALS = 12  # if the state changes in this many calls, the calls change it, and not another thread
 
 
 class _Turns:
-    """Lets many threads run transforms that draw nothing, or one thread a transform that draws.
+    """A lock: many threads may run transforms that do not draw, or one thread a transform that draws.
 
-    What a thread draws while another one runs with seeded generators would change what that one draws.
+    If a thread drew while another one runs with seeded generators, it would change the other thread's draws.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._sharing, self._waiting = 0, 0
-        self._alone: int | None = None  # the thread that runs alone, and may do so again inside
+        self._alone: int | None = None  # the thread that runs alone; it may enter again
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Run the block together with others of this kind."""
+        """Run the block, possibly together with other shared blocks."""
         me = threading.get_ident()
         with self._changed:
             self._changed.wait_for(lambda: self._alone in (None, me) and not (self._waiting and self._alone is None))
@@ -46,7 +44,7 @@ class _Turns:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Run the block while no other one runs; it comes before blocks of the other kind that begin to wait later."""
+        """Run the block alone. It has priority over shared blocks that begin to wait later."""
         me = threading.get_ident()
         if self._alone == me:
             yield

@@ -1,4 +1,4 @@
-"""BatchLayout says where the arrays of a batch lie in the memory of its slot."""
+"""BatchLayout: the positions of a batch's arrays in the memory of its slot."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Memory = TypeVar("Memory", npt.NDArray[np.uint8], torch.Tensor)
 
 
 class Part(NamedTuple):
-    """Describe an array of a batch: `shape` and `dtype` of one of its rows."""
+    """An array of a batch: `shape` and `dtype` of one of its rows."""
 
     shape: tuple[int, ...]
     dtype: str = "|u1"
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype as torch's."""
+        """The torch dtype."""
         return torch.from_numpy(np.empty(0, self.dtype)).dtype
 
     @property
@@ -37,15 +37,15 @@ class Part(NamedTuple):
 
 
 class BatchLayout(NamedTuple):
-    """Describe the arrays of a batch, which follow each other in its slot.
+    """The arrays of a batch, one after the other in its slot.
 
     Attributes:
         batch_size: rows of each array.
         images: arrays of the images of each view.
         crop_sizes: height and width of each view's images before transforms, in pixels.
-        extras: arrays of other things that workers make, such as masks, by name: of each view one.
+        extras: other arrays that workers make, such as masks, by name: one per view.
         patch: side of the patches, in pixels, into which the image of each row is cut; 0 for whole images.
-        crops: of which transforms make the images of each view; () without transforms. They lie in a worker's memory.
+        crops: input of the transforms of each view, in a worker's memory; () without transforms.
     """
 
     batch_size: int
@@ -62,12 +62,12 @@ class BatchLayout(NamedTuple):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All arrays, in their order."""
+        """All arrays, in order."""
         return self.images + tuple(part for _, views in self.extras for part in views)
 
     @property
     def offsets(self) -> list[int]:
-        """Return where each array begins, and at last where the free memory does, in bytes."""
+        """Return where each array begins, and where the last one ends, in bytes."""
         ends, end = [0], 0
         for part in self.parts:
             end += -(-self.batch_size * part.row_bytes // _ALIGNMENT) * _ALIGNMENT
@@ -93,13 +93,13 @@ class BatchLayout(NamedTuple):
 
 @dataclass(frozen=True)
 class Slot:
-    """Hold the memory of one slot, to work on all of its rows or on a part of them.
+    """The memory of a slot, or of a part of its rows.
 
     Attributes:
-        layout: where the arrays of the batch lie in `memory`.
+        layout: positions of the batch's arrays in `memory`.
         memory: uint8 [bytes].
         all_rows: batch_row [batch].
-        first, end: which rows to work on; by default all.
+        first, end: the rows of this part; by default all.
     """
 
     layout: BatchLayout
@@ -110,7 +110,7 @@ class Slot:
 
     @cached_property
     def rows(self) -> npt.NDArray[np.void]:
-        """What is known of these rows, batch_row [rows]."""
+        """The records of these rows, batch_row [rows]."""
         return self.all_rows[self.first : self.end]
 
     @cached_property
@@ -137,7 +137,7 @@ class Slot:
 
 
 def image_layout(pipelines: Sequence[ImagePipeline], batch_size: int) -> BatchLayout:
-    """Return the layout of a batch of images, [batch, height, width, channels] of levels for each view."""
+    """Return the layout of a batch of images, [batch, height, width, channels] for each view."""
     parts = [((*each.size, each.channels), np.dtype(each.sample_dtype).str) for each in pipelines]
     return BatchLayout(batch_size, tuple(Part(*part) for part in parts), tuple(each.size for each in pipelines))
 
@@ -145,9 +145,9 @@ def image_layout(pipelines: Sequence[ImagePipeline], batch_size: int) -> BatchLa
 def patch_layout(
     pipeline: ImagePipeline, batch_size: int, patch: int, length: int, masks: Sequence[tuple[str, str]] = ()
 ) -> BatchLayout:
-    """Return the layout of a batch of patches, [batch, length, patch * patch * channels] of levels.
+    """Return the layout of a batch of patches, [batch, length, patch * patch * channels].
 
-    masks: names and types of masks, which are cut into patches as the images are.
+    masks: names and types of masks, which are cut into patches like the images.
     """
     part = Part((length, patch * patch * pipeline.channels), np.dtype(pipeline.sample_dtype).str)
     extras = tuple((name, (Part((length, patch * patch), kind),)) for name, kind in masks)

@@ -1,4 +1,4 @@
-"""Refuses settings under which masks, boxes and keypoints would not lie where their pixels are."""
+"""Checks that masks, boxes and keypoints can follow the pixels of their images."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def handed_fields(
     has_geometry: bool,
     transform_moves: object,
 ) -> list[dict[str, FieldKind]]:
-    """Return for the transform of each view the kinds of the fields that it is handed with the image.
+    """Return the kinds of the fields that the transform of each view receives with the image.
 
-    Raises ValueError for functions that may move pixels next to fields that do not follow them.
+    Raises ValueError for functions that may move pixels if fields would not follow them.
     """
     moving = {name: kind for name, kind in kinds.items() if kind.rules.moves}
     names = ", ".join([*moving, *["geometry"] * has_geometry])
@@ -30,21 +30,21 @@ def handed_fields(
     given = [function for function in functions if function is not None]
     if transform_moves is not None and not (names and (given or batch_transform is not None)):
         lacks = "transform or batch_transform" if names else "masks, boxes, keypoints or a geometry"
-        raise ValueError(f"transform_moves says nothing without {lacks}: leave it out")
-    leave = "transform_moves=False if it leaves every pixel in its place"
+        raise ValueError(f"transform_moves has no effect without {lacks}: do not pass it")
+    leave = "transform_moves=False if it does not move pixels"
     if names and batch_transform is not None and not stays:
-        raise ValueError(f"batch_transform may move pixels, which {names} would not follow: pass {leave}")
+        raise ValueError(f"batch_transform may move pixels, but {names} would not follow: pass {leave}")
     for function in given if names else ():
         if takes_fields(function):
             if has_geometry:
-                raise ValueError("transform moves pixels, which geometry would not follow: leave with_geometry out")
+                raise ValueError("transform moves pixels, but geometry would not follow: do not pass with_geometry")
             if stays and batch_transform is None and len(given) == 1:
-                raise ValueError(f"transform is handed {names} and moves them: leave transform_moves=False out")
+                raise ValueError(f"transform receives {names} and moves them: do not pass transform_moves=False")
         elif not stays and (has_geometry or not is_albumentations(function)):
-            instead = "or a Compose of albumentations, which is handed all of them"
+            instead = "or an albumentations Compose, which receives all of them"
             if type(function).__module__.startswith("torchvision."):
-                instead = "or take the pipeline's own crops and flips in place of torchvision's"
-            raise ValueError(f"transform may move pixels, which {names} would not follow: pass {leave}, {instead}")
+                instead = "or use the pipeline's crops and flips instead of torchvision's"
+            raise ValueError(f"transform may move pixels, but {names} would not follow: pass {leave}, {instead}")
     takes = [takes_fields(function) or (is_albumentations(function) and not stays) for function in functions]
     return [moving if each else {} for each in takes]
 
@@ -52,13 +52,13 @@ def handed_fields(
 def check_moving(
     moving: Sequence[str], views: Sequence[ImagePipeline], transforms: Sequence[OwnTransform | None]
 ) -> None:
-    """Raise ValueError for pipelines and for transforms of another size that the fields `moving` cannot follow.
+    """Raise ValueError for pipelines and size-changing transforms that the fields `moving` cannot follow.
 
-    Warn of a transform that makes mirror images and leaves left and right keypoints as they are.
+    Warn about a transform that mirrors images without swapping left and right keypoints.
     """
     names = ", ".join(moving)
     if moving and views[0].augment.mixes:
-        raise ValueError(f"{names} cannot follow mixup and cutmix, which mix two images: leave these out")
+        raise ValueError(f"{names} cannot follow mixup and cutmix, which mix two images: do not use them")
     for view, own in zip(views, transforms, strict=False):
         if not moving or own is None:
             continue
@@ -66,12 +66,12 @@ def check_moving(
             raise ValueError(size_fault(moving, own.part.shape, view.size))
         if view.augment.moves_pixels and own.fields is not None:
             raise ValueError(
-                f"{names} cannot follow auto_augment after a transform of albumentations: leave one of the two out"
+                f"{names} cannot follow auto_augment after an albumentations transform: use only one of the two"
             )
         mirror = find_mirror(own.function)
         if own.fields is not None and own.fields.sided and mirror is not None:
             warn_user(
-                f"transform makes mirror images ({mirror}), in which it leaves left and right of "
-                f"{', '.join(own.fields.sided)} as they are: take it out and pass ImagePipeline(flip=0.5), which "
-                "exchanges them, or pass swaps=() to the keypoints if no point has a side"
+                f"transform mirrors images ({mirror}) but does not swap left and right of "
+                f"{', '.join(own.fields.sided)}: remove it and pass ImagePipeline(flip=0.5), which "
+                "swaps them, or pass swaps=() to the keypoints if they have no left and right points"
             )

@@ -1,4 +1,4 @@
-"""NativeRows has the native library fill the rows of a batch that it supports; Python fills the others."""
+"""NativeRows: the native library fills the rows of a batch that it supports; Python fills the others."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from penstock.pipelines.spec import ImagePipeline
 
 Keys = npt.NDArray[np.int64] | None
 NATIVE_DECODERS = ("auto", "native")  # values of `decoder` that leave ordinary JPEGs to the native library
-_MOST_FILE_BYTES = 256 << 20  # of a batch, as in batch.c
-_HEAD_BYTES = 1 << 16  # hold the header of nearly every photo
+_MOST_FILE_BYTES = 256 << 20  # per batch, as in batch.c
+_HEAD_BYTES = 1 << 16  # enough for the header of nearly every photo
 
 
 class Plan(NamedTuple):
-    """Hold what draws how images are made.
+    """Functions that draw the crops of images.
 
     Attributes:
-        draw: (view, keys, widths, heights), int64 [n] each but the view -> how these images are made.
-        layout: of the images, before transforms.
-        crops: the same as `draw` for the native library and that layout; None where only `draw` can do it.
+        draw: (view, keys, widths, heights), int64 [n] each except the view -> crops of these images.
+        layout: layout of the images before transforms.
+        crops: the same as `draw` for the native library and this layout; None if only `draw` supports it.
     """
 
     draw: Callable[[int, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]], BatchPlan]
@@ -59,13 +59,13 @@ def plan_images(pipelines: Sequence[ImagePipeline], seed: int, epoch: int, layou
 
 
 class Prepared(NamedTuple):
-    """Hold the rows of a batch that are ready for another decoder.
+    """The rows of a batch that are ready for another decoder.
 
     Attributes:
         rows: ROW [m], with `sample`, `row`, `window` and `flip`.
-        data: of each a JPEG, uint8 [bytes], or its window's pixels, uint8 [height, width, 3]; views of memory that is
-            theirs alone.
-        inside: of each the window in that.
+        data: for each row a JPEG, uint8 [bytes], or its window's pixels, uint8 [height, width, 3]; views of memory
+            that nothing else uses.
+        inside: the window of each row within its data.
     """
 
     rows: Rows
@@ -74,7 +74,7 @@ class Prepared(NamedTuple):
 
 
 class NativeRows:
-    """Fill rows by the native library, or prepare them for another decoder; belongs to one thread.
+    """Fill rows with the native library, or prepare them for another decoder; for use in one thread.
 
     Attributes:
         stage: the library's calls.
@@ -87,7 +87,7 @@ class NativeRows:
 
     @property
     def read_s(self) -> float:
-        """Seconds of the latest batch that were spent on reading, or on waiting for what is fetched."""
+        """Seconds that the latest batch spent reading, or waiting for downloads."""
         return self._locate_s + self.stage.read_s
 
     def fill(
@@ -101,10 +101,10 @@ class NativeRows:
         *,
         draws: bool = True,
     ) -> npt.NDArray[np.intp] | None:
-        """Write the images of `samples` (int64 [n]) to the rows `places` of `slot`, and how they were made.
+        """Write the images of `samples` (int64 [n]), and how they were made, to the rows `places` of `slot`.
 
-        keys: numbers by which the rows of the slot are drawn, int64 [rows]; None for the samples themselves. Without
-        `draws` they are decoded but not resized, for measurements. Returns those of `places` that are filled; None if
+        keys: keys of the random draws of the slot's rows, int64 [rows]; None if the samples are the keys. Without
+        `draws` images are decoded but not resized, for measurements. Returns the filled `places`; None if
         the batch is no longer wanted.
         """
         if len(self._memory) < len(samples) * ROW.itemsize:
@@ -138,7 +138,7 @@ class NativeRows:
         progress: Progress | None,
         keys: Keys,
     ) -> npt.NDArray[np.intp] | None:
-        """Fill located rows, whose crops are drawn by numpy."""
+        """Fill located rows with crops drawn by numpy."""
         layout, num_views = slot.layout, slot.layout.num_views
         wanted = self.stage.load(rows, names, progress)
         rows = _keep_supported(rows)  # all views of an image, or none
@@ -166,9 +166,9 @@ class NativeRows:
         sound: npt.NDArray[np.bool_] | None = None,
         keys: Keys = None,
     ) -> Prepared | None:
-        """Prepare `samples` (int64 [n]) for another decoder, at the rows `places` of the batch; None as fill().
+        """Prepare `samples` (int64 [n]) for another decoder, at the rows `places` of the batch; None as in fill().
 
-        Whole files are taken of those samples alone that `sound`, bool [all samples], says need no repair.
+        Whole files are only used for samples that need no repair according to `sound`, bool [all samples].
         """
         rows, names = self._locate(samples, places)
         if sound is not None:
@@ -188,7 +188,7 @@ class NativeRows:
             pixel_bytes = 3 * drawn[:, 2].astype(np.int64) * drawn[:, 3]
             room = np.where(rows["kind"] == STRIPS, rows["size"] + 2, pixel_bytes)
             parts = np.empty(int(room[~_is_whole(rows)].sum()), np.uint8)
-        except MemoryError:  # the Python path takes one image at a time
+        except MemoryError:  # the Python path reads one image at a time
             return Prepared(rows[:0], [], [])
         if not self.stage.cut(rows, parts):
             return None
@@ -198,20 +198,20 @@ class NativeRows:
         return Prepared(rows, data, inside)
 
     def sizes(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return width and height of the upright images, int64 [n, 2], by their headers; 0 where Python must look."""
+        """Return width and height of the upright images from their headers, int64 [n, 2]; 0 where Python must read."""
         rows, names = self._locate(samples, np.arange(len(samples)))
         found = np.zeros((len(samples), 2), np.int64)
         whole = _is_whole(rows)
-        heads = whole & (rows["kind"] != STORED)  # of a stored file all bytes are checked
+        heads = whole & (rows["kind"] != STORED)  # all bytes of a stored file are checked
         rows["size"][heads] = np.minimum(rows["size"][heads], _HEAD_BYTES)
-        rows["fd"][~whole] = -1  # the records of a cache say it: the kernel need not read ahead
+        rows["fd"][~whole] = -1  # the sizes are in the cache's records, so the kernel need not read ahead
         self.stage.load(rows, names)
         known = _keep_supported(rows)
         found[known["row"]] = np.stack(upright_sizes(known), 1)
         return found
 
     def takes(self, samples: npt.NDArray[np.int64]) -> int:
-        """Count how many of `samples` (int64 [n]) the library can make, judging by their headers."""
+        """Return how many of `samples` (int64 [n]) the library can make, according to their headers."""
         rows, names = self._locate(samples, np.zeros(len(samples), np.intp))
         self.stage.load(rows, names)
         return int(np.count_nonzero(rows["result"] == 0))
@@ -219,7 +219,7 @@ class NativeRows:
     def _locate(
         self, samples: npt.NDArray[np.int64], places: npt.NDArray[np.intp], rows: Rows | None = None
     ) -> tuple[Rows, Names]:
-        """Return a row per sample, in `rows` if given, that says where it lies; none if the source cannot locate it."""
+        """Return a row with the location of each sample, in `rows` if given; none if the source cannot locate them."""
         rows = np.zeros(len(samples), ROW) if rows is None else rows
         rows["sample"], rows["row"] = samples, places
         started = time.perf_counter()
@@ -236,7 +236,7 @@ def _keep_supported(rows: Rows) -> Rows:
 
 
 def _draw(rows: Rows, plan: Plan, keys: Keys, view: int = 0) -> None:
-    """Draw how the images of rows that are loaded are made."""
+    """Draw the crops of loaded rows."""
     numbers = rows["sample"].astype(np.int64) if keys is None else keys[rows["row"]]
     drawn = plan.draw(view, numbers, *upright_sizes(rows))
     rows["window"], rows["place"] = drawn.windows, drawn.places
@@ -244,8 +244,8 @@ def _draw(rows: Rows, plan: Plan, keys: Keys, view: int = 0) -> None:
 
 
 def note_rows(filled: Rows, rows: npt.NDArray[np.void]) -> None:
-    """Copy what is served from native rows, ROW [m, views], to the rows of the slot."""
-    done = filled["row"][:, 0] if len(filled) < len(rows) else slice(None)  # slices take a fraction of the time
+    """Copy the served values from native rows, ROW [m, views], to the rows of the slot."""
+    done = filled["row"][:, 0] if len(filled) < len(rows) else slice(None)  # slices are much faster
     rows["index"][done], rows["label"][done] = filled["sample"][:, 0], -1
     rows["size"][done] = np.stack(upright_sizes(filled[:, 0]), 1)
     rows["exif"][done] = filled["exif"][:, 0]
@@ -272,13 +272,13 @@ def _slice_views(rows: Rows, files: Pixels, parts: Pixels) -> list[Pixels]:
 
 
 def suits_native_library(source: Source, pipeline: ImagePipeline, decoder: str) -> bool:
-    """Say whether the library is here, and source, decoder and resampling leave ordinary JPEGs to it."""
+    """Return whether the library is built, and decodes ordinary JPEGs for this source, decoder and resampling."""
     suits = decoder in NATIVE_DECODERS and pipeline.resample == "torch" and pipeline.depth == 8
     return suits and native_library() is not None and is_located(source)
 
 
 def native_rows(source: Source, pipeline: ImagePipeline, decoder: str) -> NativeRows | None:
-    """Return what fills rows natively; None where suits_native_library says no."""
+    """Return a NativeRows; None if suits_native_library returns False."""
     if not suits_native_library(source, pipeline, decoder):
         return None
     library = native_library()

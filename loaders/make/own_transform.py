@@ -1,4 +1,4 @@
-"""OwnTransform runs a function of the user's on each crop, with randomness that depends on the sample alone."""
+"""OwnTransform: a user's function for each crop, with randomness that depends on the sample alone."""
 
 from __future__ import annotations
 
@@ -31,41 +31,41 @@ from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.plan.philox import STREAM_TRANSFORM, random_words, view_stream
 from penstock.pipelines.spec import ImagePipeline
 
-WORDS = 4  # random words for each call
-_TRIAL_S = 0.05  # of calls in one thread, before as many in each of two
-_SERIAL = 1.5  # times as long: then they wait for each other
-_SCRIPT = ("__main__", "__mp_main__")  # what the user's script is called, and in a process that was spawned
-_by_name = threading.Lock()  # for transforms of albumentations, which hold one random state for all threads
+WORDS = 4  # random words per call
+_TRIAL_S = 0.05  # duration of the calls in one thread, before the same calls in each of two threads
+_SERIAL = 1.5  # two threads that take this many times as long wait for each other
+_SCRIPT = ("__main__", "__mp_main__")  # module name of the user's script, and its name in a spawned process
+_by_name = threading.Lock()  # for albumentations' transforms, which have one random state for all threads
 
 
 class OwnTransform:
     """Call `function` for a crop, uint8 [height, width, channels], and return its result as an array.
 
-    How it is called follows from what it is:
+    The call depends on the function:
 
-    - it takes a parameter named generator or rng, or a second one without default: `function(image, generator)`, with a
+    - a parameter named generator or rng, or a second one without default: `function(image, generator)`, with a
       numpy.random.Generator;
-    - it is a transform of albumentations: `function(image=image)["image"]`, seeded by its set_random_seed(); the
-      fields that move with the image are handed over and taken back with it (ComposeFields);
+    - an albumentations transform: `function(image=image)["image"]`, seeded by its set_random_seed(); the
+      fields that move with the image are passed and returned with it (ComposeFields);
     - otherwise: `function(image)`.
 
-    It may draw from the global random state of Python, numpy and torch as well, for all images or for some of them:
+    It may also draw from the global random state of Python, numpy and torch, for all images or for some of them:
     the caller seeds that state (TransformStep). It can be pickled if `function` can.
 
     Attributes:
-        part: shape and dtype of its results, as a trial shows them.
-        name: names the function in saved states.
-        fields: hands the fields of each sample over; None where the image goes in alone.
-        uses_global_state: whether it was seen to draw from the global random state, so that only one thread at a time
+        part: shape and dtype of its results in a trial.
+        name: name of the function in saved states.
+        fields: passes the fields of each sample; None if only the image is passed.
+        uses_global_state: whether it has drawn from the global random state, so that only one thread at a time
             may call it.
     """
 
     def __init__(
         self, function: Callable[..., Any], image: Part, moving: Mapping[str, FieldKind] = MappingProxyType({})
     ) -> None:
-        """Try `function` on a made image like `image`. Raises ValueError if it does not return an array or a tensor.
+        """Try `function` on a generated image like `image`. Raises ValueError unless it returns an array or a tensor.
 
-        moving: kinds by name of the fields that are to be handed to it.
+        moving: kinds of the fields to pass to it, by name.
         """
         if not callable(function):
             raise ValueError(
@@ -85,12 +85,12 @@ class OwnTransform:
             self.uses_global_state = is_drawing(lambda: self._try(words))
             first, second = self._try_seeded(words), self._try_seeded(words)
         self.part = Part(first.shape, first.dtype.str)
-        after = find_parts(function)  # those that a call changes, such as counters, are no parameters
+        after = find_parts(function)  # parts that a call changes, such as counters, are not parameters
         self.name = name_function(function, [name for name in after if before.get(name) != after[name]])
         if first.shape == second.shape and first.tobytes() != second.tobytes():
             warn_user(
-                "transform returns different results for the same image and random state: the stream cannot be "
-                "repeated. Draw from the generator that it gets as a second parameter",
+                "transform returns different results for the same image and random state, so the stream cannot be "
+                "reproduced: draw from the generator that it receives as a second parameter",
             )
 
     def _try_seeded(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.generic]:
@@ -110,14 +110,14 @@ class OwnTransform:
     def __call__(
         self, image: Pixels, words: npt.NDArray[np.uint64], fields: RowFields | None = None
     ) -> tuple[npt.NDArray[np.generic], RowFields | None]:
-        """Return the result for `image` and random words, uint64 [WORDS] each below 2**32, and moved fields.
+        """Return the result for `image` and random words, uint64 [WORDS] each below 2**32, and the moved fields.
 
-        fields: what moves with the image, if it is to be handed over. Raises LoaderError.
+        fields: the fields that move with the image, if they are passed to it. Raises LoaderError.
         """
         try:
             result, moved = self._call(image, words, fields)
         except WrongResultError as error:
-            raise LoaderError("E-DATASET", str(error), fix="convert what it returns") from None
+            raise LoaderError("E-DATASET", str(error), fix="convert its result") from None
         except Exception as error:
             raise LoaderError("E-DATASET", f"transform raised {describe_exception(error)}", fix=_FIX) from error
         if (result.shape, result.dtype.str) != self.part:
@@ -140,9 +140,9 @@ class OwnTransform:
     ) -> tuple[npt.NDArray[Any], RowFields | None]:
         function: Any = self.function
         with _by_name:
-            if hasattr(function, "_get_effective_seed"):  # which mixes the number of torch's worker into a seed
+            if hasattr(function, "_get_effective_seed"):  # it mixes torch's worker number into a seed
                 function.set_random_state(np.random.default_rng(seed), random.Random(seed))  # noqa: S311
-            elif hasattr(function, "set_random_seed"):  # older ones draw from the global random state
+            elif hasattr(function, "set_random_seed"):  # older versions draw from the global random state
                 function.set_random_seed(seed)
             if self.fields is None or fields is None:
                 return _as_array(function(image=image)["image"]), None
@@ -154,7 +154,7 @@ class OwnTransform:
         return result, self.fields.take(returned, fields, size)
 
     def holds_interpreter_lock(self) -> bool:
-        """Say whether two threads that call it wait for each other; takes a tenth of a second."""
+        """Return whether two threads that call it wait for each other. Takes a tenth of a second."""
         if self.uses_global_state or self._takes_image_by_name:
             return True
         words, calls, started = np.zeros(WORDS, np.uint64), 0, time.perf_counter()
@@ -176,10 +176,10 @@ class OwnTransform:
 
     @property
     def needs_script(self) -> bool:
-        """Whether a worker process finds it only by importing the user's script, or not at all.
+        """Whether a worker process cannot find it, or must import the user's script to find it.
 
-        So it is for what a script, a notebook or an interpreter defines, for lambdas and inner functions, and for what
-        holds such a function, for example a functools.partial or a list of transforms.
+        This is the case for functions defined in a script, a notebook or an interpreter, for lambdas and inner
+        functions, and for objects that contain them, such as a functools.partial or a list of transforms.
         """
         modules = _Modules()
         try:
@@ -193,23 +193,23 @@ _FIX = "see the traceback; with workers=0 a debugger stops there"
 
 
 def keeps_size(shape: Sequence[int], size: tuple[int, int]) -> bool:
-    """Return whether a result has the (height, width) of its crop, with channels in front or behind or without."""
+    """Return whether a result has the (height, width) of its crop, with channels first, last or without channels."""
     return len(shape) > 1 and size in (tuple(shape[:2]), tuple(shape[-2:]))
 
 
 def size_fault(names: Sequence[str], shape: Sequence[int], size: tuple[int, int]) -> str:
-    """Say that fields cannot follow a transform which changes the size of images."""
+    """Return the message that fields cannot follow a transform that changes the size of images."""
     fields = ", ".join(names)
     return (
-        f"transform must keep the size of images, which {fields} would not follow: it makes {list(shape)} of crops of "
-        f"{list(size)}; let the pipeline crop and resize"
+        f"transform must keep the size of images, because {fields} would not follow: it returns {list(shape)} for "
+        f"crops of {list(size)}; let the pipeline crop and resize"
     )
 
 
 def list_transforms(transform: object, num_views: int) -> list[object]:
-    """Return the function of each view, None for views without one; [] without any. Raises ValueError.
+    """Return the function of each view, None for views without one; [] for none at all. Raises ValueError.
 
-    transform: one function for all views, or a sequence with one, or None, for each.
+    transform: one function for all views, or a sequence with a function or None per view.
     """
     if transform is None:
         return []
@@ -222,9 +222,9 @@ def list_transforms(transform: object, num_views: int) -> list[object]:
 def try_transforms(
     functions: Sequence[Any], images: Sequence[Part], fields: Sequence[Mapping[str, FieldKind]] | None = None
 ) -> tuple[OwnTransform | None, ...]:
-    """Return the transform of each view, whose crops are like `images`. Raises ValueError.
+    """Return the transform of each view; its crops have the shape and dtype of `images`. Raises ValueError.
 
-    fields: kinds by name of the fields that are handed to the function of each view; by default none.
+    fields: kinds of the fields that are passed to the function of each view, by name; by default none.
     """
     handed = fields or [{}] * len(functions)
     return tuple(
@@ -234,9 +234,9 @@ def try_transforms(
 
 
 def saved_functions(transforms: Sequence[OwnTransform | None], batch_transform: object) -> dict[str, object]:
-    """Return by argument the names of the user's functions for saved states, without those that are None.
+    """Return the names of the user's functions for saved states, by argument, without those that are None.
 
-    That of transform is a list of one, or None, for each view, unless all views have the same.
+    For transform it is a list with a name or None per view, or a single name if all views have the same.
     """
     names = [own and own.name for own in transforms]
     saved = {
@@ -247,7 +247,7 @@ def saved_functions(transforms: Sequence[OwnTransform | None], batch_transform: 
 
 
 def transformed_layout(crops: BatchLayout, transforms: Sequence[OwnTransform | None]) -> BatchLayout:
-    """Return the layout of what `transforms`, one for each view or none at all, make of `crops`."""
+    """Return the layout of the results of `transforms` for `crops`; one transform per view, or none."""
     if not transforms:
         return crops
     pairs = zip(transforms, crops.images, strict=True)
@@ -255,7 +255,7 @@ def transformed_layout(crops: BatchLayout, transforms: Sequence[OwnTransform | N
 
 
 def draw_words(seed: int, epoch: int, keys: npt.NDArray[np.int64], view: int) -> npt.NDArray[np.uint64]:
-    """Draw the random words of the calls for samples of numbers `keys`, int64 [n]: uint64 [n, WORDS]."""
+    """Return the random words of the calls, uint64 [n, WORDS], for `keys`, int64 [n]."""
     return random_words(seed, epoch, keys, view_stream(STREAM_TRANSFORM, view), WORDS)
 
 
@@ -268,7 +268,7 @@ def _as_array(result: object) -> npt.NDArray[np.generic]:
     if isinstance(result, torch.Tensor):
         if result.device.type != "cpu" or result.dtype == torch.bfloat16:
             got = _kind(result)
-            raise WrongResultError(f"transform must return a tensor on the CPU, and not of bfloat16, got {got}")
+            raise WrongResultError(f"transform must return a tensor on the CPU, not of bfloat16, got {got}")
         result = result.detach().numpy()
     if not isinstance(result, np.ndarray) or result.dtype.kind not in "biuf" or not result.size:
         raise WrongResultError(f"transform must return one tensor or array of numbers, got {_kind(result)}")
@@ -283,7 +283,7 @@ def _kind(result: object) -> str:
 
 
 class _Modules(ForkingPickler):
-    """Pickler that notes which modules the process that unpickles has to import."""
+    """A pickler that records the modules that the unpickling process must import."""
 
     def __init__(self) -> None:
         super().__init__(io.BytesIO())
@@ -296,7 +296,7 @@ class _Modules(ForkingPickler):
 
 
 def _can_be_imported(module: str) -> bool:
-    """Return whether a new process finds a module by its name: it has our sys.path, but not what was made by hand."""
+    """Return whether a new process can import a module. It has our sys.path, but not modules created at run time."""
     top = module.partition(".")[0]
     if top in _SCRIPT:
         return False

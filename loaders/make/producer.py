@@ -1,4 +1,4 @@
-"""Producer makes one batch in a slot: the native library fills the rows that it can, Python fills the others."""
+"""Producer: makes one batch in a slot. The native library fills the rows that it supports, Python the others."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from penstock.pipelines.sample.patches import cut_rows
 
 
 class Aborted(Exception):
-    """Signals that the batch is no longer wanted."""
+    """The batch is no longer wanted."""
 
 
 class Producer:
-    """Fills slots; belongs to one thread. Nothing but (planner, cursor) decides what it writes.
+    """Fills slots, in one thread. The result depends only on (planner, cursor).
 
     A BatchPart goes through these steps, in a worker:
 
@@ -39,7 +39,7 @@ class Producer:
           label           class numbers
         -> the slot, bad and repaired samples
 
-    What else goes with a batch is added in the consumer, by finishing_steps.
+    The consumer adds the rest of a batch, with finishing_steps.
     """
 
     def __init__(self, planner: BatchPlanner, python: PythonRows | None = None) -> None:
@@ -47,7 +47,7 @@ class Producer:
         self._native = native_rows(planner.source, planner.pipeline, planner.decoder)
         self._python = python or PythonRows(planner)
         self._transform = TransformStep(planner) if planner.transforms else None
-        self._fetches = is_fetching(planner.source)  # asked once: it takes 50 us
+        self._fetches = is_fetching(planner.source)  # stored, because the call takes 50 us
 
     def produce(
         self,
@@ -58,11 +58,11 @@ class Producer:
         progress: Progress | None = None,
         part: tuple[int, int] = (0, 1),
     ) -> BatchPart:
-        """Write the batch at `cursor` to `memory`, uint8 [bytes] as the layout says, and `rows` (batch_row) [batch].
+        """Write the batch at `cursor` to `memory`, uint8 [bytes] of the layout, and to `rows` (batch_row) [batch].
 
-        working_on, progress: as in BatchPart, which is returned. part: (number, count): of so many equal parts of the
-        rows, write that one alone. Raises LoaderError for faults that are not a sample's, Aborted if the batch is no
-        longer wanted.
+        working_on, progress: as in BatchPart, which is returned. part: (number, count), write only this one of `count`
+        equal parts of the rows. Raises LoaderError for errors that are not specific to a sample, Aborted if the batch
+        is no longer wanted.
         """
         if self._fetches:
             self._planner.announce(cursor)
@@ -101,24 +101,24 @@ class Producer:
         batch.read_s += self._native.read_s
 
     def _make_natively(self, native: NativeRows, batch: BatchPart) -> npt.NDArray[np.intp] | None:
-        """Make what the library can of the rows that are left; return these, None if the batch is no longer wanted."""
+        """Make the remaining rows that the library supports, and return them; None if the batch is no longer wanted."""
         samples, plan = batch.index[batch.left], batch.content.plan
         return native.fill(samples, batch.left, plan, batch.crops, batch.progress, batch.keys)
 
     def _with_exif(self, done: npt.NDArray[np.intp], crops: Slot) -> npt.NDArray[np.intp]:
-        """Return the rows whose EXIF orientation is known where that is needed; Python makes the others."""
+        """Return the rows with a known EXIF orientation, if it is needed; Python makes the others."""
         exif = crops.rows["exif"]
         if not self._python.fields.moves:
             if self._planner.pipeline.exif == "ignore":
-                exif[...] = 0  # nobody asks for it, and Python does not look for it
+                exif[...] = 0  # it is not used, and the Python path does not read it
             return done
-        unknown = exif[done] == 0  # odd blocks, which the library leaves to Python
+        unknown = exif[done] == 0  # unsupported blocks, which the library leaves to Python
         return done[~unknown] if unknown.any() else done
 
     def _label(self, batch: BatchPart) -> None:
         rows, served = batch.slot.rows, batch.index
         is_served: slice | npt.NDArray[np.bool_] = slice(None)
-        if not batch.content.is_full or batch.bad:  # padding and substitutes may be among them
+        if not batch.content.is_full or batch.bad:  # there may be padding and substitutes
             is_served = rows["index"] >= 0
             served = rows["index"][is_served].astype(np.int64)
         with naming_method("labels()"):

@@ -1,4 +1,4 @@
-"""PythonRows fills rows of a batch one image at a time: read, plan, decode, resize; bad samples are replaced."""
+"""PythonRows: fills rows of a batch one image at a time (read, plan, decode, resize) and replaces bad samples."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.patches import view_image
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
 
-_MAX_SUBSTITUTES = 63  # so many more bad samples in a row mean that the data set, not a sample, is bad
+_MAX_SUBSTITUTES = 63  # if this many more samples in a row are bad, the data set is bad
 
 
 class PythonRows:
-    """Fills the rows that the native library leaves, and those of bad samples; belongs to one thread.
+    """Fills the rows that the native library does not support, and those of bad samples; for use in one thread.
 
     Attributes:
-        fields: makes what workers have to make of the source's fields.
+        fields: makes the masks of the source, and checks its boxes.
     """
 
     def __init__(self, planner: BatchPlanner) -> None:
@@ -39,7 +39,7 @@ class PythonRows:
         self._resize = RESIZERS[planner.pipeline.resample]
 
     def fill_rest(self, batch: BatchPart) -> None:
-        """Make the images of the rows that are left, and note the bad samples among them."""
+        """Make the images of the remaining rows, and record the bad samples."""
         if not len(batch.left):
             return
         self._reader.read_s = 0.0
@@ -60,7 +60,7 @@ class PythonRows:
         batch.read_s += self._reader.read_s
 
     def fill_fields(self, batch: BatchPart) -> None:
-        """Make the masks of the rows that have an image, and note the samples whose fields are wrong."""
+        """Make the masks of the rows that have an image, and record the samples with wrong fields."""
         rows = [row for row in np.flatnonzero(batch.index >= 0).tolist() if row not in batch.bad]
         augments, first = batch.content.augments, batch.slot.first
         for row, error in self.fields.fill(rows, batch.crops, augments, first, batch.working_on).items():
@@ -76,13 +76,13 @@ class PythonRows:
             if substitute < 0:
                 pad_rows(row, batch.crops)
                 if self._planner.substitute and not self._planner.evaluation:
-                    break  # the policy stops here, and where storage is dead every further read takes its retries
+                    break  # the policy stops here; on failed storage every further read would be retried
         batch.read_s += self._reader.read_s
 
     def _find_substitute(self, row: int, batch: BatchPart) -> int:
         """Fill the row of a bad sample with the next good sample in the order; return that sample, -1 for none.
 
-        What the order never serves is no substitute either: classes or sources without a share, samples left out.
+        Samples that the order never serves are not used: classes or sources without a share, samples left out.
         """
         planner = self._planner
         if not planner.substitute or planner.evaluation:
@@ -90,7 +90,7 @@ class PythonRows:
         following = planner.schedule.next_in_order(batch.cursor, batch.slot.first + row, _MAX_SUBSTITUTES)
         candidates: list[int] = following.tolist()
         for candidate in dict.fromkeys(candidates):
-            if candidate == batch.bad[row].sample:  # an order that draws may have it again
+            if candidate == batch.bad[row].sample:  # a random order may repeat it
                 continue
             batch.working_on(candidate)
             try:
@@ -109,14 +109,14 @@ class PythonRows:
         return -1
 
     def _draw(self, loaded: dict[int, Loaded], batch: BatchPart) -> list[BatchPlan]:
-        """Draw for each view how the images of samples by row are made."""
+        """Draw the crops of `loaded` (row -> sample) for each view."""
         numbers = np.array([(item.sample, item.width, item.height) for item in loaded.values()], np.int64)
         if batch.keys is not None:
             numbers[:, 0] = batch.keys[list(loaded)]
         return [batch.content.plan.draw(view, *numbers.T) for view in range(batch.crops.layout.num_views)]
 
     def _fill_row(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: BatchPart) -> None:
-        """Write a sample, whose images are made as place `at` of `plans` says, to its row."""
+        """Write a sample to its row, with the crops at index `at` of `plans`."""
         self._write(row, item, plans, at, batch)
         first, done = plans[0], batch.crops.rows[row]
         done["index"], done["label"], done["size"] = item.sample, -1, (item.width, item.height)
@@ -127,7 +127,7 @@ class PythonRows:
             done["exif"] = self._reader.exif(item)
 
     def _write(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: BatchPart) -> None:
-        """Decode what the views of a sample show, and draw them to its row."""
+        """Decode the windows of a sample's views, and write them to its row."""
         windows = [plan.windows[at].tolist() for plan in plans]
         left, top = min(window[0] for window in windows), min(window[1] for window in windows)
         right = max(x + w for x, _, w, _ in windows)
@@ -150,14 +150,14 @@ class PythonRows:
     def _bad(self, row: int, sample: int, error: LoaderError) -> BadSample:
         path = error.path if error.path is not None else name_sample(self._planner.source, sample)
         path = path if isinstance(path, bytes) else path.encode(errors="surrogateescape")
-        if not error.of_sample:  # a missing package, no descriptor left: another sample would fare no better
+        if not error.of_sample:  # no package, no descriptor left: another sample would fail too
             raise error.locate(sample=sample, path=path) from error
-        raised = None if self._planner.substitute else error.__cause__  # what is replaced is kept for an epoch
+        raised = None if self._planner.substitute else error.__cause__  # replaced samples are kept for an epoch
         return BadSample(sample, error.code, error.cause, path, -1, row, error.fix, raised)
 
 
 def pad_rows(which: int | npt.NDArray[np.intp], slot: Slot) -> None:
-    """Make rows padding: black, with index and label -1."""
+    """Fill rows with padding: black, with index and label -1."""
     for array in slot.arrays:
         array[which] = 0
     slot.rows[which] = np.zeros((), slot.rows.dtype)

@@ -1,4 +1,4 @@
-"""Announces to a source which samples come next, because the order is known long before they are needed."""
+"""Announcements of the next samples to a source; the order is known long before the samples are needed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from penstock.loaders.order.block_order import BlockShuffled
 from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.order.schedule import Schedule
 
-_MAX_STEPS = 1024  # batches ahead, however small they are
-LEAD = 1.25  # of what is mixed at a time: so far ahead of their use samples are announced,
-_MIN_STEPS = 4  # or so many steps
-_OVERTAKEN = 64  # steps: a batch so little before the first one was overtaken by it, as threads make batches
+_MAX_STEPS = 1024  # batches ahead, even if they are small
+LEAD = 1.25  # samples are announced this far ahead, as a multiple of the samples that are mixed together,
+_MIN_STEPS = 4  # or this many steps ahead
+_OVERTAKEN = 64  # steps: a batch this close before the first one was overtaken by another thread
 
 
 class ReadAhead:
-    """Announces the batches of a schedule to its source, as far ahead as the source has room; shared by all threads.
+    """Announces the batches of a schedule to its source, as far ahead as the source has memory; shared by all threads.
 
-    A worker process announces the batches that it will make itself: torch deals them to the processes in turn. Where
-    blocks of neighbours are mixed and the source can hold what is mixed at a time, a process that makes all batches
+    A worker process announces only its own batches, which torch assigns to the processes in turn. If
+    blocks of neighbours are mixed and the source has enough memory for them, a process that makes all batches
     announces whole blocks.
     """
 
@@ -33,7 +33,7 @@ class ReadAhead:
         self._blocks: BlockFetch | None = None
 
     def advance(self, source: Source, schedule: Schedule, cursor: Cursor) -> None:
-        """Announce the batch at `cursor` unless it was announced, and batches after it."""
+        """Announce the batch at `cursor` if it was not announced, and batches after it."""
         if not is_fetching(source):
             return
         with self._lock:
@@ -45,7 +45,7 @@ class ReadAhead:
                 return
             is_over = self._blocks is not None and not self._blocks.has_room()
             if is_over or not self._begun <= cursor <= self._next:
-                source.forget()  # also what an earlier loader over this source left
+                source.forget()  # also announcements of an earlier loader over this source
                 self._begun = self._next = cursor
                 self._blocks = BlockFetch.of(source, schedule, cursor) if stride == 1 else None
             if self._blocks is not None:
@@ -62,7 +62,7 @@ class ReadAhead:
                     self._next = schedule.after(self._next)
 
     def _is_late(self, schedule: Schedule, cursor: Cursor) -> bool:
-        """Return whether the batch at `cursor` precedes that which began, because another thread was faster."""
+        """Return whether the batch at `cursor` precedes the first one because another thread was faster."""
         if not cursor < self._begun:
             return False
         for _ in range(_OVERTAKEN):
@@ -73,17 +73,17 @@ class ReadAhead:
 
 
 class BlockFetch:
-    """Announces window after window of an order by blocks, sorted by their places in the source.
+    """Announces the samples of an order by blocks, window after window, sorted by their places in the source.
 
-    A window is a range of positions that hold whole blocks (`span_at` of the order). With each batch, as many blocks of
-    a window are announced as fit its size, so what is on its way or waits to be used is always as much.
+    A window is a range of positions with whole blocks (`span_at` of the order). Each batch announces a proportional
+    number of a window's blocks, so the amount of data that is being fetched or waiting remains constant.
     """
 
     _start: Cursor
-    _samples: npt.NDArray[np.int64]  # of the window that is being announced, sorted
-    _num_announced: int  # of these
-    _first: int  # place in the stream at which that window begins
-    _size: int  # its positions
+    _samples: npt.NDArray[np.int64]  # of the current window, sorted
+    _num_announced: int  # of these samples
+    _first: int  # place in the stream at which the window begins
+    _size: int  # number of its positions
     _end: Cursor
 
     def __init__(self, source: BlockSource, schedule: Schedule, order: BlockShuffled) -> None:
@@ -93,7 +93,7 @@ class BlockFetch:
 
     @classmethod
     def of(cls, source: Source, schedule: Schedule, cursor: Cursor) -> BlockFetch | None:
-        """Return what announces blocks from `cursor` on; None if the order has none, or the source no room for them."""
+        """Return a BlockFetch from `cursor` on; None if the order has no blocks, or the source too little memory."""
         order = schedule.order
         if not isinstance(order, BlockShuffled) or not isinstance(source, BlockSource):
             return None
@@ -107,11 +107,11 @@ class BlockFetch:
         return fetch
 
     def has_room(self) -> bool:
-        """Return whether the source holds what of this rank is on its way or waits to be used; its disk may fill."""
+        """Return whether the source has room for this rank's fetched and waiting data; its disk may become full."""
         return self._source.make_room(-(-self._ahead // self._schedule.world_size))
 
     def advance(self, cursor: Cursor) -> Cursor:
-        """Announce what is due when the batch at `cursor` is made; return the end of what has begun to be announced."""
+        """Announce the samples that are due with the batch at `cursor`; return the end of the current window."""
         schedule = self._schedule
         target = cursor.epoch * schedule.n + cursor.position + self._ahead
         while True:
@@ -127,11 +127,11 @@ class BlockFetch:
             self._open_window(self._end)
 
     def _open_window(self, cursor: Cursor) -> None:
-        """Take up the samples from `cursor` to the end of its window that this rank serves."""
+        """Make the window of `cursor` the current one, with the samples from `cursor` on that this rank serves."""
         schedule = self._schedule
         epoch, begin = cursor if cursor.position < schedule.n else (cursor.epoch + 1, 0)
         span = self._order.span_at(epoch, begin)
-        assert span is not None  # in all of an order, or nowhere
+        assert span is not None  # an order has spans everywhere or nowhere
         end = span[1]
         start = self._start.position if epoch == self._start.epoch else 0
         self._samples = np.sort(self._order(epoch, schedule.positions_between(epoch, start, begin, end)))

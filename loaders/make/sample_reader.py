@@ -1,4 +1,4 @@
-"""SampleReader reads one sample of a source and decodes a window of it."""
+"""SampleReader: reads one sample of a source and decodes a window of it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.pipelines.sample.orientation import stored_window, upright
 
 
 class Loaded(NamedTuple):
-    """Hold a sample whose size is known.
+    """A loaded sample with known size.
 
     Attributes:
         sample: index in the source.
         data: the encoded image, or pixels [height, width, 3].
-        probe: what the header says, or a cache of its pixels; None for other pixels.
+        probe: information from the header, or from a cache about its pixels; None for other pixels.
         width: width of the upright image in pixels.
         height: height of the upright image in pixels.
     """
@@ -35,15 +35,15 @@ class Loaded(NamedTuple):
 
 
 class SampleReader:
-    """Reads the samples of one source and decodes them; belongs to one thread.
+    """Reads and decodes the samples of one source, in one thread.
 
     Attributes:
         read_s: seconds spent inside the source since it was last set to 0.
-        repair: what libjpeg repaired in the latest crop; "" for nothing.
+        repair: description of libjpeg's repair of the latest crop; "" if there was none.
     """
 
     def __init__(self, source: Source, decoder: ImageDecoder, sound: npt.NDArray[np.bool_] | None = None) -> None:
-        """Read from `source`; `sound`, bool [len(source)], is set for samples in which libjpeg repairs nothing."""
+        """Read from `source`; `sound`, bool [len(source)], marks samples that libjpeg does not repair."""
         self._source, self._decoder = source, decoder
         self._sound = np.zeros(len(source), bool) if sound is None else sound
         self.repair = ""
@@ -51,7 +51,7 @@ class SampleReader:
         self.read_s = 0.0
 
     def load(self, sample: int) -> Loaded:
-        """Read `sample`, and find its size. Raises LoaderError."""
+        """Return `sample` with its size. Raises LoaderError."""
         started = time.perf_counter()
         try:
             data = call_source(self._source.read, sample)
@@ -86,12 +86,12 @@ class SampleReader:
         sound = bool(self._sound[item.sample]) if tells else self.sound(item)
         pixels = self._decoder.window(item.data, item.probe, window, sound=sound)
         self.repair = self._decoder.repair
-        if tells and self._decoder.has_asked:  # a warning about its header hid others: ask once, not for every crop
+        if tells and self._decoder.has_asked:  # a warning about its header hid others: check once, not for every crop
             self.sound(item)
         return pixels
 
     def sound(self, item: Loaded) -> bool:
-        """Return whether libjpeg repairs nothing in the file of `item`, or refuses it; asks it once for each sample."""
+        """Return whether libjpeg decodes the file of `item` without repairs, or refuses it; checked once per sample."""
         assert isinstance(item.data, bytes)
         assert item.probe is not None
         if not self._sound[item.sample]:
@@ -102,5 +102,5 @@ class SampleReader:
 def _type_error(data: object) -> LoaderError:
     got = f"{data.dtype} {list(data.shape)}" if isinstance(data, np.ndarray) else type(data).__name__
     cause = f"the source's read() must return bytes or pixels uint8 [h, w, 3], got {got}"
-    fix = "convert what it returns, such as a memoryview with bytes()"
+    fix = "convert its result, for example a memoryview with bytes()"
     return LoaderError("E-DATASET", cause, fix="pass ImagePipeline(depth=16)" if "uint16" in got else fix)

@@ -1,4 +1,4 @@
-"""TransformStep has transforms of the user's make the rows of a slot from crops."""
+"""TransformStep: the user's transforms make the rows of a slot from crops."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.plan.crops import BatchPlan
 
 DRAWS_IN_THREADS = (
-    "transform draws from the global random state, so that one thread at a time may call it, and its results differ "
-    "between runs if other code draws at the same time: define it in a module, for worker processes, or let it draw "
+    "transform draws from the global random state, so only one thread can call it at a time, and its results differ "
+    "between runs if other code draws at the same time: define it in a module, to use worker processes, or draw "
     "from a parameter named generator"
 )
-Make = Callable[[int, bool], None]  # makes a row, which perhaps is to be made again
+Make = Callable[[int, bool], None]  # (row, whether it may be made again)
 
 
 class TransformStep:
-    """Run transforms on the crops of a batch; belongs to one thread, whose memory for crops it keeps.
+    """Run transforms on the crops of a batch, in one thread. It keeps that thread's memory for crops.
 
-    What a transform draws from the global random state follows from the sample alone. In a worker process and in the
-    consumer that state is seeded for each call. Threads do not touch it, because it is the training's as well, until
-    they see that it changes in calls: from then on they call the transform one at a time, seeded.
+    A transform's draws from the global random state depend only on the sample. In a worker process and in the
+    consumer that state is seeded for each call. Threads share it with the training, so they do not seed it until
+    they detect that calls change it: from then on they call the transform one at a time, seeded.
     """
 
     def __init__(self, planner: BatchPlanner) -> None:
@@ -54,14 +54,14 @@ class TransformStep:
         return Slot(layout, self._crops, slot.rows)
 
     def __call__(self, batch: BatchPart) -> None:
-        """Make the images of the slot from the crops and copy the rest; padding becomes zeros. Raises LoaderError."""
+        """Make the images of the slot from the crops, copy the other arrays, zero the padding. Raises LoaderError."""
         for name, made in batch.crops.extras.items():
             for array, crop in zip(batch.slot.extras[name], made, strict=True):
                 array[...] = crop
         batch.moved = tuple(self._make_view(batch, view, own) for view, own in enumerate(self._planner.transforms))
 
     def _make_view(self, batch: BatchPart, view: int, own: OwnTransform | None) -> Placed | None:
-        """Make the images of a view; return what `own` has moved with them, None if nothing was handed to it."""
+        """Make the images of a view; return the fields that `own` has moved with them, None without fields."""
         crops, images, index = batch.crops.images[view], batch.slot.images[view], batch.slot.rows["index"]
         if own is None:
             images[...] = crops
@@ -90,7 +90,7 @@ class TransformStep:
 
 
 def _run(own: OwnTransform, rows: list[int], make: Make, words: npt.NDArray[np.uint64]) -> None:
-    """Call `make` for each of `rows`, such that what `own` draws there follows from its `words`."""
+    """Call `make` for each of `rows`, so that the draws of `own` depend only on the row's `words`."""
     if threading.current_thread() is not threading.main_thread() and not own.uses_global_state:
         if _run_undrawn(rows, make):
             return
@@ -106,8 +106,8 @@ def _run(own: OwnTransform, rows: list[int], make: Make, words: npt.NDArray[np.u
 def _run_undrawn(rows: list[int], make: Make) -> bool:
     """Call `make` for each of `rows`, and return whether none of the calls draws from the global random state.
 
-    If the state has changed meanwhile, each call is made again until it has not: another thread drew then, such as the
-    one that trains.
+    If the state has changed meanwhile, each call is repeated until the state does not change: then another thread has
+    drawn, such as the training.
     """
     failure = None
     with shared_draws():
@@ -116,7 +116,7 @@ def _run_undrawn(rows: list[int], make: Make) -> bool:
         try:
             with shared_draws():
                 make(row, True)
-        except LoaderError as error:  # perhaps by what it drew
+        except LoaderError as error:  # its draws may have caused it
             failure, rows = error, rows[: number + 1]
             break
     with shared_draws():
@@ -134,11 +134,11 @@ def _make_again(make: Make, row: int) -> None:
 
 
 class _MovedRows:
-    """Hold the masks, boxes and keypoints of the rows of one view.
+    """The masks, boxes and keypoints of the rows of one view.
 
     Args:
-        crops: of the batch, with its masks.
-        slot: where the masks go that a transform has moved.
+        crops: crops of the batch, with its masks.
+        slot: destination of the masks that a transform has moved.
     """
 
     def __init__(self, source: FieldSource, crops: Slot, slot: Slot, view: int) -> None:
@@ -155,7 +155,7 @@ class _MovedRows:
         self._moved: list[RowFields | None] = [None] * len(rows)
 
     def of_row(self, row: int) -> RowFields:
-        """Return what the crop of a row shows."""
+        """Return the fields within the crop of a row."""
         boxes, points = {}, {}
         for name, value in self._placed.items():
             if isinstance(value, Ragged):
@@ -165,13 +165,13 @@ class _MovedRows:
         return RowFields({name: masks[row] for name, masks in self._masks.items()}, boxes, points)
 
     def take(self, row: int, moved: RowFields) -> None:
-        """Take what a transform has made of a row."""
+        """Store the fields of a row that a transform has moved."""
         for name, mask in moved.masks.items():
             self._moved_masks[name][row] = mask
         self._moved[row] = moved
 
     def join(self) -> Placed:
-        """Return the boxes and keypoints of all rows as place_fields does; rows without a sample have none."""
+        """Return the boxes and keypoints of all rows as place_fields does; none for rows without a sample."""
         joined: dict[str, Ragged | npt.NDArray[np.float32]] = {}
         for name, value in self._placed.items():
             if isinstance(value, Ragged):

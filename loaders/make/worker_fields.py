@@ -1,4 +1,4 @@
-"""WorkerFields makes the masks of rows whose images are made, and checks their boxes."""
+"""WorkerFields: makes the masks of rows with finished images, and checks their boxes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from penstock.pipelines.spec import ImagePipeline
 
 
 class WorkerFields:
-    """Makes what workers have to make of a source's fields; belongs to one thread.
+    """The part of a source's fields that workers make, for use in one thread.
 
     Args:
-        pipelines: those of each view.
-        in_patches: leave each mask as a whole image at the beginning of its row, whose memory is that of patches.
+        pipelines: the pipeline of each view.
+        in_patches: store each mask as a whole image at the beginning of its row, in the memory for patches.
 
     Attributes:
         moves: whether some fields follow the crop of their image.
@@ -53,10 +53,10 @@ class WorkerFields:
         first: int,
         working_on: Callable[[int], None] = lambda sample: None,
     ) -> dict[int, LoaderError]:
-        """Write the masks of `rows` of `crops`, and return by row what is wrong with the fields of a sample.
+        """Write the masks of `rows` of `crops`, and return the errors in samples' fields by row.
 
-        augments: of each view what the batch stage does to the images; `crops` begins at number `first` there.
-        working_on: called with each sample whose masks are read.
+        augments: augmentations of the batch stage for each view; `crops` begins at their row `first`.
+        working_on: called with each sample before its masks are read.
         """
         if not rows:
             return {}
@@ -79,7 +79,7 @@ class WorkerFields:
         return wrong
 
     def _find_file(self, name: str, index: int) -> bytes | None:
-        """Return the path of the file that holds a field of a sample, if the source knows one."""
+        """Return the path of the file with a field of a sample, if the source knows it."""
         find = getattr(self._source, "field_path", None)
         return None if find is None else find(name, index)
 
@@ -90,17 +90,15 @@ class WorkerFields:
         width, height = about["size"].tolist()
         if mask.shape != (height, width):
             size = "x".join(map(str, mask.shape[::-1]))
-            cause = f"field {name!r}: the mask has {size} pixels, and its image {width}x{height}"
-            fix = "give each image a mask of its size, or on_bad_sample='replace'"
+            cause = f"field {name!r}: the mask has {size} pixels, but its image has {width}x{height}"
+            fix = "give each image a mask of its size, or pass on_bad_sample='replace'"
             if mask.shape == (width, height) and width != height and swaps_sides(int(about["exif"])):
                 fix = f"pass ImagePipeline(exif={self._other_exif!r}), or give each image a mask of its size"
             raise LoaderError("E-DATASET", cause, fix=fix)
         if mask.dtype != views[0].dtype:
             low, high, held = int(mask.min(initial=0)), int(mask.max(initial=0)), np.iinfo(views[0].dtype)
             if low < held.min or high > held.max:
-                cause = (
-                    f"field {name!r}: the mask has values from {low} to {high}, and {kind.dtype} holds {held.min} to "
-                )
+                cause = f"field {name!r}: the mask has values from {low} to {high}, but {kind.dtype} has {held.min} to "
                 raise LoaderError("E-DATASET", f"{cause}{held.max}", fix="pass Masks(..., dtype='int32')")
         drawn = (np.reshape(about[column], (len(views), -1)).tolist() for column in ("window", "place", "turn", "flip"))
         for out, window, place, (turn,), (flip,) in zip(views, *drawn, strict=True):
@@ -119,10 +117,10 @@ class WorkerFields:
             for box in find_outside(corners, of, about["size"]).tolist():
                 width, height = about["size"][of[box]].tolist()
                 corner = [round(value, 2) for value in corners[box].tolist()]
-                cause = f"field {name!r}: box {corner} reaches out of its image of {width}x{height} pixels"
-                fix = "give left, top, right, bottom in pixels of the image as it is read, or on_bad_sample='replace'"
+                cause = f"field {name!r}: box {corner} extends beyond its image of {width}x{height} pixels"
+                fix = "use left, top, right, bottom in pixels of the image as it is read, or on_bad_sample='replace'"
                 if kind.relative:
-                    fix = "give centre and sides as shares of the image, from 0 to 1, or on_bad_sample='replace'"
+                    fix = "use centre and sides as fractions of the image, from 0 to 1, or on_bad_sample='replace'"
                 row = int(of[box])
                 path = self._find_file(name, int(about["index"][row]))
                 wrong[rows[row]] = LoaderError("E-DATASET", cause, fix=fix, path=path)
@@ -131,17 +129,17 @@ class WorkerFields:
                 wrong[rows[row]] = self._other_size(name, boxes.parts[2][box].tolist(), about[row])
         return wrong
 
-    def _other_size(self, name: str, said: list[int], about: np.void) -> LoaderError:
-        """Return the refusal of an image of another size, (width, height), than its annotation says."""
+    def _other_size(self, name: str, expected: list[int], about: np.void) -> LoaderError:
+        """Return the error for an image of another size than in its annotation, `expected` (width, height)."""
         is_now = about["size"].tolist()
-        annotated, read = (f"{width}x{height}" for width, height in (said, is_now))
+        annotated, read = (f"{width}x{height}" for width, height in (expected, is_now))
         done = "applied" if self._exif == "apply" else "ignored"
         cause = (
-            f"field {name!r}: annotated at {annotated} pixels, the image has {read} with its EXIF orientation {done}"
+            f"field {name!r}: annotated at {annotated} pixels, but the image has {read} with EXIF orientation {done}"
         )
         fix = "scale the annotations to the images as they are now, or pass the images that were annotated"
-        if said == is_now[::-1] and swaps_sides(int(about["exif"])):
-            fix = f"pass ImagePipeline(exif={self._other_exif!r}), as the images were annotated"
+        if expected == is_now[::-1] and swaps_sides(int(about["exif"])):
+            fix = f"pass ImagePipeline(exif={self._other_exif!r}), which matches the annotations"
         return LoaderError("E-DATASET", cause, fix=fix)
 
 

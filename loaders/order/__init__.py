@@ -1,1 +1,1 @@
-"""Which samples are served, in which order, and what became of them."""
+"""Which samples are served, in which order, and with which result."""

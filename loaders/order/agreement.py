@@ -1,4 +1,4 @@
-"""RankAgreement compares what the ranks of a run serve, and where in the stream they are."""
+"""RankAgreement: comparison of the streams of a run's ranks, and of their places in them."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from penstock.pipelines.messages.user_warnings import warn_user
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-_SHOWN = 40  # characters of a value that an error still shows
+_SHOWN = 40  # longest value that an error shows, in characters
 _LEFT = "the place left before"
-_LONE_FIX = "a loader that one rank uses alone takes rank=0, world_size=1"
-_NO_STORE = (RuntimeError, AttributeError)  # no store, one without such an operation, or gone with its rank
+_LONE_FIX = "a loader that only one rank uses needs rank=0, world_size=1"
+_NO_STORE = (RuntimeError, AttributeError)  # no store, one without this operation, or one that ended with its rank
 
-# (line of code, digest of the identity) of the loaders that this process has made, and of those it has iterated over.
+# (line of code, digest of the identity) of the loaders that this process has made, and that it has iterated over.
 _made: set[tuple[str, str]] = set()
 _posted: set[tuple[str, str]] = set()
-_named: Counter[str] = Counter()  # digest -> number of loaders with that identity that delivered a second batch
+_named: Counter[str] = Counter()  # digest -> number of loaders with this identity that delivered a second batch
 
 
 def name_line(caller: FrameType) -> str:
-    """Name a line of code, as every rank names it."""
+    """Return the name of a line of code, which is the same on every rank."""
     return f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
 
 
 class RankAgreement:
-    """Compares one loader with its counterparts on the other ranks, through the store of torch.distributed.
+    """A comparison of one loader with its counterparts on the other ranks, through the store of torch.distributed.
 
-    Nobody waits: of two ranks that differ, the later one raises LoaderError E-STATE, which names both. The identities
-    are compared before the first batch: where another rank has iterated over a loader from the same line of code of
-    which this process has made no counterpart, the two ranks differ. The places are compared before the second batch,
-    because a rank may look at one batch by itself. Loaders with equal identities are counterparts in the order in which
-    a second batch is taken of them. Without torch.distributed nothing is compared.
+    No rank waits. If two ranks differ, the later one raises LoaderError E-STATE, which names both. The identities
+    are compared before the first batch. They differ if another rank has iterated over a loader from the same line of
+    code, and this process has not made a counterpart. The places are compared before the second batch,
+    because one rank may look at a batch alone. Loaders with equal identities are matched in the order in which
+    their second batches are taken. Without torch.distributed nothing is compared.
 
     Args:
         line: the line of code that makes the loader, on every rank.
-        identity: by name, JSON-serialisable, what the loader has in common with its counterparts.
+        identity: the settings that the loader has in common with its counterparts, JSON-serialisable.
     """
 
     def __init__(self, line: str, identity: Mapping[str, object]) -> None:
         self.line, self._identity = line, dict(identity)
         self._digest = hashlib.blake2b(json.dumps(self._identity, sort_keys=True).encode(), digest_size=16).hexdigest()
-        self._name = ""  # of the loader in the store, once a second batch is taken
+        self._name = ""  # of the loader in the store, set when a second batch is taken
         self._begun = 0  # iterations that went beyond one batch
         self._warned = False
         _made.add((line, self._digest))
@@ -66,9 +66,9 @@ class RankAgreement:
         """Compare identities before the first batch. Raises LoaderError E-STATE if another rank serves other data."""
         if not _has_other_ranks() or (self.line, self._digest) in _posted:
             return
-        with _without_store_nothing():
+        with _skip_without_store():
             store, mine = _store(), [self._digest, self._identity]
-            for slot in itertools.count():  # for each identity of this line, in the order in which any rank comes
+            for slot in itertools.count():  # for each identity of this line, in the order of their arrival on any rank
                 first, (digest, expected) = _post(store, f"penstock/line/{self.line}/{slot}", mine)
                 if digest == self._digest:
                     break
@@ -82,16 +82,16 @@ class RankAgreement:
         Args:
             steps: batches taken since the iteration began.
             began: where it began.
-            left: where the iteration before it ended or was left; None if the loader was then sent to another place.
+            left: where the previous iteration ended or was left; None if the loader was then moved to another place.
             place: where it is now.
 
-        Before the second batch it compares the beginning with that of the other ranks, after 2, 4, 8 and so on steps it
-        looks whether another rank has left this epoch earlier, for example by a `break`, and begun another one. Raises
+        Before the second batch it compares the beginning with that of the other ranks. After 2, 4, 8 and so on steps it
+        checks whether another rank left this epoch earlier, for example by a `break`, and began another one. Raises
         LoaderError E-STATE if they differ.
         """
         if steps < 1 or steps & (steps - 1) or not _has_other_ranks():
             return
-        with _without_store_nothing():
+        with _skip_without_store():
             store = _store()
             if steps == 1:
                 self._post_beginning(store, began, left)
@@ -100,7 +100,7 @@ class RankAgreement:
             self._warn_of_others(store)
 
     def end(self, steps: int, began: Cursor, left: Cursor | None) -> None:
-        """Note that an epoch was served to its end, after `steps` steps; began, left and errors as check_step."""
+        """Record that an epoch ended after `steps` steps; began, left and errors as in check_step."""
         if steps == 1:
             self.check_step(steps, began, left, began)
         if self._begun and not self._warned:
@@ -115,17 +115,17 @@ class RankAgreement:
         store.add(f"{self._key()}/ranks", 1)
         about = {"epoch": began.epoch, "position": began.position, _LEFT: left and list(left)}
         first, expected = _post(store, self._key(), about)
-        if None in (about[_LEFT], expected[_LEFT]):  # one of them was sent there
+        if None in (about[_LEFT], expected[_LEFT]):  # one of the ranks was moved there
             about[_LEFT] = expected[_LEFT] = None
         refuse_disagreement({first: expected, dist.get_rank(): about})
 
     def _find_name(self, store: Store) -> str:
         """Return the name of this loader on every rank.
 
-        Raises LoaderError E-STATE if another rank goes on with a loader that has no counterpart in this process.
+        Raises LoaderError E-STATE if another rank continues with a loader that has no counterpart in this process.
         """
         mine = [self._digest, _named[self._digest] + 1]  # the number distinguishes loaders with equal identities
-        for slot in itertools.count():  # for each loader of this line, in the order in which any rank comes
+        for slot in itertools.count():  # for each loader of this line, in the order of their arrival on any rank
             key = f"penstock/loaders/{self.line}/{slot}"
             first, (digest, number, expected) = _post(store, key, [*mine, self._identity])
             if [digest, number] == mine:
@@ -136,7 +136,7 @@ class RankAgreement:
         return f"penstock/loader/{mine[0]}/{mine[1]}"
 
     def close(self) -> None:
-        """Note that this rank will not iterate over the loader any more."""
+        """Record that this rank will not iterate over the loader any more."""
         _agreements.discard(self)
 
     def _refuse_if_left(self, store: Store, place: Cursor) -> None:
@@ -155,21 +155,21 @@ class RankAgreement:
         return int(store.add(f"{self._key()}/ranks", 0))
 
     def _warn_of_others(self, store: Store) -> None:
-        """Warn of loaders that this rank has iterated over alone: another rank has come here without them."""
+        """Warn about loaders that only this rank has iterated over; another rank is here without them."""
         if _unaccompanied - {self} and self._begun and self._num_ranks(store) > 1:
             for other in _unaccompanied - {self}:
                 other._warn_if_alone(store)
 
     def _warn_if_alone(self, store: Store) -> None:
-        """Warn if this loader's latest iteration, served to its end, is one that no other rank has begun."""
+        """Warn if this loader's latest complete iteration has not been begun by any other rank."""
         if self not in _unaccompanied:
             return
         _unaccompanied.discard(self)
         if self._num_ranks(store) == 1:
             self._warned = True
             warn_user(
-                f"rank {dist.get_rank()} alone iterates over the loader made at {self.line}, and it serves this rank's "
-                f"share of the samples only: {_LONE_FIX}",
+                f"only rank {dist.get_rank()} iterates over the loader made at {self.line}, which serves only this "
+                f"rank's share of the samples: {_LONE_FIX}",
             )
 
 
@@ -182,8 +182,8 @@ def _has_other_ranks() -> bool:
 
 
 @contextlib.contextmanager
-def _without_store_nothing() -> Iterator[None]:
-    """Leave the block where there is no store to compare with."""
+def _skip_without_store() -> Iterator[None]:
+    """Leave the block if there is no store to compare with."""
     try:
         yield
     except LoaderError:  # which is a RuntimeError
@@ -197,14 +197,14 @@ def _store() -> Store:
     return store
 
 
-def _post(store: Store, key: str, said: object) -> tuple[int, Any]:
-    """Store what this rank says, unless another one was first; return the rank that was first, and what it said."""
-    rank, words = json.loads(store.compare_set(key, "", json.dumps([dist.get_rank(), said])))
-    return int(rank), words
+def _post(store: Store, key: str, value: object) -> tuple[int, Any]:
+    """Store this rank's value unless another rank was first; return the first rank and its value."""
+    rank, stored = json.loads(store.compare_set(key, "", json.dumps([dist.get_rank(), value])))
+    return int(rank), stored
 
 
 def refuse_disagreement(abouts: Mapping[int, Mapping[str, object]]) -> None:
-    """Raise LoaderError E-STATE where ranks (rank -> name -> value) differ from the first of them, naming all."""
+    """Raise LoaderError E-STATE that names all ranks that differ from the first one. abouts: rank -> name -> value."""
     (first, expected), *others = abouts.items()
     differing = [rank for rank, about in others if about != expected]
     if not differing:
@@ -213,7 +213,7 @@ def refuse_disagreement(abouts: Mapping[int, Mapping[str, object]]) -> None:
     plural = "s" * (len(differing) > 1)
     raise LoaderError(
         "E-STATE",
-        f"rank{plural} {', '.join(map(str, differing))} and rank {first} would not train on the same: "
+        f"rank{plural} {', '.join(map(str, differing))} and rank {first} would train on different samples: "
         f"they differ in {', '.join(found)}",
         fix=f"give all ranks the same data, settings, state and epoch; {_LONE_FIX}",
         rank=dist.get_rank(),
@@ -221,7 +221,7 @@ def refuse_disagreement(abouts: Mapping[int, Mapping[str, object]]) -> None:
 
 
 def _differences(abouts: Sequence[Mapping[str, object]]) -> list[str]:
-    """Name what is not the same everywhere, with the values where they are short."""
+    """Return the names with different values, and the values if they are short."""
     found = []
     for name in dict.fromkeys(name for about in abouts for name in about):
         values = [about.get(name) for about in abouts]

@@ -11,16 +11,16 @@ from penstock.pipelines.messages.checked import checked_choice, checked_number, 
 
 @dataclass(frozen=True, kw_only=True)
 class BadSamplePolicy:
-    """Decide whether the bad samples of a batch may pass. Raises ValueError for settings that cannot work.
+    """Settings for bad samples. Raises ValueError for settings that cannot work.
 
     Attributes:
-        on_bad_sample: "raise" stops at the first bad sample in order; "replace" goes on with a substitute.
-        on_repaired: what to do about an image in which libjpeg filled in missing data: "count" serves and counts it,
-            "raise" and "replace" treat it as a bad sample, "ignore" does not look for it.
-        max_bad: bad samples allowed in an epoch on this rank before E-MAXBAD: a count, a fraction of the epoch's
+        on_bad_sample: "raise" stops at the first bad sample in order; "replace" continues with a substitute.
+        on_repaired: what to do with an image in which libjpeg filled in missing data: "count" serves and counts it,
+            "raise" and "replace" treat it as a bad sample, "ignore" does not check for it.
+        max_bad: bad samples allowed per epoch on this rank before E-MAXBAD: a count, a fraction of the epoch's
             samples (a float below 1), or None for no limit.
-        samples_per_epoch: samples of this rank in an epoch, which a fraction refers to.
-        evaluation: a bad sample's row becomes padding, so that no other sample counts twice.
+        samples_per_epoch: samples per epoch on this rank, the base of a fraction.
+        evaluation: whether a bad sample's row becomes padding, so that no other sample counts twice.
     """
 
     on_bad_sample: str = "raise"
@@ -35,16 +35,16 @@ class BadSamplePolicy:
         if self.max_bad is not None:
             set_checked(self, max_bad=checked_number("max_bad", self.max_bad, 0))
             if self.max_bad > 1 and self.max_bad % 1:
-                raise ValueError(f"max_bad must be a count or a share below 1, got {self.max_bad}")
+                raise ValueError(f"max_bad must be a count or a fraction below 1, got {self.max_bad}")
 
     @property
     def substitutes(self) -> bool:
-        """Return whether workers have to find a substitute for a bad sample."""
+        """Return whether workers must find a substitute for a bad sample."""
         return "replace" in (self.on_bad_sample, self.on_repaired)
 
     @property
     def limit(self) -> float:
-        """Return the number of bad samples allowed in an epoch, which may be a fraction or infinite."""
+        """Return the number of bad samples allowed per epoch. It may be fractional or infinite."""
         if self.max_bad is None:
             return float("inf")
         fraction = isinstance(self.max_bad, float) and self.max_bad < 1
@@ -57,9 +57,9 @@ class BadSamplePolicy:
         misread: Sequence[BadSample] = (),
         **where: int | str,
     ) -> None:
-        """Raise LoaderError if the bad samples of a batch, or those decoded wrongly (`misread`), may not pass.
+        """Raise LoaderError if the bad samples of a batch, or those decoded wrongly (`misread`), are not allowed.
 
-        ledger: holds those that passed before. where: fields of the error, such as backend and rank.
+        ledger: the bad samples allowed so far. where: fields of the error, such as backend and rank.
         """
         for entry in (*misread, *bad):
             if (self.on_repaired if entry.code == "E-REPAIRED" else self.on_bad_sample) == "raise":
@@ -71,10 +71,10 @@ class BadSamplePolicy:
             of = f" of {self.samples_per_epoch}" if self.limit != self.max_bad else ""
             cause = (
                 f"{len(ledger.bad) + len(bad)} bad samples in epoch {ledger.epoch}, max_bad is {self.max_bad:g}{of}; "
-                f"the latest: {named.code} {named.cause}"
+                f"latest: {named.code} {named.cause}"
             )
         elif lost := [entry for entry in bad if entry.substitute < 0 and not self.evaluation]:
             named = lost[0]
-            cause = f"no good sample among those that follow it ({named.code} {named.cause})"
+            cause = f"no good sample follows it to replace it ({named.code} {named.cause})"
         if cause:
             raise named._replace(code="E-MAXBAD", cause=cause, fix="", raised=None).error(**where)

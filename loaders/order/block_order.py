@@ -1,4 +1,4 @@
-"""Shuffles blocks of neighbouring samples, then the samples of a group of blocks: for storage that seeks badly."""
+"""Shuffle of blocks of neighbouring samples, then of the samples in a group of blocks, for storage with slow seeks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from penstock.loaders.order.permutation import Index, Permutation, Permutations
 _MAX_LANES = 64
 # Numbers of the draws of an epoch; windows follow.
 _BLOCKS, _FIRST_WINDOW = 1, 2
-Steps = TypeVar("Steps", int, Index)  # of one place, or of several
+Steps = TypeVar("Steps", int, Index)  # for one place, or for several
 
 
 class Windows(NamedTuple):
-    """Name the window of each of k places.
+    """The windows of k places.
 
     Attributes:
-        numbers: distinct for each window of the epoch, int64 [k].
-        starts: first place of each, int64 [k].
-        sizes: number of places of each, int64 [k].
+        numbers: number of each window, unique in the epoch, int64 [k].
+        starts: first place of each window, int64 [k].
+        sizes: number of places in each window, int64 [k].
     """
 
     numbers: Index
@@ -33,10 +33,10 @@ class Windows(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """Hold the samples of blocks that differ in size; equal if the digests are.
+    """Blocks of different sizes. Two objects are equal if their digests are equal.
 
     Attributes:
-        starts: first sample of each block, and the end of the last, int64 [blocks + 1].
+        starts: first sample of each block, and the end of the last block, int64 [blocks + 1].
         digest: hex digest of the sizes.
     """
 
@@ -45,23 +45,23 @@ class BlockSizes:
 
     @classmethod
     def of(cls, sizes: Index) -> BlockSizes:
-        """Take the samples of each block, int64 [blocks]; empty ones are left out."""
+        """Return the blocks with these numbers of samples, int64 [blocks], without empty blocks."""
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[sizes > 0], dtype=np.int64)])
         return cls(starts, hashlib.blake2b(starts.data, digest_size=8).hexdigest())
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """Deal the positions of an epoch to lanes, and number the places of these: lane l has [l * length, (l+1) * length).
+    """A distribution of an epoch's positions to lanes. Lane l has the places [l * length, (l+1) * length).
 
-    Position p lies in lane p % count. What does not divide is the tail, whose places follow those of the lanes. It is
-    spread over the epoch, `spread` of its positions after each `turns * count` of the lanes, because alone it would mix
-    few blocks.
+    Position p is in lane p % count. The remainder is the tail; its places follow those of the lanes. The tail is
+    spread over the epoch, `spread` of its positions after each `turns * count` positions of the lanes, because on its
+    own it would mix few blocks.
 
     Attributes:
-        n: positions.
+        n: number of positions.
         count: number of lanes.
-        length: places of each.
+        length: number of places per lane.
     """
 
     n: int
@@ -70,12 +70,15 @@ class Lanes:
 
     @property
     def num_main(self) -> int:
-        """Number of places that the lanes have together; those of the tail follow."""
+        """Number of places of all lanes; the places of the tail follow."""
         return self.count * self.length
 
     @property
     def _rhythm(self) -> tuple[int, int, int]:
-        """Turns of the lanes and positions of the tail that alternate, and how often; the last time may be shorter."""
+        """Turns of the lanes and positions of the tail per repetition, and the number of repetitions.
+
+        The last repetition may be shorter.
+        """
         tail = self.n - self.num_main
         if not tail:
             return max(1, self.length), 0, 0
@@ -84,15 +87,15 @@ class Lanes:
         return self.length // times, spread, -(-tail // spread)
 
     def _start_of(self, times: Index) -> Index:
-        """Return the position after so many turns and positions of the tail, which alternate so often."""
+        """Return the position after `times` repetitions."""
         turns, spread, _ = self._rhythm
         starts: Index = times * turns * self.count + np.minimum(times * spread, self.n - self.num_main)
         return starts
 
     def _find(self, positions: Index) -> tuple[Index, Index]:
-        """Return how often lanes and tail alternated before each position, and how far it lies after that."""
+        """Return the number of repetitions before each position, and its distance from their end."""
         turns, spread, most = self._rhythm
-        end = self._start_of(np.array([most], np.int64))  # of the last time, which may be shorter
+        end = self._start_of(np.array([most], np.int64))  # of the last repetition, which may be shorter
         times = np.where(positions < end, positions // (turns * self.count + spread), most)
         return times, positions - self._start_of(times)
 
@@ -107,7 +110,7 @@ class Lanes:
         return places
 
     def turns_before(self, position: int) -> int:
-        """Return how many turns of all lanes begin before `position`, or at it, less one: that at which it lies."""
+        """Return the number of the turn of all lanes that contains `position`."""
         turns, _, most = self._rhythm
         times, offsets = self._find(np.array([position], np.int64))
         offset = int(offsets[0]) // self.count
@@ -121,16 +124,16 @@ class Lanes:
 
 
 class EvenLayout:
-    """Lay blocks of one size end to end in their shuffled order; each lane has whole blocks.
+    """A layout of equal blocks, end to end in their shuffled order; each lane has whole blocks.
 
-    The short block at the end of the source, and full ones that do not fill a round of all lanes, make up the tail.
-    It belongs to no window of the lanes, though its positions lie among theirs.
+    The tail consists of the short block at the end of the source, and of full blocks that do not fill a round of all
+    lanes. It does not belong to a window of the lanes, although its positions are among theirs.
     """
 
     def __init__(self, n: int, block: int, num_lanes: int, blocks_mixed: int, shuffled: Permutation | None) -> None:
-        """Mix `blocks_mixed` blocks of a lane at a time. `shuffled`: order of the full blocks.
+        """Mix groups of `blocks_mixed` blocks in each lane. `shuffled`: order of the full blocks.
 
-        The windows of a lane differ by one block at most, so that the last is not a small rest.
+        The windows of a lane differ by at most one block, so that the last one is not much smaller.
         """
         self._block, self._full, self._shuffled = block, n // block, shuffled
         self._rounds = self._full // num_lanes
@@ -138,13 +141,13 @@ class EvenLayout:
         self.lanes = Lanes(n, num_lanes, self._rounds * block)
 
     def _window_of(self, steps: Steps) -> tuple[Steps, Steps, Steps]:
-        """Return the window of steps of a lane, its first step, and its end; of numbers or of arrays."""
+        """Return the window of each step of a lane, its first step, and its end; for numbers or arrays."""
         window = ((steps // self._block + 1) * self._num_windows - 1) // max(1, self._rounds)
         first, end = (number * self._rounds // max(1, self._num_windows) for number in (window, window + 1))
         return window, first * self._block, end * self._block
 
     def windows_at(self, places: Index) -> Windows:
-        """Return the windows of places, int64 [k]."""
+        """Return the window of each place, int64 [k]."""
         lanes, steps = np.divmod(places, max(1, self.lanes.length))
         windows, first, end = self._window_of(steps)
         in_tail, num_main = places >= self.lanes.num_main, self.lanes.num_main
@@ -155,16 +158,16 @@ class EvenLayout:
         )
 
     def samples_at(self, places: Index) -> Index:
-        """Return the samples that lie at `places` before they are mixed."""
+        """Return the samples at `places` before they are mixed."""
         blocks, offsets = np.divmod(places, self._block)
-        mapped = np.full(len(places), self._full, np.int64)  # the short one stays the last
+        mapped = np.full(len(places), self._full, np.int64)  # the short block stays last
         if self._shuffled is not None:
             is_full = blocks < self._full
             mapped[is_full] = self._shuffled(blocks[is_full])
         return mapped * self._block + offsets
 
     def span_at(self, position: int) -> tuple[int, int] | None:
-        """Return the positions (first, end) that are mixed with `position`, and those of the tail among them."""
+        """Return the range (first, end) of positions that are mixed with `position`, including those of the tail."""
         if not self._rounds:
             return 0, self.lanes.n
         _, first, end = self._window_of(self.lanes.turns_before(position))
@@ -172,13 +175,13 @@ class EvenLayout:
 
 
 class UnevenLayout:
-    """Lay blocks of several sizes end to end in their shuffled order, and cut that into lanes of one length.
+    """A layout of blocks of several sizes, end to end in their shuffled order, cut into lanes of equal length.
 
-    Takes memory in proportion to the number of blocks. A block that lies across the ends of two lanes is in both.
+    The memory grows with the number of blocks. A block that crosses the end of a lane belongs to both lanes.
     """
 
     def __init__(self, sizes: BlockSizes, num_lanes: int, blocks_mixed: int, shuffled: Permutation) -> None:
-        """Mix `blocks_mixed` blocks of a lane at a time. `shuffled`: order of the blocks."""
+        """Mix groups of `blocks_mixed` blocks in each lane. `shuffled`: order of the blocks."""
         n, num_blocks = int(sizes.starts[-1]), len(sizes.starts) - 1
         self._source_starts = sizes.starts
         self._order = shuffled(np.arange(num_blocks, dtype=np.int64))
@@ -187,7 +190,7 @@ class UnevenLayout:
         self._edges = self._cut_windows(blocks_mixed)
 
     def _cut_windows(self, blocks_mixed: int) -> Index:
-        """Return the first places of all windows, and n: every so many blocks of a lane, counted from its first."""
+        """Return the first places of all windows, and n. A window begins every `blocks_mixed` blocks of a lane."""
         ends = np.arange(self.lanes.count + 1, dtype=np.int64) * self.lanes.length
         starts = self._starts[:-1][self._starts[:-1] < self.lanes.num_main]
         lanes = starts // max(1, self.lanes.length)
@@ -196,13 +199,13 @@ class UnevenLayout:
         return np.unique(np.concatenate([ends, starts[is_first], np.array([self.lanes.n], np.int64)]))
 
     def windows_at(self, places: Index) -> Windows:
-        """Return the windows of places, int64 [k]."""
+        """Return the window of each place, int64 [k]."""
         numbers = np.searchsorted(self._edges, places, "right") - 1
         starts = self._edges[numbers]
         return Windows(numbers.astype(np.int64), starts, self._edges[numbers + 1] - starts)
 
     def samples_at(self, places: Index) -> Index:
-        """Return the samples that lie at `places` before they are mixed."""
+        """Return the samples at `places` before they are mixed."""
         slots = np.searchsorted(self._starts, places, "right") - 1
         samples: Index = self._source_starts[self._order[slots]] + places - self._starts[slots]
         return samples
@@ -214,17 +217,18 @@ class UnevenLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockShuffled:
-    """Shuffle blocks of the source, deal them to lanes, and mix the samples of some blocks of a lane at a time.
+    """Shuffle blocks of the source, distribute them to lanes, and mix the samples within groups of blocks of a lane.
 
-    Position p is served by lane p % lanes. All lanes together mix about `group` blocks at a time. Each block is used up
-    before the next ones of its lane begin, so it is read once per epoch, by one rank if a Schedule deals whole lanes to
-    ranks. With group = number of blocks every order of the blocks is possible, and nearly every one of the samples.
+    Position p is served by lane p % lanes. All lanes together mix about `group` blocks at once. Each window of a lane
+    is finished before the next one begins, so a block is read once per epoch, and by one rank if a Schedule gives whole
+    lanes to ranks. With group = number of blocks every order of the blocks is possible, and nearly every order of the
+    samples.
 
     Attributes:
         n: number of samples.
         seed: seed of the shuffle.
         block: samples per block.
-        group: blocks that are mixed, in all lanes; counted down to a multiple of the lanes.
+        group: number of blocks that are mixed, in all lanes; rounded down to a multiple of the lanes.
         sizes: samples of each block, instead of `block`.
     """
 
@@ -237,16 +241,16 @@ class BlockShuffled:
 
     def __post_init__(self) -> None:
         if self.sizes is not None and self.sizes.starts[-1] != self.n:
-            raise ValueError(f"blocks must hold n = {self.n} samples, got {self.sizes.starts[-1]}")
+            raise ValueError(f"blocks must contain n = {self.n} samples, got {self.sizes.starts[-1]}")
 
     @property
     def lanes(self) -> int:
-        """Number of lanes, a power of two: 64, or as many as mix at least two blocks each."""
+        """Number of lanes, a power of two: at most 64, and few enough that each mixes at least two blocks."""
         return min(_MAX_LANES, 1 << max(0, self.group.bit_length() - 2))
 
     @property
     def mixed(self) -> int:
-        """Number of samples that are mixed at a time, about."""
+        """Approximate number of samples that are mixed together."""
         return self.group // self.lanes * self.lanes * self.block
 
     @property
@@ -262,7 +266,7 @@ class BlockShuffled:
         return layout.samples_at(windows.starts + mix(places - windows.starts))
 
     def span_at(self, epoch: int, position: int) -> tuple[int, int] | None:
-        """Return the positions (first, end) that are mixed with `position`; None if these are not one range."""
+        """Return the range (first, end) of positions that are mixed with `position`; None if they are not one range."""
         return _layout(self, epoch).span_at(position)
 
 

@@ -1,4 +1,4 @@
-"""Serves samples in buckets, of which each has its own image size: every global batch is of one bucket."""
+"""Order of samples in buckets. Each bucket has its own image size, and every global batch comes from one bucket."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _AT_ONCE = 256  # steps whose buckets are looked up at once
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Bucketed:
-    """Order the samples of each bucket; a position is a place in the list of all buckets, one after the other.
+    """An order of the samples of each bucket. A position is an index into the buckets, one after the other.
 
     Attributes:
         n: number of samples.
         seed: seed of the shuffle.
-        shuffled: whether the samples of each bucket are shuffled in each epoch, and the batches of all buckets.
-        sizes: of the images in each bucket.
-        starts: int64 [buckets + 1], where the samples of each bucket begin in `members`, and the last ones end.
-        members: [n], the samples bucket by bucket, int32 if that is enough; shared by all workers.
+        shuffled: whether each epoch shuffles the samples of each bucket, and the batches of all buckets.
+        sizes: image size of each bucket.
+        starts: int64 [buckets + 1], where the samples of each bucket begin in `members`, and the end of the last.
+        members: [n], the samples bucket by bucket, int32 if possible; shared by all workers.
         digest: hex digest of buckets and members.
     """
 
@@ -67,7 +67,7 @@ class Bucketed:
 
 
 def make_bucketed(buckets: npt.NDArray[np.uint8], sizes: tuple[Size, ...], seed: int, *, shuffled: bool) -> Bucketed:
-    """Return the order of samples of which sample i belongs to bucket `buckets[i]`, whose images have `sizes` of it."""
+    """Return the order of samples in buckets. buckets: the bucket of each sample; sizes: image size of each bucket."""
     n = len(buckets)
     starts = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(np.bincount(buckets, minlength=len(sizes)), out=starts[1:])
@@ -81,13 +81,13 @@ def make_bucketed(buckets: npt.NDArray[np.uint8], sizes: tuple[Size, ...], seed:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BucketSteps(EpochSteps):
-    """Lay out the steps of one epoch, in memory that does not grow with it.
+    """The steps of one epoch in buckets. The memory does not depend on the length of the epoch.
 
-    Each step takes `global_batch` samples of one bucket, except the last one of a bucket, which may be short.
+    Each step takes `global_batch` samples of one bucket. The last step of a bucket may be short.
 
     Attributes:
-        starts: as of Bucketed.
-        sizes: as of Bucketed.
+        starts: as in Bucketed.
+        sizes: as in Bucketed.
         global_batch: samples per step, of all ranks.
         counts: int64 [buckets], steps of each bucket.
         shuffle: permutes the steps; None for bucket after bucket.
@@ -105,7 +105,7 @@ class BucketSteps(EpochSteps):
 
     @cached_property
     def ends(self) -> Index:
-        """Return where the steps of each bucket end in the list of all, int64 [buckets]."""
+        """Return where the steps of each bucket end in the list of all steps, int64 [buckets]."""
         return np.cumsum(self.counts)
 
     @property
@@ -145,7 +145,7 @@ class BucketSteps(EpochSteps):
 
     @cached_property
     def _short(self) -> tuple[Index, Index]:
-        """Return the numbers of the short steps, rising, and how many samples are missing before each and at the end.
+        """Return the sorted numbers of the short steps, and the samples missing before each of them and at the end.
 
         Both int64: [short] and [short + 1].
         """
@@ -157,14 +157,14 @@ class BucketSteps(EpochSteps):
         return numbers[order], np.concatenate(([0], np.cumsum(missing[some][order])))
 
     def place(self, number: int) -> int:
-        """Return the place at which step `number` begins; behind the last one, the samples of all steps."""
+        """Return the place at which step `number` begins; after the last step, the number of all samples."""
         short, missing = self._short
         return number * self.global_batch - int(missing[np.searchsorted(short, number, "left")])
 
     def number(self, place: int) -> int:
         """Return the number of the step that begins at `place`.
 
-        Raises LoaderError E-STATE where none does: the place is of another global batch.
+        Raises LoaderError E-STATE if no step begins there, because the place comes from another global batch.
         """
         short, missing = self._short
         passed = int(np.searchsorted(short * self.global_batch - missing[:-1], place, "left"))
@@ -193,7 +193,7 @@ def _shuffle(count: int, seed: int, epoch: int, bucket: int) -> Permutation:
 
 @lru_cache(maxsize=16)
 def _buckets(steps: BucketSteps, part: int) -> Index:
-    """Return the buckets of _AT_ONCE steps, int64, from `part` * _AT_ONCE on: each is asked for several times."""
+    """Return the buckets of _AT_ONCE steps, int64, from `part` * _AT_ONCE on; each is needed several times."""
     numbers = np.arange(part * _AT_ONCE, min((part + 1) * _AT_ONCE, len(steps)), dtype=np.int64)
     batches = numbers if steps.shuffle is None else steps.shuffle(numbers)
     return np.searchsorted(steps.ends, batches, "right")

@@ -1,4 +1,4 @@
-"""Cursor names a place in the stream of samples."""
+"""Cursor: a place in the stream of samples."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 
 class Cursor(NamedTuple):
-    """Name a place in the stream.
+    """A place in the stream.
 
     Attributes:
         epoch: number of the epoch, from 0.
-        position: samples of the epoch that all ranks together have been served.
+        position: samples of the epoch that were served so far on all ranks together.
     """
 
     epoch: int
     position: int
 
 
-NOWHERE = Cursor(-1, 0)  # the place of an engine while Ctrl-C could lose a batch: the loader then sends it to a place
+NOWHERE = Cursor(-1, 0)  # an engine's place while Ctrl-C could lose a batch: the loader then seeks to a valid place

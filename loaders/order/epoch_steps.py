@@ -1,4 +1,4 @@
-"""The steps of an epoch: where each begins, and how many samples it takes."""
+"""The steps of an epoch: where each begins, and its number of samples."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.plan.philox import STREAM_LENGTHS, random_words
 
 Size = tuple[int, int]  # height and width of images, in pixels
-Shape = Size | int | None  # of the images of a batch; the sequence length where they are in patches; None: as always
+Shape = Size | int | None  # image size of a batch; for patches, the sequence length; None if it never changes
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EpochSteps(ABC):
-    """Lay out the steps of one epoch; a place is the number of samples that were served before it.
+    """The steps of one epoch. A place is the number of samples that were served before it.
 
     Attributes:
         n: samples of the epoch.
         drop_last: whether samples that do not fill a step are left out.
-        rank: which of the ranks positions are asked for.
+        rank: the rank that positions are computed for.
         world_size: number of ranks.
-        lanes: of the order; see BlockShuffled.
-        kind: what messages call these steps, if they begin at certain places only.
+        lanes: number of lanes of the order; see BlockShuffled.
+        kind: name of these steps in messages, if they begin at certain places only.
     """
 
     n: int
@@ -43,32 +43,32 @@ class EpochSteps(ABC):
     @property
     @abstractmethod
     def end(self) -> int:
-        """Return the place behind the last step, which may lie beyond the last sample."""
+        """Return the place after the last step. It may be beyond the last sample."""
 
     @abstractmethod
     def batch(self, place: int) -> int:
-        """Return the samples, of all ranks, that a full step at `place` takes."""
+        """Return the number of samples of a full step at `place`, on all ranks."""
 
     @abstractmethod
     def left(self, place: int) -> int:
-        """Count the steps from `place` on."""
+        """Return the number of steps from `place` on."""
 
     @abstractmethod
     def number(self, place: int) -> int:
-        """Return the number of the step at `place`. Raises LoaderError E-STATE if none begins there."""
+        """Return the number of the step at `place`. Raises LoaderError E-STATE if no step begins there."""
 
     def after(self, place: int) -> int:
         """Return the place after the step at `place`."""
         return place + self.batch(place)
 
     def group(self, place: int, most: int) -> tuple[int, int, int]:
-        """Return the steps that are looked up together: first place, their number, and which of them `place` is."""
+        """Return the steps that are computed together: first place, number of steps, and the index of `place`."""
         return place, 1, 0
 
     def positions(self, place: int, steps: int = 1) -> Index:
-        """Return the positions that the rank serves of some equal steps from `place` on, int64 [steps, batch_size].
+        """Return the positions that the rank serves in equal steps from `place` on, int64 [steps, batch_size].
 
-        Those of n and above hold no sample, and come last.
+        Positions of n and above are without a sample. They come last.
         """
         batch, rows = self.batch(place), self._rows(place)
         modulus = math.gcd(self.lanes, batch)
@@ -85,7 +85,7 @@ class EpochSteps(ABC):
         return self.rank * batch_size + np.arange(batch_size, dtype=np.int64)
 
     def served(self, place: int) -> int:
-        """Count the steps from `place` on in which the rank has a sample."""
+        """Return the number of steps from `place` on in which the rank has a sample."""
         return self.left(place)
 
     def shape(self, place: int) -> Shape:
@@ -93,19 +93,19 @@ class EpochSteps(ABC):
         return None
 
     def shapes(self) -> list[tuple[int, Shape]]:
-        """Return the samples of a full step, of all ranks, and its shape, for all kinds of steps."""
+        """Return the samples of a full step on all ranks, and its shape, for each kind of step."""
         return []
 
     def saved_batches(self) -> int | list[int] | None:
-        """Return what the places of the steps depend on, for states; None where a step may begin anywhere."""
+        """Return the batches that decide where steps begin, for states; None if a step may begin anywhere."""
         return None
 
     def saved_sizes(self) -> object:
-        """Return what a state says of the sizes of all steps, as JSON holds it; None if they do not decide them."""
+        """Return the sizes of all steps as JSON values for a state; None if the steps do not decide them."""
         return None
 
     def refuse_never_full(self, batch: int) -> None:
-        """Raise ValueError where a global batch of `batch` samples never fills."""
+        """Raise ValueError if a global batch of `batch` samples is never full."""
         refuse_never_full(batch, self.n, f"{self.n} samples")
 
 
@@ -113,23 +113,23 @@ def refuse_never_full(batch: int, samples: int, name: str, cure: str = "") -> No
     """Raise ValueError if a global batch is larger than the samples that fill it."""
     if batch > samples:
         raise ValueError(
-            f"a global batch of {batch} never fills from {name}: lower batch_size, {cure}or pass drop_last=False"
+            f"{name} cannot fill a global batch of {batch}: lower batch_size, {cure}or pass drop_last=False"
         )
 
 
 def count_steps(samples: int, batch: int, *, drop_last: bool) -> int:
-    """Return how many steps of `batch` samples serve `samples`."""
+    """Return the number of steps of `batch` samples that serve `samples`."""
     return samples // batch if drop_last else -(-samples // batch)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EqualSteps(EpochSteps):
-    """Lay out steps that take equally many samples from each of a few places on.
+    """Steps of equal size, which may change at a few places.
 
     Attributes:
         starts: the places at which the batch changes, from 0 on; a step begins at each.
-        batches: samples per step, of all ranks, from each of these on.
-        sizes: of the images, from each of these on; None for the pipeline's.
+        batches: samples per step on all ranks, from each of these places on.
+        sizes: image sizes from each of these places on; None for the pipeline's size.
     """
 
     starts: tuple[int, ...]
@@ -178,14 +178,14 @@ class EqualSteps(EpochSteps):
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """Say which sequence lengths batches have, and how many samples.
+    """Sequence lengths and sizes of the batches of a round.
 
     Attributes:
         patch: side of a patch, in pixels.
-        lengths: patches per sample of the steps of a round; the longest image that fits is taken.
+        lengths: patches per sample, for each step of a round; each image is scaled to the largest size that fits.
         batch_sizes: samples per step and rank, for each length.
-        max_ratio: the most by which an image is enlarged; None for no limit.
-        shuffled: whether the steps of each round come in an order that is drawn.
+        max_ratio: largest factor by which an image is enlarged; None for no limit.
+        shuffled: whether the steps of each round are in random order.
     """
 
     patch: int
@@ -197,14 +197,14 @@ class Rounds:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundSteps(EpochSteps):
-    """Lay out the steps of one epoch, in memory that does not grow with it.
+    """The steps of one epoch in rounds. The memory does not depend on the length of the epoch.
 
-    The steps of the last round, which is not whole, come in the order of `rounds`: so all epochs have equally many.
+    The steps of an incomplete last round are in the order of `rounds`, so all epochs have the same number of steps.
 
     Attributes:
         rounds: the steps of a round.
-        batches: samples of each of these, of all ranks.
-        key: seed and epoch by which the order in each round is drawn.
+        batches: samples of each of these steps, on all ranks.
+        key: seed and epoch for the random order of each round.
     """
 
     rounds: Rounds
@@ -244,12 +244,12 @@ class RoundSteps(EpochSteps):
         return {"patch": self.rounds.patch, "lengths": list(self.rounds.lengths), "max_ratio": self.rounds.max_ratio}
 
     def _find(self, place: int) -> tuple[int, int]:
-        """Return the round and the number in it of the step that begins at `place`. Raises LoaderError E-STATE."""
+        """Return the round of the step at `place`, and its number in the round. Raises LoaderError E-STATE."""
         number, within = divmod(place, sum(self.batches))
         begins = [0, *accumulate(self.batches[kind] for kind in self._order(number)[:-1])]
         if within not in begins:
             cause = f"no batch begins at position {place} of an epoch in patches"
-            raise LoaderError("E-STATE", cause, fix="resume with the patches and the number of ranks of the state")
+            raise LoaderError("E-STATE", cause, fix="resume with the same patches and number of ranks as the state")
         return number, begins.index(within)
 
     def _order(self, number: int) -> tuple[int, ...]:
@@ -259,7 +259,7 @@ class RoundSteps(EpochSteps):
 
     @cached_property
     def _totals(self) -> tuple[int, int]:
-        """Return the number of steps, and the place behind the last one."""
+        """Return the number of steps, and the place after the last one."""
         rounds, rest = divmod(self.n, sum(self.batches))
         count, end = rounds * len(self.batches), self.n - rest
         for batch in self.batches:
@@ -271,6 +271,6 @@ class RoundSteps(EpochSteps):
 
 @lru_cache(maxsize=64)
 def _draw(count: int, seed: int, epoch: int, number: int) -> tuple[int, ...]:
-    """Return the steps of a round in the order that is drawn for it."""
+    """Return the steps of a round in random order."""
     words = random_words(seed, epoch, np.array([number], np.int64), STREAM_LENGTHS, count)[0]
     return tuple(np.argsort(words, kind="stable").tolist())

@@ -1,4 +1,4 @@
-"""EpochLedger counts what became of the samples of an epoch, and lists those that were replaced or repaired."""
+"""EpochLedger: counts of an epoch's samples, and lists of those that were replaced or repaired."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import numpy.typing as npt
 
 from penstock.pipelines.errors import ERROR_CODES, LoaderError
 
-MAX_REPAIRS = 1000  # entries of a ledger: a data set may be repaired throughout
+MAX_REPAIRS = 1000  # most entries of a ledger, because all images of a data set may be repaired
 
 CountSources = Callable[[npt.NDArray[np.int64]], dict[str, int]]
 
 
 class BadSample(NamedTuple):
-    """Describe a sample that could not be served.
+    """A sample that could not be served.
 
     Attributes:
         sample: index in the source.
         code: error code, such as "E-TRUNC".
         cause: what is wrong, in one line.
-        path: file or name of the sample; empty if its source cannot name it.
-        substitute: index of the sample that stands in its row, -1 for padding.
+        path: file or name of the sample; empty if its source does not know it.
+        substitute: index of the sample in its row instead, -1 for padding.
         row: its row in the batch.
-        fix: what the user can do, one line; empty for what is usual with the code, and after a resume.
-        raised: what the error was raised from, under the policy "raise" only.
+        fix: what the user can do, in one line; empty for the code's usual fix, and after a resume.
+        raised: the original exception, only with the policy "raise".
     """
 
     sample: int
@@ -41,7 +41,7 @@ class BadSample(NamedTuple):
     raised: BaseException | None = None
 
     def error(self, **where: int | str) -> LoaderError:
-        """Return the exception that the policy "raise" throws."""
+        """Return the exception for the policy "raise"."""
         about: dict[str, Any] = {"fix": self.fix, "sample": self.sample, "path": self.path or None, **where}
         error = LoaderError(self.code, self.cause, **about)
         error.__cause__ = self.raised
@@ -50,18 +50,18 @@ class BadSample(NamedTuple):
 
 @dataclass
 class EpochLedger:
-    """Count what became of the samples of one epoch on this rank: planned = delivered + replaced.
+    """The counts of one epoch's samples on this rank: planned = delivered + replaced.
 
     Attributes:
         epoch: number of the epoch.
-        planned: samples that were to be served.
+        planned: samples that were due to be served.
         delivered: samples that were served.
-        replaced: samples that could not be served; a substitute or padding has their row.
+        replaced: samples that could not be served; their rows have a substitute or padding.
         bad: one entry for each replaced sample.
-        repaired: delivered samples whose pixels differ from the file's: libjpeg filled in missing data, as for a
+        repaired: delivered samples with other pixels than the file: libjpeg filled in missing data, as for a
             truncated photo, or a GPU decoder was found to be wrong (E-DECODER).
-        repairs: one entry for each of the first MAX_REPAIRS of them.
-        sources: of a mixture, name of each source -> samples of it that were served.
+        repairs: one entry for each of the first MAX_REPAIRS repaired samples.
+        sources: for a mixture, name of each source -> number of its samples that were served.
     """
 
     epoch: int
@@ -80,11 +80,11 @@ class EpochLedger:
         flawed: Sequence[BadSample],
         count_sources: CountSources | None = None,
     ) -> None:
-        """Count a delivered batch; padding that stands for no sample is left out.
+        """Count a delivered batch, without padding that does not replace a sample.
 
         index: int64 [batch], the sample of each row, -1 for padding; bad: samples that could not be served; flawed:
-        served ones whose pixels differ from the file's; count_sources: for a mixture, returns the name of each source
-        and how many of some samples are its own.
+        repaired or misread samples that were served; count_sources: for a mixture, returns how many of some samples
+        belong to each source, by name.
         """
         if count_sources is not None:
             self._add_sources(count_sources(index[index >= 0]))
@@ -99,7 +99,7 @@ class EpochLedger:
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> EpochLedger:
-        """Return the ledger that `as_dict` has written. Raises ValueError for anything else."""
+        """Return the ledger that `as_dict` has saved. Raises ValueError for anything else."""
         epoch = saved.get("epoch")
         if type(epoch) is not int:
             raise ValueError("not a valid ledger")
@@ -108,7 +108,7 @@ class EpochLedger:
         return ledger
 
     def add_saved(self, saved: Mapping[str, Any]) -> None:
-        """Count what a ledger counted that `as_dict` returned. Raises ValueError for anything else."""
+        """Add the counts of a ledger that `as_dict` has saved. Raises ValueError for anything else."""
         try:
             counts = [saved["planned"], saved["delivered"], saved["replaced"], saved["repaired"]]
             bad, repairs = ([_from_line(line) for line in saved[name]] for name in ("bad", "repairs"))
@@ -134,7 +134,7 @@ class EpochLedger:
             self.sources[name] = self.sources.get(name, 0) + count
 
     def line(self) -> str:
-        """Return the counts in one line, with how many samples each code replaced."""
+        """Return the counts in one line, with the number of replaced samples per error code."""
         codes = Counter(entry.code for entry in self.bad)
         why = f" ({', '.join(f'{code} {count}' for code, count in codes.most_common())})" if codes else ""
         repaired = f" repaired={self.repaired}" if self.repaired else ""
@@ -142,7 +142,7 @@ class EpochLedger:
         return f"planned={self.planned} delivered={self.delivered} replaced={self.replaced}{why}{repaired}{sources}"
 
     def as_dict(self) -> dict[str, object]:
-        """Return the ledger as a JSON-serialisable dict, its paths escaped to ASCII."""
+        """Return the ledger as a JSON-serialisable dict, with paths escaped to ASCII."""
         counts = {"planned": self.planned, "delivered": self.delivered, "replaced": self.replaced}
         bad, repairs = ([_to_line(entry) for entry in entries] for entries in (self.bad, self.repairs))
         sources = {"sources": self.sources} if self.sources else {}
@@ -155,11 +155,11 @@ def _to_line(entry: BadSample) -> dict[str, object]:
 
 
 def _from_line(line: Mapping[str, Any]) -> BadSample:
-    """Return the entry that `_to_line` wrote. Raises the error that an invalid line causes."""
+    """Return the entry that `_to_line` saved. Raises the error that an invalid line causes."""
     path = line["path"].encode("ascii").decode("unicode_escape").encode("latin-1")
     entry = BadSample(line["sample"], line["code"], line["cause"], path, line["substitute"], -1)
     if (type(entry.sample), type(entry.substitute), type(entry.cause)) != (int, int, str):
-        raise TypeError("a line has values of other types")
+        raise TypeError("a line has values of wrong types")
     if entry.code not in ERROR_CODES:
         raise ValueError(f"unknown code {entry.code!r}")
     return entry

@@ -1,4 +1,4 @@
-"""The order of an epoch: which sample lies at which position, a pure function of (seed, epoch, position)."""
+"""The order of an epoch: the sample at each position, a pure function of (seed, epoch, position)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from penstock.loaders.order.permutation import Index, Permutation
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.plan.philox import STREAM_DRAW, random_words
 
-_FIRST_SOURCE = 1  # of a mixture, number of the first source's permutation; 0 is that of the epoch
-SAMPLER = "feistel-1"  # goes into saved states: a new permutation needs a new name
+_FIRST_SOURCE = 1  # number of the permutation of a mixture's first source; 0 is the epoch's permutation
+SAMPLER = "feistel-1"  # stored in states: a new permutation needs a new name
 
 
 class Order(Protocol):
-    """Compute which sample lies at each position of an epoch; equal on every rank, in memory that does not grow with n.
+    """The sample at each position of an epoch; equal on every rank, in memory that does not grow with n.
 
-    One with `lanes` serves position p in lane p % lanes, and Schedule deals whole lanes to ranks; its
-    `span_at(epoch, position)` names the positions whose samples are neighbours in the source, about `mixed` of them, so
-    that they are worth fetching together.
+    An order with `lanes` serves position p in lane p % lanes, and Schedule gives whole lanes to ranks. Its
+    `span_at(epoch, position)` returns about `mixed` positions with neighbouring samples in the source, so that they can
+    be fetched together.
 
     Attributes:
-        n: positions in an epoch.
-        name: says in saved states which order it is, with what decides it apart from the seed.
-        repeats: whether a sample may come several times in an epoch. Crops and augmentations are then drawn by
-            position, so that each time has its own.
+        n: positions per epoch.
+        name: identifies the order in saved states, with all of its settings except the seed.
+        repeats: whether a sample may occur several times per epoch. Crops and augmentations are then drawn by
+            position, so that each occurrence has its own.
     """
 
     @property
@@ -62,7 +62,7 @@ class InOrder:
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Shuffle all samples, anew in each epoch."""
+    """Shuffle all samples, differently in each epoch."""
 
     n: int
     seed: int
@@ -75,13 +75,12 @@ class Shuffled:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weighted:
-    """Draw the sample at each position by inverting the cumulated weights.
+    """Draw the sample at each position by inverting the cumulative weights.
 
     Attributes:
-        n: draws in an epoch.
+        n: draws per epoch.
         seed: seed of the draws.
-        cumulated: float64 [samples], sums of the weights up to and with each sample; 8 bytes per sample, shared by all
-            workers.
+        cumulated: float64 [samples], cumulative sums of the weights; 8 bytes per sample, shared by all workers.
         digest: hex digest of the weights.
     """
 
@@ -99,7 +98,7 @@ class Weighted:
         words = random_words(self.seed, epoch, np.asarray(positions, np.int64), STREAM_DRAW, 2)
         uniform = ((words[:, 0] << np.uint64(21)) | (words[:, 1] >> np.uint64(11))).astype(np.float64) * 2.0**-53
         sums = self.cumulated.array
-        # A product that is rounded up to the whole sum must not find a sample after the last one with a weight.
+        # A product that is rounded up to the total must not select a sample after the last one with a weight.
         sought = np.minimum(uniform * sums[-1], np.nextafter(sums[-1], 0))
         found: Index = np.searchsorted(sums, sought, "right").astype(np.int64)
         return found
@@ -117,14 +116,14 @@ def make_weighted(weights: npt.NDArray[np.float64], num_draws: int, seed: int) -
 class Mixed:
     """Serve, in each epoch, a fixed number of samples of each source, in a shuffled order.
 
-    A source's samples are shuffled once per pass over it. An epoch goes on in the pass where the last one stopped, so
-    no sample comes twice before all others of its source came once.
+    A source's samples are shuffled once per pass over it. An epoch continues the pass where the previous epoch stopped,
+    so no sample repeats before all others of its source were served.
 
     Attributes:
-        n: samples in an epoch.
+        n: samples per epoch.
         seed: seed of the shuffle.
-        sizes: samples of each source; their indices follow each other.
-        shares: of each epoch the share of each source, not all zero; the last goes for all later epochs.
+        sizes: samples of each source; the indices of the sources are consecutive.
+        shares: for each epoch, the share of each source, not all zero; the last entry applies to all later epochs.
     """
 
     n: int
@@ -168,7 +167,7 @@ class Mixed:
 
 @lru_cache(maxsize=64)
 def _share_out(n: int, shares: tuple[float, ...]) -> Index:
-    """Split `n` in proportion to `shares`: the largest remainders get what rounding down leaves."""
+    """Split `n` in proportion to `shares`; the largest remainders are rounded up."""
     exact = np.array(shares, np.float64) * (n / sum(shares))
     counts = np.floor(exact).astype(np.int64)
     order = np.argsort(counts - exact, kind="stable")

@@ -1,4 +1,4 @@
-"""A keyed permutation of the numbers below n that is computed, never stored."""
+"""A keyed permutation of the numbers below n that is computed instead of stored."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ONE, _WORD_BITS = np.uint64(1), np.uint64(64)
 
 Index = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
-Bits = np.uint64 | Words  # one for all values, or one for each
+Bits = np.uint64 | Words  # one for all values, or one per value
 
 
 @dataclass(frozen=True)
 class Permutation:
-    """Map positions to sample indices by a keyed bijection on [0, n).
+    """A keyed bijection on [0, n) that maps positions to sample indices.
 
     It is an alternating Feistel network over ceil(log2 n) bits with cycle walking: Black and Rogaway, "Ciphers with
-    arbitrary finite domains", CT-RSA 2002. It takes O(1) memory and, since the domain is below 2n (above 32 samples),
+    arbitrary finite domains", CT-RSA 2002. It needs O(1) memory and, because the domain is below 2n (above 32 samples),
     fewer than two walks per position on average.
 
     Attributes:
@@ -38,12 +38,12 @@ class Permutation:
 
     @classmethod
     def of_epoch(cls, n: int, seed: int, epoch: int, number: int = 0) -> Permutation:
-        """Return the permutation that shuffles `epoch` under `seed`; `number` tells apart several in an epoch.
+        """Return the permutation of `epoch` for `seed`; `number` distinguishes several permutations of an epoch.
 
         Raises ValueError unless 0 < n <= 2**62.
         """
         if not 0 < n <= 1 << 62:
-            raise ValueError(f"n must lie in [1, 2**62], got {n}")
+            raise ValueError(f"n must be in [1, 2**62], got {n}")
         words = random_words(seed, epoch, np.full(1, number, np.int64), STREAM_ORDER, 2 * _ROUNDS)[0].tolist()
         return cls(n, tuple(low | high << 32 for low, high in zip(words[::2], words[1::2], strict=True)))
 
@@ -68,10 +68,10 @@ class Permutation:
 
 @dataclass(frozen=True)
 class Permutations:
-    """Map each of k numbers by a permutation of its own, as Permutation does.
+    """Permutations of k numbers, each with its own Permutation.
 
     Attributes:
-        sizes: how many numbers each one permutes, int64 [k].
+        sizes: the size n of each permutation, int64 [k].
         keys: uint64 [rounds, k].
     """
 
@@ -80,13 +80,13 @@ class Permutations:
 
     @classmethod
     def of_epoch(cls, sizes: Index, seed: int, epoch: int, numbers: Index) -> Permutations:
-        """Return the permutations that are called `numbers`, int64 [k], as Permutation.of_epoch does for one."""
+        """Return the permutations with `numbers`, int64 [k], as Permutation.of_epoch does for one."""
         distinct, which = np.unique(numbers, return_inverse=True)
         words = random_words(seed, epoch, distinct, STREAM_ORDER, 2 * _ROUNDS)
         return cls(sizes, (words[:, ::2] | words[:, 1::2] << _SHIFT).T[:, which])
 
     def __call__(self, positions: Index) -> Index:
-        """Return what lies at `positions`, each below its size. Both int64 [k]."""
+        """Return the numbers at `positions`, each below its size. Both int64 [k]."""
         exponents = np.frexp((self.sizes - 1).astype(np.float64))[1]  # exact: sizes are far below 2**53
         bits = np.maximum(_MIN_BITS, exponents).astype(np.uint64)
         left_bits, sizes = bits // np.uint64(2), self.sizes.astype(np.uint64)
@@ -100,7 +100,7 @@ class Permutations:
 
 
 def _network(values: Words, left_bits: Bits, right_bits: Bits, keys: Sequence[Bits], backwards: bool = False) -> Words:
-    """Apply the network; bits and keys are one for all values, or one for each: uint64."""
+    """Return the network's output; bits and keys are uint64, one for all values or one per value."""
     low = (_ONE << right_bits) - _ONE
     left, right = values >> right_bits, values & low
     rounds = list(enumerate(keys))

@@ -1,4 +1,4 @@
-"""Finds this process's rank and the world size."""
+"""Detection of this process's rank and the world size."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from penstock.pipelines.messages.user_warnings import warn_user
 
 _PLACE_FIX = (
     "set RANK and WORLD_SIZE, start torch.distributed before the first batch, or pass rank and world_size; "
-    "a process on its own unsets them"
+    "for a single process, unset the variables"
 )
-# Launchers other than torchrun: variables of a process's rank, and of the number of ranks that train together.
+# Launchers other than torchrun: environment variables for the rank of a process, and for the number of ranks.
 _LAUNCHERS = {
     "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE"),
     "mpirun (Open MPI)": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     "mpirun (MVAPICH)": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     "mpirun (PMI)": ("PMI_RANK", "PMI_SIZE"),
 }
-_group_size = 1  # ranks of torch.distributed when this process last looked
+_group_size = 1  # ranks of torch.distributed when this process last checked
 
 
 def is_joined() -> bool:
-    """Say whether torch.distributed is initialised."""
+    """Return whether torch.distributed is initialised."""
     return dist.is_available() and dist.is_initialized()
 
 
 def distributed_place(
     rank: int | None = None, world_size: int | None = None, *, certain: bool = True
 ) -> tuple[int, int]:
-    """Return (rank, world size): as given, else of torch.distributed, else of a launcher's variables, else (0, 1).
+    """Return (rank, world size): the arguments, or those of torch.distributed, or those of a launcher, or (0, 1).
 
-    The launchers are torchrun (RANK and WORLD_SIZE), Horovod and mpirun. One may set WORLD_SIZE alone and leave the
-    rank to a process group that comes up later: until then `certain=False` takes the rank for 0. With `certain` it
-    warns where a process takes all of the data although it may be one of several: a task of srun, and one whose
-    torch.distributed has ended. Raises ValueError if only one of the two is given or a variable is not a number,
-    LoaderError E-MISUSE for a variable without the other, and for launchers that contradict each other.
+    The launchers are torchrun (RANK and WORLD_SIZE), Horovod and mpirun. A launcher may set only WORLD_SIZE if a
+    process group that starts later sets the rank: until then `certain=False` assumes rank 0. `certain=True`
+    warns if a process reads all of the data although it may be one of several: a task of srun, or a process after
+    the end of torch.distributed. Raises ValueError if only one of the two is given or a variable is not a number,
+    LoaderError E-MISUSE for one variable without the other, and for launchers that contradict each other.
     """
     global _group_size
     if (rank is None) != (world_size is None):
-        raise ValueError("give both rank and world_size, or neither")
+        raise ValueError("pass both rank and world_size, or neither")
     if rank is not None and world_size is not None:
         return rank, world_size
     if is_joined():
@@ -52,19 +52,19 @@ def distributed_place(
         rank, world_size = _launched_place(certain=certain)
     if certain and (world_size or 1) > 1 and rank is None:
         raise LoaderError(
-            "E-MISUSE", f"WORLD_SIZE is {world_size}, and nothing says which rank this is", fix=_PLACE_FIX
+            "E-MISUSE", f"WORLD_SIZE is {world_size}, but the rank of this process is unknown", fix=_PLACE_FIX
         )
     if certain and (rank or 0) > 0 and world_size is None:
-        raise LoaderError("E-MISUSE", f"RANK is {rank}, and nothing says of how many", fix=_PLACE_FIX)
+        raise LoaderError("E-MISUSE", f"RANK is {rank}, but the world size is unknown", fix=_PLACE_FIX)
     if certain and rank is None:
         _warn_if_one_of_several()
     return (0 if world_size is None else rank or 0), world_size or 1
 
 
 def _launched_place(*, certain: bool) -> tuple[int | None, int | None]:
-    """Return (rank, world size) by the variables of a launcher other than torchrun; None for what is not known.
+    """Return (rank, world size) from the variables of a launcher other than torchrun; None for unknown values.
 
-    Raises LoaderError E-MISUSE, if `certain`, for a size without a rank and for launchers that contradict each other.
+    If `certain`, raises LoaderError E-MISUSE for a size without a rank, and for launchers that contradict each other.
     """
     found = {}
     for launcher, (rank_name, size_name) in _LAUNCHERS.items():
@@ -73,7 +73,7 @@ def _launched_place(*, certain: bool) -> tuple[int | None, int | None]:
             continue
         place = _variable(rank_name), size
         if certain and place[0] is None:
-            cause = f"{size_name} is {size}, and {rank_name} does not say which rank this is"
+            cause = f"{size_name} is {size}, but {rank_name} does not set the rank of this process"
             raise LoaderError("E-MISUSE", cause, fix=_PLACE_FIX)
         found[launcher] = place
     if certain and len(set(found.values())) > 1:
@@ -83,7 +83,7 @@ def _launched_place(*, certain: bool) -> tuple[int | None, int | None]:
 
 
 def _variable(name: str) -> int | None:
-    """Return the number in an environment variable; None where it is unset or empty."""
+    """Return the number in an environment variable; None if it is unset or empty."""
     text = os.environ.get(name, "").strip()
     if not text:
         return None
@@ -94,21 +94,21 @@ def _variable(name: str) -> int | None:
 
 
 def _srun_tasks() -> int:
-    """Return the number of tasks of the step of srun that this process belongs to; 0 outside of one."""
+    """Return the number of tasks in this process's srun step; 0 outside srun."""
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS", "")
     return int(tasks) if "SLURM_PROCID" in os.environ and tasks.isdigit() else 0
 
 
 def _warn_if_one_of_several() -> None:
-    """Warn where this process is to serve everything, although others may train together with it."""
+    """Warn if this process serves all of the data although others may train together with it."""
     tasks = _srun_tasks()
     if tasks > 1:
         warn_user(
-            f"SLURM runs {tasks} tasks, and this one has no rank, so it takes all of the data: if they train together, "
+            f"SLURM runs {tasks} tasks, but this one has no rank, so it reads all of the data: if they train together, "
             "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS; if not, pass rank=0, world_size=1",
         )
     elif _group_size > 1:
         warn_user(
-            f"torch.distributed, which had {_group_size} ranks, has ended, so this process takes all of the data: if "
-            "the others go on, too, pass rank and world_size; if this one is alone, pass rank=0, world_size=1",
+            f"torch.distributed with {_group_size} ranks has ended, so this process reads all of the data: if "
+            "the other ranks continue, pass rank and world_size; if this process is alone, pass rank=0, world_size=1",
         )

@@ -1,4 +1,4 @@
-"""Which samples a rank serves at each step of an epoch, and as which shape."""
+"""Which samples a rank serves at each step of an epoch, and in which shape."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Function = Callable[Concatenate[Owner, Given], Result]
 
 
 def keep_results(most: int) -> Callable[[Function[Owner, Given, Result]], Function[Owner, Given, Result]]:
-    """Make a function keep its latest results, at most `most` for each first argument, which must be hashable.
+    """Return a decorator that caches the latest results, at most `most` for each first argument (hashable).
 
-    Unlike functools.lru_cache it does not keep the first argument alive: an order of a loader that is gone would keep
-    its shared memory and its descriptors. A result must not refer to it either.
+    Unlike functools.lru_cache it does not keep the first argument alive. Otherwise the order of a deleted loader would
+    keep its shared memory and descriptors. A result must not refer to the first argument either.
     """
 
     def decorate(function: Function[Owner, Given, Result]) -> Function[Owner, Given, Result]:
@@ -49,7 +49,7 @@ def keep_results(most: int) -> Callable[[Function[Owner, Given, Result]], Functi
             if found is _NOTHING:
                 found = function(owner, *arguments, **named)
                 if len(own) >= most:
-                    own.clear()  # of a run that goes on from here, the next ones are asked for
+                    own.clear()  # a run that continues from here needs the next ones only
                 own[key] = found
             return found  # type: ignore[no-any-return]
 
@@ -58,14 +58,14 @@ def keep_results(most: int) -> Callable[[Function[Owner, Given, Result]], Functi
     return decorate
 
 
-_AT_ONCE = 1024  # samples whose order is computed at once: for fewer, numpy's calls take longer than their work
+_AT_ONCE = 1024  # samples to order at once: with fewer, the overhead of numpy's calls dominates
 
 
 class Phase(NamedTuple):
-    """Say what batches are like from an epoch, or a batch of the run, on.
+    """Batch and image size from an epoch, or a batch of the run, on.
 
     Attributes:
-        first: the first epoch; or how many batches come before, in a run that serves all epochs from 0 on.
+        first: the first epoch; or the number of batches before it, in a run that serves all epochs from 0 on.
         batch_size: samples per step and rank.
         size: height and width of the images, in pixels.
         by_update: whether `first` counts batches.
@@ -79,33 +79,34 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Decide which samples a rank serves at each step of an epoch.
+    """The samples that a rank serves at each step of an epoch.
 
-    order     3 7 0 4  1 6 2 5   the sample at each position, by seed and epoch: 8 samples
+    order     3 7 0 4  1 6 2 5   the sample at each position, from seed and epoch: 8 samples
     ranks     3 7      1 6       rank 0: batch_size 2 of a global batch of 4
                   0 4      2 5   rank 1
-    steps    |3 7 0 4|1 6 2 5|   EqualSteps, RoundSteps or BucketSteps: where each begins and what it takes
-    cursor           ^           Cursor(epoch, 4): all ranks together have been served 4 samples
+    steps    |3 7 0 4|1 6 2 5|   EqualSteps, RoundSteps or BucketSteps: where each begins and its size
+    cursor           ^           Cursor(epoch, 4): 4 samples were served on all ranks together
     indices                2 5   batch(epoch, 4) on rank 1
 
     A step takes the next G positions, where G = batch_size * world_size is the global batch; rank r serves its
-    contiguous part. So a step holds the same samples for every world size of equal G. With `rounds` or phases by update
-    G changes within an epoch. Where the order has lanes (see BlockShuffled), the positions of a step are sorted by lane
-    first: by their remainder modulo the greatest common divisor of G and the number of lanes, which any G positions
-    hold equally often. So a rank serves the same lanes in every step. Where the order has buckets (see Bucketed), each
-    step takes G samples of one bucket, or what is left of it. Raises ValueError for settings that cannot work.
+    contiguous part. So with equal G, a step contains the same samples for every world size. With `rounds` or phases by
+    update, G changes within an epoch. If the order has lanes (see BlockShuffled), the positions of a step are first
+    sorted by lane: by their remainder modulo the greatest common divisor of G and the number of lanes. Any G positions
+    contain each remainder equally often, so a rank serves the same lanes in every step. If the order has buckets (see
+    Bucketed), each step takes G samples of one bucket, or the rest of it. Raises ValueError for settings that cannot
+    work.
 
     Attributes:
-        n: number of samples in an epoch.
-        batch_size: samples per step and rank; with `phases` or `rounds` the most.
+        n: number of samples per epoch.
+        batch_size: samples per step and rank; with `phases` or `rounds` the maximum.
         seed: seed of the shuffle.
         rank: this process's number, from 0.
         world_size: number of ranks.
-        shuffle: whether positions are permuted, anew in each epoch.
+        shuffle: whether positions are permuted, differently in each epoch.
         drop_last: whether samples that do not fill a global batch are left out.
-        pad: whether rows without a sample are served, as padding; None for yes if there are several ranks.
-        order: which sample lies at which position; unless given, `shuffle` and `seed` decide it.
-        phases: batch and image size by epoch or update, the first from 0 on; () where they never change.
+        pad: whether rows without a sample are served as padding; None for padding on several ranks.
+        order: the sample at each position; by default from `shuffle` and `seed`.
+        phases: batch and image size by epoch or update, the first from 0 on; () if they never change.
         rounds: sequence lengths of batches of patches; None for batches of images.
     """
 
@@ -127,9 +128,9 @@ class Schedule:
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank must lie in [0, world_size), got {self.rank} of {self.world_size}")
+            raise ValueError(f"rank must be in [0, world_size), got {self.rank} of {self.world_size}")
         if not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed must lie in [0, 2**64), got {self.seed}")
+            raise ValueError(f"seed must be in [0, 2**64), got {self.seed}")
         if self.pad is not None:
             set_checked(self, pad=checked_bool("pad", self.pad))
         if self.order is None:
@@ -138,11 +139,11 @@ class Schedule:
         if self.drop_last:
             steps.refuse_never_full(self.global_batch)
         if steps.kind and self.world_size > 1 and not self.pads and not self.drop_last:
-            raise ValueError(f"{steps.kind} on several ranks need padding for equal shapes: leave out pad=False")
+            raise ValueError(f"{steps.kind} on several ranks need padding for equal shapes: do not pass pad=False")
 
     @property
     def patch(self) -> int | None:
-        """Return the side of patches, in pixels; None if batches hold images."""
+        """Return the side of patches, in pixels; None for batches of images."""
         return None if self.rounds is None else self.rounds.patch
 
     @property
@@ -157,7 +158,7 @@ class Schedule:
 
     @keep_results(16)
     def _begins(self) -> list[Cursor]:
-        """Return where each phase begins; Cursor(0, 0) where there are none."""
+        """Return where each phase begins; Cursor(0, 0) without phases."""
         if not self.by_update:
             return [Cursor(phase.first, 0) for phase in self.phases] or [Cursor(0, 0)]
         places = [Cursor(0, 0)]
@@ -192,7 +193,7 @@ class Schedule:
         return EqualSteps(**about, starts=starts, batches=batches, sizes=sizes)
 
     def batch_size_at(self, cursor: Cursor) -> int:
-        """Return the samples on each rank of a full step at `cursor`."""
+        """Return the number of samples per rank of a full step at `cursor`."""
         return self._steps(cursor.epoch).batch(cursor.position) // self.world_size
 
     def shape_at(self, cursor: Cursor) -> Shape:
@@ -200,31 +201,31 @@ class Schedule:
         return self._steps(cursor.epoch).shape(cursor.position)
 
     def shapes(self) -> tuple[tuple[int, Shape], ...]:
-        """Return batch size and shape of all batches that may come; () if only the batch size is known."""
+        """Return batch size and shape of all possible batches; () if only the batch size is known."""
         shapes = (shape for epoch, _ in self._begins() for shape in self._steps(epoch).shapes())
         return tuple(dict.fromkeys((batch // self.world_size, shape) for batch, shape in shapes if shape is not None))
 
     @property
     def global_batch(self) -> int:
-        """Return the samples of one step over all ranks; where they change, the most."""
+        """Return the number of samples of one step on all ranks; the maximum if it changes."""
         return self.batch_size * self.world_size
 
     @property
     def pads(self) -> bool:
-        """Return whether rows that hold no sample are served, as padding."""
+        """Return whether rows without a sample are served as padding."""
         return self.world_size > 1 if self.pad is None else self.pad
 
     def steps(self, start: int = 0, epoch: int = 0) -> int:
-        """Count the steps left in `epoch` after `start` samples; equal on every rank."""
+        """Return the number of steps left in `epoch` after `start` samples; equal on every rank."""
         return self._steps(epoch).left(start)
 
     def served_steps(self, start: int = 0, epoch: int = 0) -> int:
-        """Count those of the steps left that serve something on this rank: without padding, fewer on some ranks."""
+        """Return the number of steps left that serve samples on this rank: fewer on some ranks without padding."""
         steps = self._steps(epoch)
         return steps.left(start) if self.pads else steps.served(start)
 
     def share(self, epoch: int) -> int:
-        """Return the samples of `epoch` on each rank; without drop_last the most of any rank."""
+        """Return the number of samples of `epoch` per rank; without drop_last the maximum over the ranks."""
         served = self._steps(epoch).end if self.drop_last else self.n
         return -(-served // self.world_size)
 
@@ -241,21 +242,21 @@ class Schedule:
         return cursor if self.steps(cursor.position, cursor.epoch) > 0 else Cursor(cursor.epoch + 1, 0)
 
     def resume_at(self, cursor: Cursor) -> Cursor:
-        """Return where to go on from a state's `cursor`, as `settled`; warns of samples that are left out for it.
+        """Return where to continue from a state's `cursor`, as `settle` does; warn about samples that are left out.
 
-        Raises LoaderError E-STATE if no step begins there, in buckets and in patches.
+        With buckets and patches, raises LoaderError E-STATE if no step begins there.
         """
         settled, left, steps = self.settle(cursor), self.n - cursor.position, self._steps(cursor.epoch)
         if settled != cursor and self.drop_last and left and not steps.kind:
             warn_user(
-                f"the last {left} samples of epoch {cursor.epoch} are left out, as a step takes "
+                f"the last {left} samples of epoch {cursor.epoch} are left out, because a step takes "
                 f"{steps.batch(cursor.position)}: "
                 "to serve them, resume with the batch_size and ranks of the state, or with drop_last=False",
             )
         return settled
 
     def saved_sizes(self, size: Size) -> dict[str, object]:
-        """Return what a state says of image sizes that change, as JSON holds it; `size` is the pipeline's."""
+        """Return the image sizes as JSON values for a state; `size` is the pipeline's."""
         saved = self._steps(0).saved_sizes()
         if saved is None:
             sizes = [[phase.first, list(phase.size)] for phase in self.phases] or [[0, list(size)]]
@@ -267,26 +268,26 @@ class Schedule:
         return {"size": saved}
 
     def identity(self) -> dict[str, object]:
-        """Return what the schedules of all ranks have in common apart from data, order and seed, as JSON holds it."""
+        """Return the settings common to the schedules of all ranks, except data, order and seed, as JSON values."""
         batch_size = list(map(list, self.phases)) if self.phases else self.batch_size
         rounds = None if self.rounds is None else asdict(self.rounds)
         return {"batch_size": batch_size, "drop_last": self.drop_last, "pad": self.pad is not False, "patches": rounds}
 
     def saved(self, cursor: Cursor) -> dict[str, object]:
-        """Return what a state needs in addition to `cursor`: the samples of a step over all ranks if they decide it."""
+        """Return the global batch for a state if it decides where steps begin; otherwise {}."""
         batches: Any = self._steps(cursor.epoch).saved_batches()
         if self.by_update:
             batches = [[phase.first, phase.batch_size * self.world_size] for phase in self.phases]
         return {} if batches is None else {"global_batch": batches}
 
     def check_saved(self, state: Mapping[str, object], cursor: Cursor) -> None:
-        """Raise LoaderError E-STATE if no step of this schedule begins at `cursor` because the state's are others."""
+        """Raise LoaderError E-STATE if `cursor` needs the global batch of the state, and this schedule has another."""
         batches, was = self.saved(cursor).get("global_batch"), state.get("global_batch")
         begun = cursor.position or (self.by_update and cursor.epoch)
         if batches is not None and begun and was != batches:
             what = "with sizes by update" if self.by_update else f"in {self._steps(cursor.epoch).kind}"
-            cause = f"{what} an epoch goes on with its global batch: {was} then, {batches} now"
-            raise LoaderError("E-STATE", cause, fix="choose batch_size so that batch_size * ranks is as it was")
+            cause = f"{what} an epoch must continue with the same global batch: saved {was}, now {batches}"
+            raise LoaderError("E-STATE", cause, fix="choose batch_size so that batch_size * ranks is the same as saved")
 
     def batch(self, epoch: int, position: int) -> Index:
         """Return this rank's sample indices, int64 [batch_size], of the step at global `position`; -1 past the end."""
@@ -297,7 +298,7 @@ class Schedule:
 
     @keep_results(16)
     def _batches(self, epoch: int, first: int, count: int) -> Index:
-        """Return the sample indices, int64 [steps, batch_size], of several steps from `first` on, as Schedule.batch."""
+        """Return the sample indices, int64 [steps, batch_size], of several steps from `first` on; see `batch`."""
         positions = self._steps(epoch).positions(first, count)
         inside = positions < self.n
         indices = np.where(inside, positions, -1)
@@ -306,25 +307,25 @@ class Schedule:
         return indices
 
     def draw_keys(self, cursor: Cursor) -> Index | None:
-        """Return the numbers, int64 [batch], by which draws are made for the step at `cursor`.
+        """Return the keys of the random draws for the step at `cursor`, int64 [batch].
 
-        They are the rows' positions in the epoch; None if draws are made by sample index.
+        They are the rows' positions in the epoch; None if the sample index is the key.
         """
         assert self.order is not None
         drawn: Index | None = self._steps(cursor.epoch).positions(cursor.position)[0] if self.order.repeats else None
         return drawn
 
     def next_in_order(self, cursor: Cursor, row: int, most: int) -> Index:
-        """Return the samples that the order has behind row `row` of the step at `cursor`, int64 [most or fewer].
+        """Return the samples that follow row `row` of the step at `cursor` in the order, int64 [most or fewer].
 
-        At the end of the epoch they go on at its start. They do not depend on rank, workers or where the run resumed.
+        After the end of the epoch they continue at its start. They do not depend on rank, workers or a resume.
         """
         first = self._steps(cursor.epoch).positions(cursor.position)[0, row]
         assert self.order is not None
         return self.order(cursor.epoch, (first + np.arange(1, min(most + 1, self.n), dtype=np.int64)) % self.n)
 
     def positions_between(self, epoch: int, start: int, begin: int, end: int) -> Index:
-        """Return the positions in [begin, end) that this rank serves, int64 [k], where a step begins at `start`."""
+        """Return the positions in [begin, end) that this rank serves, int64 [k]. A step begins at `start`."""
         steps = self._steps(epoch)
         size = steps.batch(start)
         first = (begin - start) // size

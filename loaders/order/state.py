@@ -1,4 +1,4 @@
-"""Saved states: which stream a loader serves, and the place in it."""
+"""Saved states: the identity of a loader's stream, and the place in it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.spec import ImagePipeline
 
-NUM_EPOCHS = 1 << 32  # the random generator takes the epoch as 32 bits
-# Settings of pipelines that every state has; one that is named here once stays.
+NUM_EPOCHS = 1 << 32  # the random generator uses 32 bits for the epoch
+# Settings of pipelines that every state has. Never remove one.
 _OF_VERSION_1 = (
     *("size", "crop", "scale", "ratio", "center_fraction", "flip", "mean", "std", "exif", "resample", "augment"),
     *("auto_augment", "rand_ops", "rand_magnitude", "color_jitter", "erasing", "mixup", "cutmix"),
@@ -29,16 +29,16 @@ _SHOWN = 12  # characters of a digest that an error shows
 
 @dataclass(frozen=True, kw_only=True)
 class StreamIdentity:
-    """Describe a stream apart from the place in it: a state is only loaded into a loader of an equal stream."""
+    """The identity of a stream, without the place in it. A state is only loaded into a loader of an equal stream."""
 
     kind: ClassVar[str]  # of loader, in error texts
     fix: ClassVar[str | None] = None
     later: ClassVar[frozenset[str]] = frozenset()  # keys that some states have and others lack
 
     def _place(self, state: object, limits: Mapping[str, int]) -> list[int]:
-        """Return the fields of `state` that `limits` names, each from 0 to below its limit.
+        """Return the fields of `state` that are named in `limits`, each in [0, limit).
 
-        Raises LoaderError E-STATE if the state is of another stream, or if it makes no sense.
+        Raises LoaderError E-STATE if the state is of another stream, or is invalid.
         """
         expected = asdict(self)
         if not isinstance(state, dict) or set(state) | self.later != {*expected, *limits} | self.later:
@@ -48,13 +48,13 @@ class StreamIdentity:
                 raise LoaderError("E-STATE", _difference(name, state[name], mine), fix=self.fix)
         for name, limit in limits.items():
             if type(state[name]) is not int or not 0 <= state[name] < limit:
-                cause = f"the state has {name}={state[name]!r}, which lies outside [0, {limit})"
+                cause = f"the state has {name}={state[name]!r}, which is outside [0, {limit})"
                 raise LoaderError("E-STATE", cause, fix=self.fix)
         return [state[name] for name in limits]
 
 
 def _part_of(state: object) -> str:
-    """Say what was given in place of a state."""
+    """Return a description of an object that is not a state."""
     if not isinstance(state, dict):
         return f", got {shown(state)}: pass what state_dict() returned"
     inside = [name for name, part in state.items() if isinstance(part, dict) and "epoch" in part and "version" in part]
@@ -63,20 +63,20 @@ def _part_of(state: object) -> str:
 
 def _difference(name: str, saved: object, mine: object) -> str:
     if name == "samples" and type(saved) is int:
-        return f"the state is of other data: {saved:,} samples then, {mine:,} now"
+        return f"the state is of other data: saved {saved:,} samples, now {mine:,}"
     if name == "fingerprint" and isinstance(saved, str):
-        digests = f"digest {saved[:_SHOWN]}... then, {str(mine)[:_SHOWN]}... now"
-        return f"the state is of other data: as many samples, but other images, sizes or labels ({digests})"
-    return f"the state has {name}={saved!r}, this loader {mine!r}"
+        digests = f"saved digest {saved[:_SHOWN]}..., now {str(mine)[:_SHOWN]}..."
+        return f"the state is of other data: same number of samples, but other images, sizes or labels ({digests})"
+    return f"the state has {name}={saved!r}, this loader has {mine!r}"
 
 
 def pipeline_settings(
     pipelines: Sequence[ImagePipeline], dtype: torch.dtype, policy: BadSamplePolicy
 ) -> dict[str, object]:
-    """Return by name all settings, as JSON holds them, that decide which pixels a sample has.
+    """Return all settings that affect the pixels of a sample, by name, as JSON values.
 
-    Not max_pixels and max_bad, which only say when to stop: to raise them is the cure of E-BOMB and E-MAXBAD. Settings
-    that states from before did not have are left out where they are as they were.
+    max_pixels and max_bad are not included: they only set limits, and raising them is the fix for E-BOMB and E-MAXBAD.
+    Settings that older states do not have are left out if they have their default values.
     """
     views = [_view_settings(pipeline) for pipeline in pipelines]
     settings: dict[str, object] = views[0] if len(views) == 1 else {"views": views}
@@ -93,28 +93,28 @@ def _view_settings(pipeline: ImagePipeline) -> dict[str, object]:
 
 
 def _changed(settings: dict[str, object], usual: dict[str, object]) -> dict[str, object]:
-    """Return the settings that version 1 had, and of the others those that differ from the usual ones."""
+    """Return the settings of version 1, and the other settings that differ from the defaults."""
     return {name: value for name, value in settings.items() if name in _OF_VERSION_1 or value != usual[name]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderState(StreamIdentity):
-    """Identify the stream of a Loader.
+    """The identity of a Loader's stream.
 
     Attributes:
         samples: number of samples in the data set.
         fingerprint: hex digest of the images and labels.
         seed: seed of order, crops, flips and augmentations.
         shuffle: whether the order is shuffled.
-        pipeline: as pipeline_settings returns them.
+        pipeline: result of pipeline_settings.
         sampler: name of the order.
-        version: of the state's format.
+        version: version of the state's format.
     """
 
     kind: ClassVar[str] = "Penstock loader"
-    # "outline" is of states that development versions saved; it is ignored.
+    # Development versions saved "outline" in states; it is ignored.
     later: ClassVar[frozenset[str]] = frozenset({"pipeline", "ledgers", "global_batch", "outline"})
-    samples: int  # compared first, because a number says more than a digest
+    samples: int  # compared first, because a number is more informative than a digest
     fingerprint: str
     seed: int
     shuffle: bool
@@ -123,16 +123,16 @@ class LoaderState(StreamIdentity):
     version: int = 1
 
     def save(self, cursor: Cursor) -> dict[str, Any]:
-        """Return the identity, `epoch`, and `position` (samples served by all ranks in that epoch)."""
+        """Return a state: the identity, `epoch`, and `position` (samples served by all ranks in that epoch)."""
         return {**asdict(self), **cursor._asdict()}
 
     def restore(self, state: object, *, strict: bool = True, epoch_samples: int | None = None) -> Cursor:
-        """Return the place that `state` names; `strict` refuses one of another pipeline. Raises LoaderError E-STATE.
+        """Return the place in `state`; `strict` refuses a state of another pipeline. Raises LoaderError E-STATE.
 
-        epoch_samples: samples in an epoch, where it is not those of the data set.
+        epoch_samples: samples per epoch, if different from the size of the data set.
         """
         if isinstance(state, dict) and type(state.get("shuffle")) is int:
-            state = {**state, "shuffle": bool(state["shuffle"])}  # create_loader once took 0 and 1
+            state = {**state, "shuffle": bool(state["shuffle"])}  # create_loader used to accept 0 and 1
         cursor = Cursor(*self._place(state, {"epoch": NUM_EPOCHS, "position": (epoch_samples or self.samples) + 1}))
         assert isinstance(state, dict)
         if strict and "pipeline" in state:
@@ -144,19 +144,19 @@ class LoaderState(StreamIdentity):
             raise LoaderError("E-STATE", f"not a valid state of a {self.kind}")
         for name in self.pipeline | saved:
             mine = self.pipeline.get(name)
-            # What "raise" has served, any other policy would have served, and another one is its errors' cure.
+            # Samples served under "raise" are the same under any other policy, and another policy fixes its errors.
             if saved.get(name) != mine and not (
                 name in ("on_bad_sample", "on_repaired") and saved.get(name) == "raise"
             ):
-                cause = f"the state has {name}={saved.get(name)!r}, this loader {mine!r}"
-                fix = "make the loader as the saved one was made, or pass strict=False (--no-strict) to go on like this"
+                cause = f"the state has {name}={saved.get(name)!r}, this loader has {mine!r}"
+                fix = "make the loader with the saved settings, or pass strict=False (--no-strict) to continue anyway"
                 raise LoaderError("E-STATE", cause, fix=fix)
 
 
 def saved_ledger(state: Mapping[str, Any], rank: int, world_size: int) -> EpochLedger | None:
-    """Return the ledger that `rank` carries on: its own in `state`, and those of ranks that are no more.
+    """Return the ledger that `rank` continues: its own in `state`, and those of ranks that no longer exist.
 
-    Returns None where it has none. Raises LoaderError E-STATE for what is no ledger.
+    Returns None if there is none. Raises LoaderError E-STATE for an invalid ledger.
     """
     ledger = None
     try:
@@ -171,16 +171,16 @@ def saved_ledger(state: Mapping[str, Any], rank: int, world_size: int) -> EpochL
 
 @dataclass(frozen=True, kw_only=True)
 class DataLoaderState(StreamIdentity):
-    """Identify the stream of the drop-in DataLoader.
+    """The identity of the drop-in DataLoader's stream.
 
     Attributes:
-        order: what decides it: "sequential", the permutation's name (by `seed`), "random" (torch's generator),
+        order: what decides the order: "sequential", the permutation's name (from `seed`), "random" (torch's generator),
             "generator", "sampler", "batch_sampler" or "iterable".
         seed: seed of the order, if it has one.
         samples: number of samples in the dataset, None without a length.
-        batch_size: samples per batch, None where a batch sampler decides.
+        batch_size: samples per batch, None if a batch sampler decides.
         drop_last: whether an incomplete last batch is dropped.
-        version: of the state's format.
+        version: version of the state's format.
     """
 
     kind: ClassVar[str] = "penstock DataLoader"
@@ -193,12 +193,12 @@ class DataLoaderState(StreamIdentity):
     version: int = 1
 
     def save(self, epoch: int, batches: int) -> dict[str, Any]:
-        """Return the identity, `epoch`, and `batches` (how many batches of it were delivered)."""
+        """Return a state: the identity, `epoch`, and `batches` (number of its batches that were delivered)."""
         return {**asdict(self), "epoch": epoch, "batches": batches}
 
     def restore(self, state: object) -> tuple[int, int]:
         """Return (epoch, batches) of `state`. Raises LoaderError E-STATE."""
-        # A sampler of the user's may serve a sample more than once: its epoch has no bound that is known here.
+        # A user's sampler may serve a sample more than once, so the length of its epoch is unknown.
         limit = (self.samples or 0) + 1 if self.order in (SAMPLER, "sequential", "random") else 1 << 62
         epoch, batches = self._place(state, {"epoch": NUM_EPOCHS, "batches": limit})
         return epoch, batches

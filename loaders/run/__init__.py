@@ -1,1 +1,1 @@
-"""Who makes batches ahead of time, and who carries them to the consumer."""
+"""Engines that make batches ahead of time, and feeds that send them to the consumer."""

@@ -1,1 +1,1 @@
-"""What the machine gives: CPUs, memory, file descriptors, and files that survive a crash."""
+"""Resources of the machine: CPUs, memory, file descriptors; files that survive a crash."""

@@ -1,4 +1,4 @@
-"""Writes private files and folders that are complete on disk, or absent."""
+"""Private files and folders that are complete on disk, or absent."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock.loaders.system.real_path import real_path
 from penstock.pipelines.errors import LoaderError
 
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES})  # some network file systems
-_ABANDONED_S = 3600.0  # longer than any file takes to be written
+_ABANDONED_S = 3600.0  # longer than writing any file takes
 
 
 def open_private(path: bytes, flags: int) -> int:
-    """Open a file that only this user can read and write (0600 whatever the umask); create it if missing."""
+    """Open a file that only this user can read and write (0600 with any umask); create it if missing."""
     fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.fchmod(fd, 0o600)
@@ -30,7 +30,7 @@ def open_private(path: bytes, flags: int) -> int:
 
 
 def make_private_folder(path: bytes) -> None:
-    """Create a folder for this user alone (0700 whatever the umask) and its parents; keep one that exists."""
+    """Create a folder for this user alone (0700 with any umask) and its parents; keep an existing one."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
@@ -63,7 +63,7 @@ def sync_folder(path: bytes) -> None:
 
 
 def _read_umask() -> int:
-    """Return the process's umask without changing it, which other threads would notice."""
+    """Return the process's umask without changing it, because a change would affect other threads."""
     with open("/proc/self/status", "rb") as status:
         return next(int(line.split()[1], 8) for line in status if line.startswith(b"Umask:"))
 
@@ -83,10 +83,10 @@ def replace_file(
     private: bool = True,
     leftovers: bytes | None = None,
 ) -> None:
-    """Write `content`, or let it write, to `path`: a reader finds the old file or all of the new one. Raises OSError.
+    """Write `content`, or call it with the file, to replace `path` atomically. Raises OSError.
 
     A `private` file is 0600, otherwise the umask decides. A killed writer leaves `PATH.tmp.RANDOM`. The next writer
-    removes it once it is an hour old, and with the pattern `leftovers` also those of matching files in the folder.
+    removes it if it is an hour old, and with the pattern `leftovers` also those of matching files in the folder.
     """
     folder, name = os.path.split(path)
     remove_leftovers(folder, leftovers or re.escape(name))
@@ -112,7 +112,7 @@ def replace_file(
 def ensure_writable(path: str | os.PathLike[str], *, private: bool = False) -> None:
     """Check that a file can be written at `path` later; create missing folders, 0700 if `private`.
 
-    Long work calls it before it begins. A `private` file is replaced as a whole, so it cannot be a pipe or a device.
+    Long tasks call it before they begin. A `private` file is replaced as a whole, so it cannot be a pipe or a device.
     Raises LoaderError E-ACCESS, or E-NOSPC for a full disk.
     """
     file = real_path(path)
@@ -140,7 +140,7 @@ def ensure_writable(path: str | os.PathLike[str], *, private: bool = False) -> N
         code = "E-NOSPC" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "E-ACCESS"
         words = "its folder is a file" if isinstance(error, FileExistsError) else error.strerror or str(error)
         cause = f"this file cannot be written: {words}"
-        raise LoaderError(code, cause, fix="choose another place for it", path=os.fsencode(path)) from error
+        raise LoaderError(code, cause, fix="choose another path", path=os.fsencode(path)) from error
 
 
 def remove_leftovers(folder: bytes, names: bytes, older_than_s: float = _ABANDONED_S) -> None:
@@ -152,7 +152,7 @@ def remove_leftovers(folder: bytes, names: bytes, older_than_s: float = _ABANDON
 
 
 def remove_left_folders(folder: bytes, name: bytes) -> None:
-    """Remove folders that killed writers of the folder `name` left in `folder` over an hour ago, with their content."""
+    """Remove temporary folders over an hour old that killed writers of the folder `name` left in `folder`."""
     pattern = re.escape(name) + rb"\.tmp\.[0-9a-f]+"
     remove_old_files(folder, pattern, time.time() - _ABANDONED_S, remove=shutil.rmtree)
 

@@ -1,4 +1,4 @@
-"""Reads whole files: detects changes, names what failed, decodes text."""
+"""Reading of whole files, with detection of changes, named errors, and text decoding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import stat
 
 from penstock.pipelines.errors import LoaderError
 
-# O_NONBLOCK: opening a FIFO in a file's place would wait for a writer forever. No effect on regular files.
+# O_NONBLOCK: opening a FIFO that has replaced a file would wait for a writer forever. No effect on regular files.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _CODES = {
     errno.ENOENT: "E-MISSING",
@@ -17,7 +17,7 @@ _CODES = {
     errno.ELOOP: "E-MISSING",
     errno.EACCES: "E-ACCESS",
     errno.EPERM: "E-ACCESS",
-    errno.ENXIO: "E-CHANGED",  # a socket took the file's place
+    errno.ENXIO: "E-CHANGED",  # a socket has replaced the file
     errno.EISDIR: "E-CHANGED",
     errno.EMFILE: "E-FD",
     errno.ENFILE: "E-FD",
@@ -26,7 +26,7 @@ _CODES = {
 
 
 def open_regular(path: bytes) -> int:
-    """Open a regular file for reading. Raises OSError; at once, with ENXIO, for a FIFO, a device or a folder."""
+    """Open a regular file for reading. Raises OSError, with ENXIO (at once) for a FIFO, a device or a folder."""
     fd = os.open(path, _READ_FLAGS)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -40,10 +40,10 @@ def mtime_ns(status: os.stat_result) -> int:
 
 
 def read_unchanged(path: bytes, size: int, modified_ns: int, start: int = 0, count: int | None = None) -> bytes:
-    """Read `count` bytes (all) from `start` on of a regular file of `size` bytes, last modified at `modified_ns`.
+    """Return `count` bytes (all) from `start` on of a regular file of `size` bytes, last modified at `modified_ns`.
 
-    Raises LoaderError E-CHANGED if the file has changed, or is written to meanwhile; OSError if it cannot be read. Five
-    system calls.
+    Raises LoaderError E-CHANGED if the file has changed, or is written to meanwhile; OSError if it cannot be read.
+    Makes five system calls.
     """
     fd = os.open(path, _READ_FLAGS)
     try:
@@ -52,7 +52,7 @@ def read_unchanged(path: bytes, size: int, modified_ns: int, start: int = 0, cou
             raise LoaderError("E-CHANGED", _describe_change(status, size), path=path)
         wanted = size if count is None else count
         content = os.pread(fd, wanted, start)
-        while len(content) < wanted:  # beyond 2 GiB, or a signal during a read over the network
+        while len(content) < wanted:  # over 2 GiB, or a signal during a read over the network
             more = os.pread(fd, wanted - len(content), start + len(content))
             if not more:
                 raise LoaderError("E-CHANGED", f"the file shrank from {size:,} bytes while it was read", path=path)
@@ -80,9 +80,9 @@ def read_error(error: OSError, path: bytes) -> LoaderError:
 
 
 def decode_text(data: bytes, errors: str = "surrogateescape") -> str:
-    """Return the text of a file; the mark that some editors put in front of it says how it is encoded.
+    """Return the text of a file, decoded according to its byte order mark.
 
-    errors: as bytes.decode takes it. UTF-16 that is cut raises UnicodeDecodeError in any case.
+    errors: as in bytes.decode. Truncated UTF-16 always raises UnicodeDecodeError.
     """
     if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return data.decode("utf-16")

@@ -1,4 +1,4 @@
-"""Finds what this process may use: processors, memory, file descriptors, processes."""
+"""Resources that this process may use: processors, memory, file descriptors, processes."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ import psutil
 from penstock.pipelines.errors import LoaderError
 
 Found = TypeVar("Found")
-DEV_SHM = "/dev/shm"  # noqa: S108  where the kernel keeps semaphores and torch's own shared tensors
+DEV_SHM = "/dev/shm"  # noqa: S108  the kernel stores semaphores and torch's shared tensors there
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 CGROUP_OF_SELF = Path("/proc/self/cgroup")
-_DESCRIPTORS_OF_OTHERS = 32  # what libraries, sockets and the data set's own files may still take
-_MEMORY_FIX = "lower prefetch, workers or batch_size, or raise the memory limit (docker --memory, sbatch --mem)"
+_DESCRIPTORS_OF_OTHERS = 32  # reserve for libraries, sockets and the data set's files
+_MEMORY_FIX = "lower prefetch, workers or batch_size, or increase the memory limit (docker --memory, sbatch --mem)"
 _MEMORY_FILES = {  # whether of version 2 -> limit, usage, prefix of the statistics, mapped files
     True: ("memory.max", "memory.current", "", "file_mapped"),
     False: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_", "total_mapped_file"),
 }
 
-_RANKS_HERE = (  # of torchrun, Open MPI, Intel MPI and MPICH, MVAPICH, SLURM
+_RANKS_HERE = (  # variables of torchrun, Open MPI, Intel MPI and MPICH, MVAPICH, SLURM
     *("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"),
     "SLURM_STEP_TASKS_PER_NODE",
 )
 
 
 def control_groups(controller: str) -> Iterator[tuple[Path, bool]]:
-    """Yield the groups in which `controller` may limit this process, from its own up to the root: folder, is version 2.
+    """Yield (folder, is version 2) of the groups with limits of `controller`, from this process's group to the root.
 
     They belong to a container, a batch job, or the services above them. Inside a container the path of the process's
-    group may be the host's. Such folders do not exist there, but the root does, which is the container's.
+    group may be the host's. Such folders do not exist in the container, but its root group does.
     """
     try:
         lines = CGROUP_OF_SELF.read_text().splitlines()
@@ -56,7 +56,7 @@ def control_groups(controller: str) -> Iterator[tuple[Path, bool]]:
 
 
 def _read_groups(controller: str, read: Callable[[Path, bool], Found | None]) -> list[Found]:
-    """Return what `read` finds in each of control_groups(); None, and what cannot be read, is left out."""
+    """Return the results of `read` for control_groups(), without None and unreadable groups."""
     found = []
     for folder, unified in control_groups(controller):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -69,14 +69,14 @@ def _read_groups(controller: str, read: Callable[[Path, bool], Found | None]) ->
 
 
 def available_cpus() -> int:
-    """Return the number of processors for this process: its affinity, or less if a cgroup quota is tighter."""
+    """Return the number of processors for this process: its affinity, or less for a lower cgroup quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_cpu_quota()
     return max(1, min(allowed, math.ceil(quota) if quota else allowed))
 
 
 def cgroup_cpu_quota() -> float | None:
-    """Return the tightest control group's quota in processors; None without a quota."""
+    """Return the lowest quota of the control groups in processors; None without a quota."""
 
     def read(folder: Path, unified: bool) -> float | None:
         if unified:
@@ -91,14 +91,15 @@ def cgroup_cpu_quota() -> float | None:
 def default_workers() -> int:
     """Return the default number of workers: one per processor, because the main process needs little time.
 
-    The ranks of a job share the processors of a machine, or of the control group around them all. A launcher may have
-    divided them already (`--numa-binding`, `--cpus-per-task`): no rank takes more than its own, nor more than its part.
+    The ranks of a job share the processors of a machine, or of the control group around them. A launcher may have
+    divided them already (`--numa-binding`, `--cpus-per-task`). A rank uses at most its own processors, and at most its
+    share.
     """
     return max(1, min(available_cpus(), _shared_cpus() // local_ranks()))
 
 
 def _shared_cpus() -> int:
-    """Return how many processors the ranks of a job share here: the machine's, or those of a control group."""
+    """Return the number of processors that the ranks of a job share: the machine's, or those of a control group."""
 
     def read(folder: Path, unified: bool) -> int | None:
         text = (folder / ("cpuset.cpus.effective" if unified else "cpuset.effective_cpus")).read_text().strip()
@@ -110,11 +111,11 @@ def _shared_cpus() -> int:
 
 
 def local_ranks() -> int:
-    """Return how many ranks of this job run on this machine, by the launcher's variables; 1 without one.
+    """Return the number of ranks of this job on this machine, from the launcher's variables; 1 without a launcher.
 
-    A launcher that says no more than LOCAL_RANK (Lightning's) has one for each GPU.
+    A launcher that only sets LOCAL_RANK (Lightning's) has one rank per GPU.
     """
-    for name in _RANKS_HERE:  # SLURM's reads "4", or "4(x2),3": machines, this one the first as a rule
+    for name in _RANKS_HERE:  # SLURM's is "4", or "4(x2),3" for several machines, usually beginning with this one
         if (found := re.match(r"\d+", os.environ.get(name, ""))) and int(found[0]):
             return int(found[0])
     rank = os.environ.get("LOCAL_RANK", "")
@@ -126,7 +127,7 @@ def local_ranks() -> int:
 
 
 def many_workers(cpus: int) -> int:
-    """Return how many workers pay off if they wait for storage: four per processor up to 32, at least one each."""
+    """Return a good number of workers that wait for storage: four per processor up to 32, at least one each."""
     return max(cpus, min(32, 4 * cpus))
 
 
@@ -134,7 +135,7 @@ def many_workers(cpus: int) -> int:
 
 
 def ensure_descriptors(needed: int) -> tuple[int, int]:
-    """Raise the soft limit of open files so that `needed` more fit; return the limits (soft, hard).
+    """Increase the soft limit of open files for `needed` more files; return the limits (soft, hard).
 
     Raises LoaderError E-FD if the hard limit is too low.
     """
@@ -144,7 +145,7 @@ def ensure_descriptors(needed: int) -> tuple[int, int]:
         return soft, hard
     if hard != resource.RLIM_INFINITY and hard < target:
         more = max(4096, 1 << (target - 1).bit_length())
-        fix = f"lower workers, or raise the limit of open files (ulimit -n {more}, docker --ulimit nofile={more})"
+        fix = f"lower workers, or increase the limit of open files (ulimit -n {more}, docker --ulimit nofile={more})"
         raise LoaderError("E-FD", f"open files: need={target} have={hard} (the hard limit)", fix=fix)
     raised = target if hard == resource.RLIM_INFINITY else hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
@@ -159,7 +160,7 @@ def _count_descriptors() -> int:
 
 
 def process_headroom() -> int | None:
-    """Return how many more processes and threads this process's control groups allow; None without a limit."""
+    """Return the number of further processes and threads that the control groups allow; None without a limit."""
 
     def read(folder: Path, unified: bool) -> int | None:
         most = (folder / "pids.max").read_text().strip()
@@ -179,23 +180,23 @@ def ensure_memory(num_bytes: int, purpose: str, code: str = "E-MEM") -> None:
 
 
 def memory_headroom() -> int:
-    """Return the bytes that this process can still allocate before the kernel kills something.
+    """Return the bytes that this process can still allocate before the kernel kills a process.
 
-    They are the machine's, or less if a control group (container, SLURM job) is tighter. Reclaimable page cache counts
-    as free. Reads a few small files, about 0.1 ms.
+    They are the machine's, or less for a lower limit of a control group (container, SLURM job). Reclaimable page cache
+    counts as free. Reads a few small files in about 0.1 ms.
     """
     in_groups = [limit - usage + reclaimable for limit, usage, reclaimable in _read_groups("memory", _read_memory)]
     return max(0, min([int(psutil.virtual_memory().available), *in_groups]))
 
 
 def memory_limit() -> int | None:
-    """Return the bytes that the tightest control group allows; None without one below the machine's memory."""
+    """Return the lowest memory limit of the control groups; None without one below the machine's memory."""
     total = int(psutil.virtual_memory().total)
     return min((limit for limit, *_ in _read_groups("memory", _read_memory) if limit < total), default=None)
 
 
 def _read_memory(folder: Path, unified: bool) -> tuple[int, int, int] | None:
-    """Return limit, used, and of that reclaimable page cache of a group, in bytes; None if it is not limited."""
+    """Return limit, usage, and the reclaimable page cache in the usage of a group, in bytes; None without a limit."""
     limit, usage, prefix, mapped = _MEMORY_FILES[unified]
     most = (folder / limit).read_text().strip()
     if most == "max":
@@ -203,7 +204,7 @@ def _read_memory(folder: Path, unified: bool) -> tuple[int, int, int] | None:
     lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
     pages = {name: int(count) for name, count in lines}
     inactive, active = (pages.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
-    # Active pages too, such as those of a data set that is read repeatedly, but not running programs.
+    # Includes active pages, such as those of a data set that is read repeatedly, but not running programs.
     free = inactive + max(0, active - pages.get(mapped, 0))
     return int(most), int((folder / usage).read_text()), free
 

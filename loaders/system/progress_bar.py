@@ -1,4 +1,4 @@
-"""Shows a progress bar on standard error if that is a terminal."""
+"""A progress bar on standard error if that is a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-SHOW_AFTER_S = 1.0  # of scans and copies, of which most take less
+SHOW_AFTER_S = 1.0  # for scans and copies, most of them shorter
 
 
 def has_terminal() -> bool:
@@ -18,10 +18,10 @@ def has_terminal() -> bool:
 
 
 class ProgressBar:
-    """Show how far something is; a context manager, at the end of which the bar disappears.
+    """A context manager that shows the progress of a task. The bar disappears at its end.
 
-    what: words before the bar. total: how much there is to do, None while that is unknown.
-    show_after_s: what takes less time than this is not shown.
+    what: text before the bar. total: total amount of work, None while it is unknown.
+    show_after_s: a task that takes less time is not shown.
     """
 
     def __init__(self, what: str, total: int | None = None, *, show_after_s: float = 0.0) -> None:
@@ -30,14 +30,14 @@ class ProgressBar:
         self._bar: Progress | None = None
 
     def show(self, done: int, total: int | None = None, what: str | None = None, *, details: str = "") -> None:
-        """Set how much is done of how much, what is being done if that has changed, and words after the bar."""
+        """Set the finished and the total amount of work, the text before the bar if it has changed, and details."""
         self._done, self._details = done, details
         self._total = self._total if total is None else total
         self._what = what or self._what
         self._update()
 
     def advance(self, more: int = 1) -> None:
-        """Count `more` as done."""
+        """Add `more` to the finished work."""
         self.show(self._done + more)
 
     def print(self, line: str) -> None:
@@ -70,7 +70,7 @@ class ProgressBar:
 
 
 def _start(what: str, total: int | None) -> Progress:
-    # Imported here: most of what may take long is over before it would show anything.
+    # Imported here, because most tasks are finished before the bar is shown.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

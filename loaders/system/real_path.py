@@ -1,4 +1,4 @@
-"""Resolves paths without trusting links that other users have planted."""
+"""Resolution of paths that does not trust links planted by other users."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def real_path(path: str | bytes | os.PathLike[str]) -> bytes:
     """Return os.path.realpath(path), for a path to write to.
 
     Raises LoaderError E-ACCESS for another user's link in a folder that everyone may write to, such as /tmp; the kernel
-    does not follow these either (fs.protected_symlinks). Raises E-MISUSE if the working folder is needed but removed.
+    does not follow such links either (fs.protected_symlinks). Raises E-MISUSE if the working folder is needed but was
+    removed.
     """
     name = os.fsencode(path)
     try:
@@ -25,13 +26,13 @@ def real_path(path: str | bytes | os.PathLike[str]) -> bytes:
         folder, owner = os.stat(os.path.dirname(link) or b"."), os.lstat(link).st_uid
         is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
         if is_shared and owner not in (os.geteuid(), folder.st_uid):
-            cause = "another user put this link into a folder that everyone may write to; it is not followed"
-            raise LoaderError("E-ACCESS", cause, fix="choose another place", path=link)
+            cause = "the link of another user in a folder that everyone may write to is not followed"
+            raise LoaderError("E-ACCESS", cause, fix="choose another path", path=link)
     return real
 
 
 def real_place(path: str | bytes | os.PathLike[str]) -> bytes:
-    """Return real_path(path) of a file to create. Raises LoaderError E-MISUSE unless its folder exists."""
+    """Return real_path(path) for a file to create. Raises LoaderError E-MISUSE unless its folder exists."""
     real = real_path(path)
     missing = None
     folder = os.path.dirname(real)

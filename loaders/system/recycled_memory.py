@@ -1,4 +1,4 @@
-"""Recycles memory when its last reader is gone."""
+"""Reuse of memory after its last reader is deleted."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Reference = weakref.ref[npt.NDArray[np.generic]]
 
 
 class Recycler:
-    """Hand out numbers 0..n-1; a number is free again when the last view of the tensor made for it is gone.
+    """Free numbers 0..n-1. A number becomes free again when the last view of its tensor is deleted.
 
-    shared: forked processes see the same memory. A number with a tensor at a fork is never free again, because this
+    shared: whether forked processes share the memory. A number with a tensor at a fork is never freed, because this
     process cannot know how long the child keeps its tensor.
     """
 
@@ -26,7 +26,7 @@ class Recycler:
         self._free = deque(range(count))
         # id of a reference -> the reference and its number
         self._lent: dict[int, tuple[Reference, int]] = {}
-        self._gone: deque[Reference] = deque()  # references whose memory has no reader any more
+        self._gone: deque[Reference] = deque()  # references to memory without readers
         if shared:
             _shared.add(self)
 
@@ -35,15 +35,15 @@ class Recycler:
         return len(self._free)
 
     def _collect(self) -> None:
-        """Free the numbers whose memory has no reader any more."""
-        with contextlib.suppress(IndexError):  # no more left: other threads may collect too
+        """Free the numbers of memory without readers."""
+        with contextlib.suppress(IndexError):  # none left: other threads may collect too
             while True:
                 _, number = self._lent.pop(id(self._gone.popleft()), (None, -1))
                 if number >= 0:
                     self._free.append(number)
 
     def take(self) -> int:
-        """Take a free number. Raises IndexError if there is none."""
+        """Return a free number, which is then in use. Raises IndexError if there is none."""
         self._collect()
         return self._free.popleft()
 
@@ -52,9 +52,9 @@ class Recycler:
         self._free.append(number)
 
     def tensor(self, memory: npt.NDArray[np.generic], number: int) -> torch.Tensor:
-        """Make a tensor over `memory`; `number` becomes free with the last tensor that shares its storage."""
-        view = memory.view()  # torch keeps this object alive as long as the storage, views of the tensor included
-        # No Python code may run when it is gone: Python drops what a signal handler (Ctrl-C) raises there.
+        """Return a tensor over `memory`; `number` becomes free with the last tensor that shares its storage."""
+        view = memory.view()  # torch keeps this object alive as long as the storage, including views of the tensor
+        # No Python code may run at its deletion: Python ignores what a signal handler (Ctrl-C) raises there.
         reference = weakref.ref(view, self._gone.append)
         self._lent[id(reference)] = reference, number
         return torch.from_numpy(view)
@@ -74,9 +74,9 @@ os.register_at_fork(before=_leave_all_to_children)
 
 
 class OutputBuffers:
-    """Recycle memory for batches that the batch stage makes on the CPU.
+    """Reusable memory for batches that the batch stage makes on the CPU.
 
-    The page faults of a fresh 38 MB allocation cost more than normalising into it.
+    The page faults of a new 38 MB allocation take longer than normalising into it.
     """
 
     def __init__(self, dtype: torch.dtype, spare: int = 3) -> None:
@@ -85,10 +85,10 @@ class OutputBuffers:
         self._recycler = Recycler(0)
 
     def take(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Take an uninitialised tensor of `shape`; its memory returns when its last reader is gone."""
+        """Return an uninitialised tensor of `shape`; its memory is reused after its last reader is deleted."""
         num_bytes = math.prod(shape) * self._dtype.itemsize
         if not len(self._recycler):
-            if len(self._memory) >= self._spare:  # the consumer keeps its batches: give it fresh memory
+            if len(self._memory) >= self._spare:  # the consumer keeps its batches: allocate new memory
                 return torch.empty(shape, dtype=self._dtype, device="cpu")
             self._memory.append(np.empty(num_bytes, np.uint8))
             self._recycler.give_back(len(self._memory) - 1)

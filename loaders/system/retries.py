@@ -1,4 +1,4 @@
-"""Repeats what failed and may succeed a moment later: one table of errors for files, servers and users' sources."""
+"""Retries after temporary failures, with one table of errors for files, servers and users' sources."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 RETRY_DELAYS_S = (0.1, 0.5, 2.0)
-# Of network storage and resolvers. A missing file or permission does not heal.
+# Errors of network storage and resolvers. A missing file or permission is permanent.
 TRANSIENT = frozenset(
     {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.ENETDOWN, errno.ENETUNREACH}
     | {errno.EHOSTDOWN, errno.EHOSTUNREACH, socket.EAI_AGAIN}
 )
-# HTTP: a time limit, a quota, a server that restarts; not what a server is unable to do.
+# HTTP: a time limit, a quota, a server that restarts; not an operation that the server does not support.
 HEALING_STATUS = frozenset({408, 425, 429, *range(500, 600)}) - {501, 505}
-# Classes, or their bases, by name: the packages that define them need not be here. In this order: Python; http.client;
+# Classes, or their bases, by name, because their packages may not be installed. In this order: Python; http.client;
 # requests; urllib3; httpx; aiohttp; botocore.
 _HEALING_CLASSES = frozenset(
     {"ConnectionError", "TimeoutError", "HTTPException", "Timeout", "ChunkedEncodingError", "ProtocolError"}
@@ -28,7 +28,7 @@ _HEALING_CLASSES = frozenset(
 
 
 def can_heal(error: BaseException) -> bool:
-    """Say whether what raised `error` may succeed a moment later."""
+    """Return whether the call that raised `error` may succeed a moment later."""
     status = find_status(error)
     if status is not None:
         return status in HEALING_STATUS
@@ -40,7 +40,7 @@ def can_heal(error: BaseException) -> bool:
 
 
 def find_status(error: BaseException) -> int | None:
-    """Return the HTTP status that `error`, its response or what it was raised from carries; None without one."""
+    """Return the HTTP status in `error`, its response or its causes; None without one."""
     for cause in _chain(error):
         response = getattr(cause, "response", None)
         if isinstance(response, dict):  # botocore
@@ -57,7 +57,7 @@ def find_status(error: BaseException) -> int | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error` and what it was raised from; urllib and urllib3 call that `reason`."""
+    """Yield `error` and its causes; urllib and urllib3 call a cause `reason`."""
     found: object = error
     for _ in range(8):
         if not isinstance(found, BaseException):
@@ -68,7 +68,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def short_pause(number: int, error: Exception) -> float | None:
-    """Return one of RETRY_DELAYS_S after an error that can heal."""
+    """Return one of RETRY_DELAYS_S after a temporary error; None otherwise, or after too many attempts."""
     return RETRY_DELAYS_S[number] if number < len(RETRY_DELAYS_S) and can_heal(error) else None
 
 
@@ -77,9 +77,9 @@ def with_retries(
     on_retry: Callable[[], None] | None = None,
     pause: Callable[[int, Exception], float | None] = short_pause,
 ) -> T:
-    """Return what `call` returns; repeat it while `pause` returns seconds to wait.
+    """Return the result of `call`; repeat it after an error while `pause` returns seconds to wait.
 
-    pause: takes the number of attempts before the one that failed, and its error.
+    pause: (number of attempts before the failed one, its error) -> seconds, or None.
     """
     for number in itertools.count():
         try:

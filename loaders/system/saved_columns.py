@@ -1,4 +1,4 @@
-"""Saved indexes: numpy columns in one file, which every process maps, in the user's cache folder or in memory."""
+"""Saved indexes: numpy columns in one file in the user's cache folder or in memory, mapped by every process."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from penstock.loaders.system.json_file import decode_json
 from penstock.pipelines.errors import LoaderError
 
 DIGEST_BYTES = 32
-ALIGNMENT = 64  # of the arrays in the file: numpy and memoryview refuse or slow down others
+ALIGNMENT = 64  # of the arrays in the file: numpy and memoryview refuse other alignments, or are slower
 _CHUNK_BYTES = 1 << 20
 Columns = dict[str, npt.NDArray[Any]]
-Kinds = Mapping[str, tuple[str, ...]]  # name of a column -> types it may have, in the order of the file
+Kinds = Mapping[str, tuple[str, ...]]  # name of a column -> allowed types, in the order of the file
 
 
 class DamagedIndexError(ValueError):
-    """Raised for a file that is not a complete index of this version: it must be made again."""
+    """A file is not a complete index of this version, and must be made again."""
 
 
 class ColumnFile:
-    """Map the columns of a file; all processes on a machine use the same pages.
+    """The mapped columns of a file; all processes on a machine use the same pages.
 
     Attributes:
         path: name of the file.
         fd: descriptor of the file, open as long as this object lives.
-        header: what write_columns was given, as bytes.
+        header: the header passed to write_columns, as bytes.
         columns: name -> array of one dimension, read-only.
     """
 
@@ -58,7 +58,7 @@ class ColumnFile:
 
     @property
     def paths(self) -> tuple[bytes, bytes]:
-        """Its name, and a path by which a process of this user opens this very file even if it was replaced since."""
+        """The file's name, and a path that opens the same file for this user even if it was replaced."""
         return self.path, b"/proc/%d/fd/%d" % (os.getpid(), self.fd)
 
 
@@ -76,7 +76,7 @@ class _Digesting:
 
 
 def write_columns(file: BinaryIO, header: bytes, columns: Mapping[str, npt.NDArray[Any]], kinds: Kinds) -> None:
-    """Write the header, the columns that `kinds` names, as numpy.save does, and a digest of all. Raises OSError."""
+    """Write the header, the columns in `kinds`, as numpy.save does, and a digest of everything. Raises OSError."""
     digesting = _Digesting(file)
     for array in (np.frombuffer(header, np.uint8), *(columns[name] for name in kinds)):
         np.save(digesting, array, allow_pickle=False)
@@ -85,13 +85,13 @@ def write_columns(file: BinaryIO, header: bytes, columns: Mapping[str, npt.NDArr
 
 
 def narrowest(values: npt.NDArray[np.generic], *kinds: type) -> npt.NDArray[np.generic]:
-    """Return `values` (not negative) in the first of the types `kinds` that holds them all."""
+    """Return `values` (not negative) in the first of the types `kinds` that can represent all of them."""
     largest = int(values.max()) if len(values) else 0
     return values.astype(next(kind for kind in kinds if largest <= np.iinfo(kind).max))
 
 
 def join_names(names: list[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
-    """Return names one after another (uint8), and where each begins and the last ends (uint64 [n + 1])."""
+    """Return the concatenated names (uint8), and where each name begins and the last one ends (uint64 [n + 1])."""
     offsets = np.zeros(len(names) + 1, np.uint64)
     np.cumsum([len(name) for name in names], out=offsets[1:])
     return np.frombuffer(b"".join(names), np.uint8), offsets
@@ -117,7 +117,7 @@ def _map_arrays(file: BinaryIO, kinds: Kinds) -> tuple[bytes, Columns]:
 
 
 def _next_array(file: BinaryIO, mapping: mmap.mmap, types: tuple[str, ...]) -> npt.NDArray[np.generic]:
-    """Map the array at the position of `file`, and move behind it. Raises ValueError for types other than `types`."""
+    """Map the array at the position of `file`, and move past it. Raises ValueError for types other than `types`."""
     npy.read_magic(file)
     shape, _, dtype = npy.read_array_header_1_0(file)
     if dtype.str not in types or len(shape) != 1:
@@ -129,13 +129,13 @@ def _next_array(file: BinaryIO, mapping: mmap.mmap, types: tuple[str, ...]) -> n
 
 
 def _verify(file: BinaryIO) -> None:
-    """Compare the digest, by reads: pages looked at through the mapping would count as this process's memory."""
+    """Compare the digest by reading the file, because mapped pages would count as this process's memory."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     left = os.fstat(file.fileno()).st_size - DIGEST_BYTES
     while left > 0:
         chunk = file.read(min(left, _CHUNK_BYTES))
         digest.update(chunk)
-        left -= len(chunk) or left  # a file that is being cut off
+        left -= len(chunk) or left  # the file is being truncated
     if file.read() != digest.digest():
         raise DamagedIndexError("the digest differs")
 
@@ -146,16 +146,17 @@ Write = Callable[[BinaryIO], None]
 
 
 class SavedIndex:
-    """Map the columns of an index, and read its header; all processes on a machine use the same pages.
+    """The mapped columns and the header of an index; all processes on a machine use the same pages.
 
-    Pickles as the name and digest of its file, which each worker maps.
+    It is pickled as the name and digest of its file, which each worker maps.
 
     Attributes:
-        kinds: names of the columns and their types; those of a table with names have one prefix, and equal lengths.
+        kinds: names of the columns and their types; columns of a table with names have a common prefix and equal
+            lengths.
         optional: columns that may be empty.
         header_class: dataclass of the header, with the version of the file as `format`.
         file: the mapped file.
-        header: what it says of itself, in the file as JSON.
+        header: the header, stored in the file as JSON.
     """
 
     kinds: ClassVar[Kinds]
@@ -166,7 +167,7 @@ class SavedIndex:
     def __init__(self, path: bytes, verify: bool = True) -> None:
         """Map the index at `path`; `verify` first reads it and compares its digest (40 ms per million files).
 
-        Raises DamagedIndexError, also for a file that is not there.
+        Raises DamagedIndexError, also for a missing file.
         """
         self.file = ColumnFile(path, self.kinds, verify=verify)
         try:
@@ -190,12 +191,12 @@ class SavedIndex:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the file lies in a folder, and not in memory."""
+        """Whether the file is in a folder instead of in memory."""
         return not self.file.path.startswith(b"/proc/")
 
     @property
     def identity(self) -> str:
-        """Hex digest by which another process knows this index."""
+        """Hex digest that identifies this index in another process."""
         return str(self.header.content)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -208,7 +209,7 @@ def cache_folder() -> bytes | None:
     A folder of another owner is refused, because an index decides which files are read.
     """
     base = os.environb.get(b"XDG_CACHE_HOME", b"")
-    if not os.path.isabs(base):  # the XDG specification says to ignore a relative one
+    if not os.path.isabs(base):  # the XDG specification requires ignoring a relative path
         base = os.path.join(os.path.expanduser(b"~"), b".cache")
     if not os.path.isabs(base):
         return None
@@ -226,7 +227,7 @@ def cache_folder() -> bytes | None:
 
 
 def load_saved(name: bytes, open_index: Open[Opened]) -> Opened | None:
-    """Open the saved index `name`; None if there is none that is complete and this user's."""
+    """Return the saved index `name`; None if it is missing, incomplete or another user's."""
     folder = cache_folder()
     if folder is None:
         return None
@@ -238,36 +239,36 @@ def load_saved(name: bytes, open_index: Open[Opened]) -> Opened | None:
 
 
 def save_index(name: bytes, write: Write, open_index: Open[Opened]) -> Opened:
-    """Save an index with `write` and open it: in the cache folder, or in memory if that cannot be written."""
+    """Save an index with `write` and return it: in the cache folder, or in memory if that is not writable."""
     folder = cache_folder()
     if folder is not None:
         with contextlib.suppress(OSError, DamagedIndexError):
             path = os.path.join(folder, name)
-            # Leftovers of all data sets: some are never indexed again.
+            # Leftovers of all data sets, because some are never indexed again.
             replace_file(path, write, leftovers=rb"\w+\.index")
             return open_index(path, False)
     return save_in_memory(write, open_index)
 
 
 def save_in_memory(write: Write, open_index: Open[Opened]) -> Opened:
-    """Write an index to a memfd. Workers open it through /proc; nothing is left behind when this process ends."""
+    """Write an index to a memfd and return it. Workers open it through /proc; it disappears with this process."""
     try:
         with open(os.memfd_create("penstock-index", os.MFD_CLOEXEC), "wb") as file:
             write(file)
             return open_index(b"/proc/self/fd/%d" % file.fileno(), False)
     except (OSError, DamagedIndexError) as error:
-        raise LoaderError("E-NOSPC", f"there is no place for the index of the data: {error}") from error
+        raise LoaderError("E-NOSPC", f"the index of the data cannot be stored: {error}") from error
 
 
 def drop_index(file: ColumnFile) -> None:
-    """Remove a saved index that is no longer valid, so that the next opening makes it again."""
+    """Remove a saved index that is no longer valid, so that it is made again when the data is opened next."""
     with contextlib.suppress(OSError):
-        if os.path.samestat(os.stat(file.path), os.fstat(file.fd)):  # a newer index in its place may be valid
+        if os.path.samestat(os.stat(file.path), os.fstat(file.fd)):  # a newer index with this name may be valid
             os.unlink(file.path)
 
 
 def _reopen(kind: type[SavedIndex], paths: tuple[bytes, ...], identity: str) -> SavedIndex:
-    """Open in another process the first of `paths` that is the wanted index. Raises LoaderError E-STALE if none is.
+    """Return the index in another process, from the first of `paths` that matches. Raises LoaderError E-STALE.
 
     paths: the index's name, and the first process's descriptor of it in case it was replaced.
     """
@@ -276,5 +277,5 @@ def _reopen(kind: type[SavedIndex], paths: tuple[bytes, ...], identity: str) -> 
             index = kind(path, False)
             if index.identity == identity:
                 return index
-    cause = "the index of the data is gone, or another process made another one of changed files"
+    cause = "the index of the data was removed, or another process replaced it because files have changed"
     raise LoaderError("E-STALE", cause, fix="create the loader again")

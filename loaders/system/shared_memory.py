@@ -1,4 +1,4 @@
-"""Keeps arrays in anonymous shared memory, passed to worker processes by file descriptor."""
+"""Arrays in anonymous shared memory, passed to worker processes by file descriptor."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from penstock.pipelines.errors import LoaderError
 
 
 class SharedArray:
-    """Hold a numpy array in physical pages that a process shares with the workers it starts.
+    """A numpy array in physical pages that a process shares with the workers it starts.
 
-    The memory is a memfd. It has no name, so no signal can leak it in /dev/shm, and it is not bounded by the size of
-    /dev/shm (64 MB in a container). Its pages are reserved at creation, so a lack of memory is an error there, not a
-    SIGBUS at the first access.
+    The memory is a memfd. It does not have a name, so a signal cannot leak it in /dev/shm, and the size of /dev/shm
+    (64 MB in a container) does not limit it. Its pages are reserved at creation, so a lack of memory is an error there,
+    not a SIGBUS at the first access.
 
-    Pickles only while a process is being started (`Process(args=...)` under spawn or forkserver); the worker maps the
-    same pages again. Costs two descriptors here and one in each worker, and one start passes at most about 250
-    descriptors: put many slots into one array.
+    It can only be pickled while a process is being started (`Process(args=...)` with spawn or forkserver); the worker
+    maps the same pages. It uses two descriptors here and one in each worker. A start passes at most about 250
+    descriptors, so put many slots into one array.
     """
 
     def __init__(self, fd: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
-        """Map `fd`, which becomes this object's own even if this raises; `shape` and `dtype` as given to `create`."""
+        """Map `fd` and take ownership of it, even if this raises; `shape` and `dtype` as passed to `create`."""
         self.shape, self.dtype = shape, np.dtype(dtype)
         try:
-            # mmap keeps a duplicate of fd, closed with the mapping when the last array over it is gone.
+            # mmap keeps a duplicate of fd, closed with the mapping when the last array over it is deleted.
             mapping = mmap.mmap(fd, _num_bytes(shape, self.dtype))
         except BaseException:
             os.close(fd)
@@ -45,14 +45,14 @@ class SharedArray:
 
     @classmethod
     def create(cls, shape: tuple[int, ...], dtype: npt.DTypeLike, *, name: str = "penstock") -> SharedArray:
-        """Reserve zeroed memory for `shape` of `dtype`; `name` is what /proc/PID/maps shows.
+        """Return zeroed memory for `shape` of `dtype`; /proc/PID/maps shows `name`.
 
         Raises LoaderError E-SHM without enough memory, E-FD without enough descriptors, ValueError for a
-        dtype that holds Python objects.
+        dtype with Python objects.
         """
         dtype, shape = np.dtype(dtype), tuple(int(side) for side in shape)
         if dtype.hasobject:
-            raise ValueError(f"shared memory must hold plain numbers, got {dtype}: convert the array first")
+            raise ValueError(f"shared memory can only store plain numbers, got {dtype}: convert the array first")
         num_bytes = _num_bytes(shape, dtype)
         try:
             # The kernel accepts a memfd that is too large, and later kills a process, perhaps another one.
@@ -76,14 +76,14 @@ class SharedArray:
 
     def __reduce__(self) -> tuple[object, ...]:
         if context.get_spawning_popen() is None:
-            raise RuntimeError("a SharedArray can only go to a process being started: pass it in Process(args=...)")
+            raise RuntimeError("a SharedArray can only be sent to a new process: pass it in Process(args=...)")
         if self._fd is None:
             raise RuntimeError("a SharedArray can only be sent by the process that created it, before close()")
         return _attach, (reduction.DupFd(self._fd), self.shape, self.dtype)
 
 
 def _attach(duplicate: Any, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> SharedArray:
-    """Map the same memory in the started process, which needs no other descriptor than the mapping's."""
+    """Return the same memory in the started process, which only needs the mapping's descriptor."""
     shared = SharedArray(duplicate.detach(), shape, dtype)
     shared._fd = None
     shared._close_fd()
@@ -103,4 +103,4 @@ def _reserve(name: str, num_bytes: int) -> int:
 
 
 def _num_bytes(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int:
-    return max(1, math.prod(shape) * dtype.itemsize)  # a mapping of nothing is not allowed
+    return max(1, math.prod(shape) * dtype.itemsize)  # an empty mapping is not allowed

@@ -1,4 +1,4 @@
-"""Conditions whose lock survives signals, such as Ctrl-C in the thread that waits for batches."""
+"""Conditions with a lock that survives signals, such as Ctrl-C in the thread that waits for batches."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 class SignalSafeCondition(threading.Condition):
-    """A condition whose lock is in the right state whatever a signal handler raises, at any moment.
+    """A condition with a lock that stays correct if a signal handler raises an exception at any moment.
 
     Python runs handlers between Python calls, and threading's `with condition` and `wait` consist of such calls. An
-    exception just after the lock is taken would leave it held, and all other threads would wait forever.
+    exception just after the lock is taken would leave it locked, and all other threads would wait forever.
     """
 
-    # `with` looks these up before the lock is taken; the lock's own methods cannot be interrupted after taking it.
+    # `with` looks these up before the lock is taken; the lock's methods cannot be interrupted after taking it.
     __enter__ = property(lambda self: self._lock.__enter__)
     __exit__ = property(lambda self: self._lock.__exit__)
 
@@ -29,13 +29,13 @@ class SignalSafeCondition(threading.Condition):
             notified = waiter.acquire(timeout=-1 if timeout is None else timeout)
         finally:
             acquire()
-            if waiter in waiters:  # not notified, or by an interrupted notify(): it would take another thread's turn
+            if waiter in waiters:  # not notified, or notify() was interrupted: it would use another thread's
                 waiters.remove(waiter)
         return notified
 
 
 def make_signal_safe(box: object) -> None:
-    """Make the conditions of a queue, of multiprocessing or of this process, signal-safe."""
+    """Make the conditions of a queue signal-safe, for a queue of multiprocessing or of this process."""
     for part in vars(box).values():
         if type(part) is threading.Condition:
             part.__class__ = SignalSafeCondition

@@ -78,7 +78,7 @@ REFUSED: dict[Callable[..., object], dict[str, tuple[str, list[Any]]]] = {
     small: {
         "pipeline": ("pipeline must be an ImagePipeline", [imagenet_eval, False, "imagenet"]),
         "batch_size": ("batch_size must be", [4.0, "4", True, 0]),
-        "device": ("device must be one of torch's", ["gpu", None]),
+        "device": ("device must be a torch device", ["gpu", None]),
         "dtype": ("dtype must be one of", ["float32"]),
         "seed": ("seed ", ["0", 1.0, -1, True, None, np.float64(1)]),
         "shuffle": ("shuffle must be True or False", ["no", 0, 1, np.int64(1)]),
@@ -90,7 +90,7 @@ REFUSED: dict[Callable[..., object], dict[str, tuple[str, list[Any]]]] = {
         "on_repaired": ("on_repaired must be one of", ["", False]),
         "max_bad": ("max_bad must be", [NAN, "1%", -1, 2.5, True, 10**400]),
         "pad": ("pad must be True or False", [0, 1, 0.0, "no", np.array([True, False])]),
-        "profile": ("profile must be", ["nope", None]),
+        "profile": ("profile (must be|needs)", ["nope", None]),
         "workers": ("workers must be", [1.5, "2", True, -1, NAN]),
         "prefetch": ("prefetch must be", [1.5, "2", 0]),
         "watchdog_s": ("watchdog_s must be", ["10", NAN, 0, True, None]),
@@ -194,7 +194,7 @@ def test_numpy_values_lists_and_arrays_become_python_values(photos: Path) -> Non
 def test_a_state_with_shuffle_0_or_1_is_loaded(photos: Path) -> None:
     with small(photos, shuffle=False) as loader:
         loader.load_state_dict({**loader.state_dict(), "shuffle": 0})
-        with pytest.raises(LoaderError, match="shuffle=True, this loader False"):
+        with pytest.raises(LoaderError, match="shuffle=True, this loader has False"):
             loader.load_state_dict({**loader.state_dict(), "shuffle": 1})
 
 

@@ -133,7 +133,7 @@ def test_states_contain_sizes_and_buckets_and_refuse_others(photos: Path) -> Non
         next(iter(loader))
         state = loader.state_dict()
     with open_loader(photos, buckets=BUCKETS, batch_size=8) as loader:
-        with pytest.raises(LoaderError, match=r"E-STATE.*goes on with its global batch: 12 then, 8 now"):
+        with pytest.raises(LoaderError, match=r"E-STATE.*continue with the same global batch: saved 12, now 8"):
             loader.load_state_dict(state)
         loader.load_state_dict({**state, "position": 0})
         assert sorted(index for batch in loader.batches() for index in batch.index.tolist()) == list(range(NUM_PHOTOS))
@@ -149,7 +149,7 @@ def test_a_run_by_update_continues_only_with_its_global_batches(photos: Path) ->
         serve_steps(loader, 1)
         assert (loader.batch_size, len(loader)) == (6, 8)
     others = {**BY_UPDATE, "batch_size": ByUpdate({0: 12, 3: 6, 13: 8})}
-    words = r"E-STATE.*with sizes by update an epoch goes on with its global batch: \[\[0, 12\].*\[13, 8\]\] now"
+    words = r"E-STATE.*an epoch must continue with the same global batch: saved \[\[0, 12\].*\[13, 8\]\]"
     with open_loader(photos, **others) as loader, pytest.raises(LoaderError, match=words):
         loader.load_state_dict(state)
     by_epoch = {"sizes": {0: 24, 2: (40, 32), 9: 32}}

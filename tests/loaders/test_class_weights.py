@@ -44,7 +44,9 @@ def test_numbers_name_classes_by_number() -> None:
 
 
 def test_a_number_that_is_the_name_of_another_class_is_refused() -> None:
-    with pytest.raises(ValueError, match="number 1, and the class called '1' is number 0: write the names"):
+    with pytest.raises(
+        ValueError, match="key 1 of weights is ambiguous: the class named '1' has number 0; write class names"
+    ):
         drawn(["1", "3"], {1: 1.0}, ["1", "3"])
     assert drawn(["1", "3"], {"1": 1.0}, ["1", "3"]) == {"1": 400, "3": 0}
     assert drawn(["0", "1"], {1: 1.0}, ["0", "1"]) == {"0": 0, "1": 400}

@@ -271,6 +271,6 @@ def test_a_column_of_a_table_with_skipped_rows_is_refused(tmp_path: Path, subset
     options = {"label": "label", "missing_labels": "leave_out", "subset": subset}
     with (
         pytest.warns(UserWarning, match="without a label"),
-        pytest.raises(ValueError, match=r"field 'text': a Column has a value for each row.* leaves 1 of them out"),
+        pytest.raises(ValueError, match=r"field 'text': a Column has one value per row.* leaves out 1 of the rows"),
     ):
         with_fields(data, text=Column("text"), **options)

@@ -599,7 +599,7 @@ def test_mixing_requires_two_classes(tmp_path: Path) -> None:
         assert next(iter(loader))[1].shape == (2, 2)
     (tmp_path / "b" / "1.jpg").rename(tmp_path / "a" / "2.jpg")
     (tmp_path / "b").rmdir()
-    with pytest.raises(ValueError, match="mix classes, and this data set has only one"):
+    with pytest.raises(ValueError, match="mix classes, but this data set has only one"):
         create_loader(tmp_path, **mixing)
 
 
@@ -619,7 +619,7 @@ def test_a_resume_that_skips_the_rest_of_the_epoch_warns(photos: Path) -> None:
     with open_loader(photos) as loader:
         state = {**loader.state_dict(), "position": 48}
     with open_loader(photos, batch_size=14) as loader:
-        with pytest.warns(UserWarning, match="the last 13 samples of epoch 0 are left out, as a step takes 14"):
+        with pytest.warns(UserWarning, match="the last 13 samples of epoch 0 are left out, because a step takes 14"):
             loader.load_state_dict(state)
         assert loader.epoch == 1
 

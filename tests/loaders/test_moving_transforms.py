@@ -267,16 +267,16 @@ def test_functions_with_fields_require_transform_moves(data: Data, which: str) -
     source = fields_of(data, which)
     for options in ({"transform": flip}, {"transform": darken}, {"transform": V2()}, {"batch_transform": flip_batch}):
         (argument,) = options
-        with pytest.raises(ValueError, match=rf"^{argument} may move pixels, which .* transform_moves=False if it lea"):
+        with pytest.raises(ValueError, match=rf"^{argument} may move pixels, but .* transform_moves=False if it does"):
             open_loader(source, **options)
-    with pytest.raises(ValueError, match="take the pipeline's own crops and flips in place of torchvision's"):
+    with pytest.raises(ValueError, match="use the pipeline's crops and flips instead of torchvision's"):
         open_loader(source, transform=V2())
-    with pytest.raises(ValueError, match=r"which (mask, points, boxes, keypoints|mask|boxes|points) would"):
+    with pytest.raises(ValueError, match=r"but (mask, points, boxes, keypoints|mask|boxes|points) would"):
         open_loader(source, pipeline=[WHOLE, WHOLE], transform=[None, darken])
     with open_loader(source, transform=darken, batch_transform=flip_batch, transform_moves=False) as loader:
         assert len(list(loader)) == COUNT // 8
     for function in (cut, lambda image: image.mean((0, 1)), lambda image: image[:, :, 0].T):
-        with pytest.raises(ValueError, match=r"transform must keep the size of images, which .* would not follow"):
+        with pytest.raises(ValueError, match=r"transform must keep the size of images, because .* would not follow"):
             open_loader(source, transform=function, transform_moves=False)
     for function in (lambda i, t: (i[..., 1:], t), lambda i, t: (i.flatten(1), t), lambda i, t: (i.mT, t)):
         loader = open_loader(source, batch_transform=function, transform_moves=False)
@@ -304,12 +304,12 @@ def test_transform_moves_is_refused_where_it_has_no_effect(data: Data, albumenta
     flips = albumentations.Compose([albumentations.HorizontalFlip()], bbox_params={"format": "coco"})
     source = fields_of(data, "mb")
     for options, message in (
-        ({"source": source}, "transform_moves says nothing without transform or batch_transform"),
-        ({"source": (data.images, np.arange(COUNT)), "transform": darken}, "nothing without masks, boxes, keypoints"),
+        ({"source": source}, "transform_moves has no effect without transform or batch_transform"),
+        ({"source": (data.images, np.arange(COUNT)), "transform": darken}, "no effect without masks, boxes, keypoints"),
         ({"source": source, "transform": darken, "transform_moves": 0}, "transform_moves must be True or False, got 0"),
         (
             {"source": source, "transform": flips},
-            "transform is handed mask, boxes and moves them: leave",
+            "transform receives mask, boxes and moves them: do not pass",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -341,12 +341,16 @@ def test_a_compose_that_cannot_move_the_fields_is_refused(data: Data, albumentat
         ("k", A.Compose(flips, boxes), "transform needs keypoint_params to move keypoints"),
         ("b", A.Compose(flips, {"format": "xyxy"}), "bbox_params must have a format of pascal_voc, .*got 'xyxy'"),
         ("p", A.Compose(flips, None, {"format": "xq"}), "keypoint_params must have a format such as 'xy', got 'xq'"),
-        ("m", A.Compose([A.Resize()]), r"transform must keep the size of images, which mask would not.*\[12, 18, 3\]"),
+        (
+            "m",
+            A.Compose([A.Resize()]),
+            r"transform must keep the size of images, because mask would not.*\[12, 18, 3\]",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             open_loader(fields_of(data, which), transform=compose)
     moving = imagenet_train((HEIGHT, WIDTH), auto_augment="rand")
-    with pytest.raises(ValueError, match="boxes cannot follow auto_augment after a transform of albumentations"):
+    with pytest.raises(ValueError, match="boxes cannot follow auto_augment after an albumentations transform"):
         open_loader(fields_of(data, "b"), transform=A.Compose(flips, boxes), pipeline=moving)
 
 
@@ -355,8 +359,8 @@ def test_a_compose_that_cannot_move_the_fields_is_refused(data: Data, albumentat
     [
         ("mask", r"transform must return the mask 'mask' as uint8 \[24, 36\], got uint8 \[24, 35\]"),
         ("float mask", r"transform must return the mask 'mask' as uint8 \[24, 36\], got float64"),
-        ("short boxes", "transform must return bboxes with 6 values each, as they were given"),
-        ("number", "transform must keep the last value of each of the bboxes, which is its number"),
+        ("short boxes", "transform must return bboxes with 6 values each, as they were passed"),
+        ("number", "transform must keep the last value of each of the bboxes: it is its number"),
         ("nan", "transform must return finite bboxes"),
         ("class", "transform must return 3 whole numbers as labels"),
         ("none", "transform raised KeyError: 'bboxes'"),
@@ -401,7 +405,7 @@ def test_a_mirror_without_left_right_swaps_warns(data: Data, albumentations: Any
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             open_loader(source, transform=compose).close()
-        return sum("leaves left and right of points as they are" in str(each.message) for each in seen)
+        return sum("does not swap left and right of points" in str(each.message) for each in seen)
 
     assert num_warnings([shift, flip], [(0, 1)]) == num_warnings([flip], None) == 1
     assert num_warnings([shift], [(0, 1)]) == num_warnings([shift, flip], ()) == 0

@@ -165,7 +165,7 @@ def test_a_transform_of_a_script_runs_in_threads(suffix: str, tmp_path: Path) ->
     *served, refusal = done.stdout.splitlines() or [done.stderr]
     kinds = ("function", "instance", "method", "lambda", "closure", "partial")
     assert served == [f"{kind} {backend} 12 threads" for kind in kinds for backend in ("torch", "dali")], done.stderr
-    assert refusal.startswith("worker processes cannot be sent the transform")
+    assert refusal.startswith("the transform cannot be sent to worker processes")
     assert refusal.endswith("define it in a module, or pass workers_are='threads'")
 
 

@@ -1,1 +1,1 @@
-"""Sizes of images: of all in a source, of each epoch, and buckets of like aspect."""
+"""Sizes of images: of all images, by epoch, and in buckets of similar aspect ratio."""

@@ -1,4 +1,4 @@
-"""Puts each image in the bucket whose aspect is nearest to its own."""
+"""Assignment of each image to the bucket with the nearest aspect ratio."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.pipelines.messages.checked import checked_int, checked_tuple, show
 from penstock.pipelines.spec import ImagePipeline
 
 _MAX_BUCKETS = 256
-_MAX_SIDE = 1 << 16  # larger sides are halved: their products must fit 64 bits
+_MAX_SIDE = 1 << 16  # larger sides are halved, because their products must fit 64 bits
 _AT_ONCE = 1 << 16
 
 
@@ -34,7 +34,7 @@ def checked_size(name: str, size: object) -> Size:
 
 
 def checked_buckets(buckets: object) -> tuple[Size, ...]:
-    """Return the sizes of buckets. Raises ValueError for none, and for two of one aspect."""
+    """Return the sizes of buckets. Raises ValueError for an empty list, and for two of the same aspect ratio."""
     if not isinstance(buckets, (tuple, list)) or not 1 <= len(buckets) <= _MAX_BUCKETS:
         raise ValueError(f"buckets must be a list of 1 to {_MAX_BUCKETS} sizes (height, width), got {shown(buckets)}")
     sizes = tuple(checked_size("buckets", size) for size in buckets)
@@ -42,17 +42,17 @@ def checked_buckets(buckets: object) -> tuple[Size, ...]:
     for size in sizes:
         other = by_aspect.setdefault(Fraction(*size), size)
         if other is not size:
-            raise ValueError(f"buckets must differ in aspect, got {other} and {size}: leave one of them out")
+            raise ValueError(f"buckets must have different aspect ratios, got {other} and {size}: remove one of them")
     return sizes
 
 
 def assign_buckets(
     widths: npt.NDArray[np.integer[Any]], heights: npt.NDArray[np.integer[Any]], sizes: Sequence[Size]
 ) -> npt.NDArray[np.uint8]:
-    """Return for each image, uint8 [n], the number of the bucket whose aspect is nearest on a logarithmic scale.
+    """Return the bucket of each image, uint8 [n]: the one with the nearest aspect ratio on a logarithmic scale.
 
-    Of two buckets that are equally near the first is taken. Compares integers, so that every machine decides alike. An
-    image without a size counts as square.
+    If two buckets are equally near, the first one is used. Integers are compared, so that the result is the same on
+    every machine. An image without a size counts as square.
     """
     order = sorted(range(len(sizes)), key=lambda number: Fraction(sizes[number][1], sizes[number][0]))
     found = np.empty(len(widths), np.uint8)
@@ -61,9 +61,9 @@ def assign_buckets(
         w, h = (np.maximum(side[some].astype(np.int64), 1) for side in (widths, heights))
         while (large := np.maximum(w, h) >= _MAX_SIDE).any():
             w[large], h[large] = (w[large] + 1) // 2, (h[large] + 1) // 2
-        above = np.zeros(len(w), np.int64)  # how many of the borders between neighbouring aspects lie below the image
+        above = np.zeros(len(w), np.int64)  # number of borders between neighbouring aspect ratios below the image
         for lower, upper in pairwise(order):
-            # The border is the geometric mean: (w / h)^2 = (width / height of one bucket) * (the same of the other).
+            # The border is the geometric mean: (w / h)^2 = (width / height of one bucket) * (same for the other).
             border = Fraction(sizes[lower][1] * sizes[upper][1], sizes[lower][0] * sizes[upper][0])
             ours, theirs = w * w * border.denominator, h * h * border.numerator
             above += (ours > theirs) | ((ours == theirs) & (upper < lower))
@@ -76,8 +76,8 @@ def order_by_buckets(
 ) -> Bucketed:
     """Return the order that serves the images of `source` in buckets of `sizes`.
 
-    refuses: raise the LoaderError of the first image whose size cannot be read; else it is served, as a bad sample, in
-    the bucket nearest to a square.
+    refuses: raise the LoaderError of the first image with an unreadable size. Otherwise such an image is served as a
+    bad sample, in the bucket nearest to a square.
     """
     known = image_sizes(source, pipeline)
     unread = np.flatnonzero(known.widths == 0)

@@ -1,4 +1,4 @@
-"""Reads the sizes of all images of a source from their headers, in threads, and keeps them between runs."""
+"""Sizes of all images of a source, read from their headers in threads and saved for later runs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from penstock.pipelines.spec import ImagePipeline
 
 _FORMAT = "image sizes 2"
 _CHUNK = 1024  # images per task
-_MAX_THREADS, _THREADS_PER_CPU = 32, 4  # they wait for storage most of the time
+_MAX_THREADS, _THREADS_PER_CPU = 32, 4  # threads mostly wait for storage
 
 
 class _Reader:
-    """Reads sizes; belongs to one thread."""
+    """A reader of sizes, for one thread."""
 
     def __init__(self, source: Source, pipeline: ImagePipeline) -> None:
         self._source = source
@@ -36,7 +36,7 @@ class _Reader:
         self._python = SampleReader(source, ImageDecoder(pipeline, "auto"))
 
     def read(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return width and height of images `samples` (int64 [n]), int64 [n, 2]; 0 where they cannot be read."""
+        """Return width and height of images `samples` (int64 [n]), int64 [n, 2]; 0 for unreadable images."""
         sizes = np.zeros((len(samples), 2), np.int64) if self._native is None else self._native.sizes(samples)
         for row in np.flatnonzero(sizes[:, 0] == 0).tolist():
             try:
@@ -59,10 +59,10 @@ class _Reader:
 def read_sizes(
     source: Source, pipeline: ImagePipeline, samples: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.int32]:
-    """Return width and height of upright images of `source`, int32 [n, 2]; 0 where they cannot be read.
+    """Return width and height of upright images of `source`, int32 [n, 2]; 0 for unreadable images.
 
-    `pipeline` says whether EXIF is applied, and which sizes are refused. samples: which images; None for all. Raises
-    LoaderError for faults that are not a sample's.
+    `pipeline` decides whether EXIF is applied, and which sizes are refused. samples: the images; None for all. Raises
+    LoaderError for errors that are not specific to a sample.
     """
     samples = np.arange(len(source), dtype=np.int64) if samples is None else samples
     n, own, done = len(samples), threading.local(), 0
@@ -81,28 +81,28 @@ def read_sizes(
             for count in pool.map(read, range(0, n, _CHUNK)):
                 done += count
                 bar.show(done, what=f"reading sizes: {done:,} of {n:,} images")
-        except BaseException:  # Ctrl-C, too: what has not begun is not waited for
+        except BaseException:  # on Ctrl-C, too, do not wait for tasks that have not begun
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return sizes
 
 
 def refuse_unread(source: Source, pipeline: ImagePipeline, sample: int) -> None:
-    """Raise the LoaderError of an image whose size read_sizes could not read."""
+    """Raise the LoaderError of an image that read_sizes could not read."""
     _Reader(source, pipeline).size(sample)
 
 
 class ImageSizes(NamedTuple):
-    """Hold widths and heights of all images, uint16 or int32 [n], in pixels; 0 where an image cannot be read."""
+    """Widths and heights of all images, uint16 or int32 [n], in pixels; 0 for unreadable images."""
 
     widths: npt.NDArray[np.integer]
     heights: npt.NDArray[np.integer]
 
 
 def image_sizes(source: Source, pipeline: ImagePipeline) -> ImageSizes:
-    """Return the sizes of all images, as read_sizes reads them, once for each content of the source.
+    """Return the sizes of all images. They are read by read_sizes once, and saved until the source's content changes.
 
-    Those that could not be read are tried again each time: a fault of the storage or of permissions may have healed.
+    Unreadable images are tried again each time, because a storage or permission error may have been fixed.
     """
     pipeline = ImagePipeline(exif=pipeline.exif, max_pixels=pipeline.max_pixels)
     content = content_of(source)

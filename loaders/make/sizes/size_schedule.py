@@ -1,4 +1,4 @@
-"""Reads which batch sizes, image sizes, buckets or patches batches have, as users give them."""
+"""Checks of the user's settings for batch sizes, image sizes, buckets and patches."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _MAX_PATCH, _MAX_LENGTH, _MAX_LENGTHS = 256, 1 << 16, 64
 
 @dataclass(frozen=True, kw_only=True)
 class PatchBudget:
-    """Ask for images that keep their aspect and are cut into patches, as timm's NaFlex models take them.
+    """Settings for images that keep their aspect ratio and are cut into patches, as for timm's NaFlex models.
 
-    Every batch has one of `sequence_lengths`. An image is scaled as far as its patches fit that length; the rest of its
-    row is padding, which patch_valid marks. The lengths come equally often, in an order that is drawn; one that is
-    named twice comes twice as often. Raises ValueError for what cannot work.
+    Every batch has one of `sequence_lengths`. An image is scaled to the largest size that fits the length in patches;
+    the rest of its row is padding, which patch_valid marks. All lengths are used equally often, in random order; a
+    length that is listed twice is used twice as often. Raises ValueError for settings that cannot work.
 
     Attributes:
         size: side of a patch, in pixels.
-        sequence_lengths: the most patches per image, one number or several.
-        tokens: patches per batch on each rank, with padding: a batch of length L holds tokens // L images. By default
-            batch_size images of the longest sequence.
-        max_ratio: the most by which an image is enlarged, such as 1 for never; None for no limit.
+        sequence_lengths: maximum number of patches per image, one number or several.
+        tokens: patches per batch on each rank, with padding: a batch of length L has tokens // L images. The default
+            is batch_size images of the longest sequence.
+        max_ratio: largest factor by which an image is enlarged, such as 1 for never; None for no limit.
     """
 
     size: int = 16
@@ -50,14 +50,12 @@ class PatchBudget:
         if self.tokens is not None:
             set_checked(self, tokens=checked_int("tokens", self.tokens))
             if self.tokens < max(lengths):
-                raise ValueError(
-                    f"tokens must hold an image of the longest sequence, {max(lengths)}, got {self.tokens}"
-                )
+                raise ValueError(f"tokens must be at least the longest sequence, {max(lengths)}, got {self.tokens}")
         if self.max_ratio is not None:
             set_checked(self, max_ratio=float(checked_number("max_ratio", self.max_ratio, above=0)))
 
     def rounds(self, batch_size: int, *, shuffled: bool) -> Rounds:
-        """Return the lengths and sizes of batches; `batch_size` counts if `tokens` is None."""
+        """Return the lengths and sizes of batches; `batch_size` is used if `tokens` is None."""
         assert isinstance(self.sequence_lengths, tuple)
         tokens = batch_size * max(self.sequence_lengths) if self.tokens is None else self.tokens
         return Rounds(
@@ -71,27 +69,27 @@ class PatchBudget:
 
 @dataclass(frozen=True)
 class ByUpdate:
-    """Ask for sizes that change at batches of the run, such as ByUpdate({0: 128, 5000: 160}).
+    """Sizes that change at batches of the run, such as ByUpdate({0: 128, 5000: 160}).
 
-    A run counts its batches from 0 through all epochs. A change in the middle of an epoch leaves the order of the
-    samples as it is: each is still served once. Raises ValueError for anything but a dict.
+    Batches are counted from 0 across all epochs. A change within an epoch does not change the order of the
+    samples: each is still served once. Raises ValueError for anything but a dict.
 
     Attributes:
-        values: of the number of each batch at which a size changes, the size from there on.
+        values: number of the batch at which a size changes -> size from that batch on.
     """
 
     values: Mapping[int, object]
 
     def __post_init__(self) -> None:
         if not isinstance(self.values, Mapping):
-            raise ValueError(f"ByUpdate must hold a dict, such as {{0: 128, 5000: 160}}, got {shown(self.values)}")
+            raise ValueError(f"ByUpdate needs a dict, such as {{0: 128, 5000: 160}}, got {shown(self.values)}")
 
 
 def make_phases(batch_size: object, sizes: object, size: Size) -> tuple[int, tuple[Phase, ...]]:
     """Return the largest batch size, and batch and image size by epoch or update: () if neither changes.
 
-    batch_size: one number, or of each first epoch that of the epochs from it on. sizes: the same for image sizes, each
-    a side or (height, width); None for `size` throughout. Either may be a ByUpdate. Raises ValueError.
+    batch_size: one number, or a dict of first epoch -> number. sizes: the same for image sizes, each a side or (height,
+    width); None for a constant `size`. Either may be a ByUpdate. Raises ValueError.
     """
     given = [each for each in (batch_size, sizes) if isinstance(each, (Mapping, ByUpdate))]
     if sizes is None and not given:
@@ -117,12 +115,12 @@ def _by_first(name: str, values: Any) -> dict[int, Any]:
     values = values.values if isinstance(values, ByUpdate) else values
     named = {checked_int(f"{name} ({unit})", first, 0, most): value for first, value in values.items()}
     if 0 not in named:
-        raise ValueError(f"{name} must say what holds from {unit} 0 on, got {shown(values)}")
+        raise ValueError(f"{name} needs a value for {unit} 0, got {shown(values)}")
     return named
 
 
 class BatchShapes(NamedTuple):
-    """Hold the most samples of a batch on each rank, and what changes it or the shape of images; see Schedule."""
+    """The maximum number of samples per batch on each rank, and the changes of batch and image size; see Schedule."""
 
     batch_size: int
     phases: tuple[Phase, ...]
@@ -140,36 +138,38 @@ def checked_shapes(
     *,
     shuffled: bool,
 ) -> BatchShapes:
-    """Return which shapes batches have. Raises ValueError for settings that do not go together."""
+    """Return the shapes of batches. Raises ValueError for settings that cannot be combined."""
     most, phases = make_phases(batch_size, sizes, views[0].size)
     in_buckets = () if buckets is None else checked_buckets(buckets)
     if in_buckets and any(phase.by_update for phase in phases):
         raise ValueError("buckets need a batch_size by epoch: pass a dict, not ByUpdate(...)")
     if in_buckets and sizes is not None:
-        raise ValueError("buckets are sizes for all epochs: leave out sizes")
+        raise ValueError("sizes and buckets cannot be combined: buckets already set the sizes of every epoch")
     if len(views) > 1 and (in_buckets or sizes is not None):
-        raise ValueError("several views have a size each: leave out sizes and buckets")
+        raise ValueError("several views cannot be combined with sizes or buckets: each view has its own size")
     for size in (*in_buckets, *(phase.size for phase in phases if sizes is not None)):
-        replace(views[0], size=size)  # a pipeline that needs square images says so
+        replace(views[0], size=size)  # raises an error if the pipeline needs square images
     if patches is not None:
         others = {"buckets": buckets, "sizes": sizes, "batch_size by epoch": phases or None, "transform": transform}
         _check_patches(patches, views, batch_size, [name for name, given in others.items() if given is not None])
         rounds = patches.rounds(most, shuffled=shuffled)
         return BatchShapes(max(rounds.batch_sizes), (), rounds, ())
     if transform is not None and (phases or in_buckets):
-        raise ValueError("transform needs one size for all batches: leave out sizes, buckets and a changing batch_size")
+        raise ValueError(
+            "transform needs one size for all batches: do not pass sizes, buckets or a changing batch_size"
+        )
     return BatchShapes(most, phases, None, in_buckets)
 
 
 def _check_patches(patches: object, views: Sequence[ImagePipeline], batch_size: object, others: Sequence[str]) -> None:
-    """Raise ValueError for what cannot be patches; these go with none of the settings `others`."""
+    """Raise ValueError for invalid `patches`, and if they are combined with any of the settings `others`."""
     view = views[0]
     if not isinstance(patches, PatchBudget):
         raise ValueError(f"patches must be a PatchBudget(...), got {shown(patches)}")
     if others:
-        raise ValueError(f"patches have a size for each batch: leave out {' and '.join(others)}")
+        raise ValueError(f"patches cannot be combined with {' and '.join(others)}: they set the size of each batch")
     if patches.tokens is not None and batch_size != DEFAULT_BATCH:
-        raise ValueError(f"batch_size follows from tokens={patches.tokens}: leave one of them out")
+        raise ValueError(f"batch_size follows from tokens={patches.tokens}: pass only one of them")
     if len(views) > 1:
         raise ValueError(f"patches need a single view, got {len(views)}")
     if view.crop not in PATCH_CROPS or view.shorter_side is not None:
@@ -177,4 +177,4 @@ def _check_patches(patches: object, views: Sequence[ImagePipeline], batch_size: 
             f"patches need crop={', '.join(map(repr, PATCH_CROPS))} without shorter_side, got {view.crop!r}"
         )
     if view.augment.active or view.rotate90:
-        raise ValueError("patches cannot be augmented beyond crop and flips: leave out augmentations and rotate90")
+        raise ValueError("patches support crops and flips only: do not use augmentations and rotate90")

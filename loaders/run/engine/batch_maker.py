@@ -1,4 +1,4 @@
-"""BatchMaker makes one batch at a time in a worker, process or thread: a work item goes in, a message comes out."""
+"""BatchMaker: makes batches in a worker process or thread, one message per work item."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from penstock.pipelines.errors import hide_secrets
 
 
 class BatchMaker(Dataset[Produced]):
-    """Makes batches for one worker.
+    """A maker of batches for one worker.
 
-    Worker processes are those of a torch DataLoader. To that it is a map-style data set, whose keys are work items and
-    whose values are messages about filled slots.
+    Worker processes belong to a torch DataLoader. For the DataLoader it is a map-style data set: the keys are work
+    items, the values are messages about filled slots.
 
     Args:
-        worker: row of this worker in the progress table; None to take the id of torch's worker process.
-        make_producer: makes what fills the slots.
+        worker: row of this worker in the progress table; None for the id of torch's worker process.
+        make_producer: makes the Producer that fills the slots.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class BatchMaker(Dataset[Produced]):
         self._planner, self._slots, self._progress = planner, slots, progress
         self._worker, self._make_producer = worker, make_producer
         self._process: int | None = None  # id of the worker process, None in the consumer's
-        self._producer: Producer | None = None  # is made in the worker, since decoders do not pickle
+        self._producer: Producer | None = None  # made in the worker, because decoders cannot be pickled
 
     @property
     def sample(self) -> int:
@@ -58,7 +58,7 @@ class BatchMaker(Dataset[Produced]):
         return int(self._progress.table[self._worker or 0, SAMPLE])
 
     def make(self, item: WorkItem) -> Produced:
-        """Fill the slot of `item`; errors are part of the message, nothing is raised."""
+        """Fill the slot of `item` and return the message. Errors are part of it; none are raised."""
         if self._worker is None:
             info = get_worker_info()
             assert info is not None
@@ -96,16 +96,16 @@ class BatchMaker(Dataset[Produced]):
             sample = int(mine[SAMPLE])
             path = name_sample(self._planner.source, sample) or None
             produced = Produced(item, *exception_error(error, sample, path=path, worker=self._process))
-        # Not in a finally: if something else ends the worker, its row must still say that it was busy, and with what.
+        # Not in a finally: if something else ends the worker, its row must still show that it was busy, and its sample.
         mine[BUSY] = 0
         mine[MADE] += 1
         return produced
 
-    __getitem__ = make  # what torch's workers call
+    __getitem__ = make  # called by torch's workers
 
 
 def _sendable(bad: BadSample) -> BadSample:
-    """Return a bad sample that can be sent to another process: an exception perhaps cannot, so its text is sent."""
+    """Return a bad sample that can be sent to another process, with the text of its exception, which may not pickle."""
     if bad.raised is None:
         return bad
     return bad._replace(raised=WorkerTraceback(hide_secrets("".join(traceback.format_exception(bad.raised)))))

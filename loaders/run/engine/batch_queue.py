@@ -1,4 +1,4 @@
-"""BatchQueue is what the threads of an engine share: the batches to make, and those made, in the stream's order."""
+"""BatchQueue: the batches to make and the finished ones, in stream order, shared by the threads of an engine."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from penstock.pipelines.errors import LoaderError
 
 
 class BatchQueue:
-    """The work to hand out and the batches that are made, under one lock.
+    """The open work and the finished batches, under one lock.
 
-    Threads hold this and never the engine, so that an engine that is dropped can end them.
+    Threads refer to the queue, never to the engine, so that a deleted engine can end them.
 
     Attributes:
-        slots: memory of the batches, three slots more than may be under way.
-        recycler: hands the numbers of free slots out.
+        slots: memory of the batches, three more slots than batches in progress.
+        recycler: manages the numbers of free slots.
         progress: a row for each of `workers` threads, and one for a batch that is made outside of them.
         changed: the lock; notified at every change.
-        cursor: place in the stream of the next batch to hand out.
-        made: batches that are made and not yet taken, by number.
-        closed: whether the threads are to end.
+        cursor: place in the stream of the next batch to start.
+        made: finished batches that were not taken yet, by number.
+        closed: whether the threads must end.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class BatchQueue:
         pinned: bool = False,
         parts: int = 1,
     ) -> None:
-        """Start at `cursor`, with at most `ahead` batches under way: handed out to be made and not yet delivered.
+        """Start at `cursor`, with at most `ahead` batches in progress: started and not yet delivered.
 
-        pinned: whether a GPU may copy out of the slots. parts: of a batch, each handed out by itself.
+        pinned: whether a GPU may copy out of the slots. parts: number of parts of a batch, assigned separately.
         """
         self._planner, self._ahead, self._parts = planner, ahead, parts
         self.slots = BatchSlots(ahead + SPARE_SLOTS, planner.largest_layout, shared=pinned)
@@ -53,28 +53,28 @@ class BatchQueue:
         self.progress = WorkerProgress(workers + 1, shared=False)
         self.changed = SignalSafeCondition()
         self.cursor, self._handed_out, self._taken, self._delivered = cursor, 0, 0, 0
-        self._rest: WorkItem | None = None  # the next part of a batch that is not handed out in whole
-        self._reports: dict[int, list[Produced]] = {}  # by slot, of batches that threads are at
-        self._cut: dict[int, int] = {}  # by slot, how many parts of a batch were handed out before a seek()
+        self._rest: WorkItem | None = None  # the next part of a batch whose parts are not all assigned
+        self._reports: dict[int, list[Produced]] = {}  # by slot, for batches that threads are making
+        self._cut: dict[int, int] = {}  # by slot, number of parts of a batch that were assigned before a seek()
         self.made: dict[int, Produced] = {}
         self.closed = False
 
     def maker(self, worker: int, make_producer: Callable[[BatchPlanner], Producer] = Producer) -> BatchMaker:
-        """Return a maker of batches for thread `worker`; the number after the last is for batches made elsewhere."""
+        """Return a batch maker for thread `worker`; the number after the last one is for batches made elsewhere."""
         return BatchMaker(self._planner, self.slots, self.progress, worker, make_producer)
 
     def wait_for_work(self) -> tuple[int, WorkItem] | None:
-        """Hand out the next part to make and its batch's number, once there is room for it; None at the end."""
+        """Wait for a free slot; return the next part to make and its batch's number, None at the end."""
         with self.changed:
             while not self.closed:
                 has_room = self._handed_out - self._delivered < self._ahead and len(self.recycler) > 0
                 if self._rest is not None or has_room:
                     return self.next_work()
-                self.changed.wait(POLL_S)  # with a limit: a slot comes back by a finalizer, which notifies nobody
+                self.changed.wait(POLL_S)  # with a limit: a finalizer frees a slot without a notification
             return None
 
     def next_work(self) -> tuple[int, WorkItem]:
-        """Hand out the next part to make and its batch's number; the first part takes a slot."""
+        """Return the next part to make and its batch's number; the first part of a batch takes a slot."""
         item = self._rest
         if item is None:
             item = WorkItem(self.progress.generation, self.cursor, self.recycler.take(), 0, self._parts)
@@ -84,11 +84,11 @@ class BatchQueue:
         return self._handed_out - 1, item
 
     def is_wanted(self, item: WorkItem) -> bool:
-        """Say whether `item` is still wanted: no seek() or close() since it was handed out."""
+        """Return whether `item` is still wanted: no seek() or close() since it was assigned."""
         return item.generation == self.progress.generation and not self.closed
 
     def put(self, number: int, produced: Produced) -> None:
-        """Store what is made: with its last part a batch, or one that is no longer wanted gives its slot back."""
+        """Store a finished part. The last part completes its batch, or frees its slot if it is no longer wanted."""
         slot = produced.item.slot
         with self.changed:
             reports = self._reports.setdefault(slot, [])
@@ -104,7 +104,7 @@ class BatchQueue:
             self.changed.notify_all()
 
     def take(self, *, wait: bool = False) -> Produced | None:
-        """Take the next batch in the stream's order; None at the end, or where it is not made yet (unless `wait`)."""
+        """Return the next batch in stream order; None at the end, or if it is not finished yet (unless `wait`)."""
         with self.changed:
             while self._taken not in self.made:
                 if self.closed or not wait:
@@ -114,7 +114,7 @@ class BatchQueue:
             return self.made.pop(self._taken - 1)
 
     def ready(self) -> int:
-        """Count the batches that take() returns without waiting: one that is made out of turn is not among them."""
+        """Return the number of batches that take() returns without waiting, which must be consecutive."""
         with self.changed:
             number = self._taken
             while number in self.made:
@@ -122,19 +122,19 @@ class BatchQueue:
             return number - self._taken
 
     def make_room(self) -> None:
-        """Count a delivered batch, so that another one may be made."""
+        """Record a delivered batch, so that another one may be made."""
         with self.changed:
             self._delivered += 1
             self.changed.notify_all()
 
     def seek(self, cursor: Cursor) -> None:
-        """Go on at `cursor`, and drop what was made for another place."""
+        """Continue at `cursor`, and drop all batches made for another place."""
         with self.changed:
             self.progress.next_generation()
-            while self.made:  # one at a time: after Ctrl-C in the middle no slot is given back twice
+            while self.made:  # one by one, so that after Ctrl-C no slot is freed twice
                 self.recycler.give_back(self.made.popitem()[1].item.slot)
             rest, self._rest = self._rest, None
-            if rest is not None:  # the threads that have its other parts still write to the slot
+            if rest is not None:  # threads with its other parts still write to the slot
                 self._cut[rest.slot] = rest.part
                 if len(self._reports.get(rest.slot, ())) == rest.part:
                     del self._reports[rest.slot], self._cut[rest.slot]
@@ -143,7 +143,7 @@ class BatchQueue:
             self.changed.notify_all()
 
     def close(self) -> None:
-        """Hand out nothing any more, so that the threads end."""
+        """Assign no more work, so that the threads end."""
         with self.changed:
             self.closed = True
             self.progress.next_generation()
@@ -152,18 +152,18 @@ class BatchQueue:
 
 
 def make_batches(queue: BatchQueue, maker: BatchMaker) -> None:
-    """Make batches until the queue is closed; this is what a thread runs."""
+    """Make batches until the queue is closed. This is the function of a thread."""
     while (work := queue.wait_for_work()) is not None:
         number, item = work
         try:
             produced = maker.make(item)
-        except BaseException as error:  # such as SystemExit: of no use in a thread, but the consumer waits for it
+        except BaseException as error:  # such as SystemExit: useless in a thread, but the consumer must see it
             produced = stopped_by(error, item, maker.sample)
         queue.put(number, produced)
 
 
 def stopped_by(error: BaseException, item: WorkItem, sample: int) -> Produced:
-    """Turn an exception in a thread that worked on `sample` (-1 for none) of `item` into the message about it."""
+    """Return the message about an exception in a thread that worked on `sample` (-1 for none) of `item`."""
     found = LoaderError("E-WORKER", f"{type(error).__name__}: {error}", sample=sample if sample >= 0 else None)
     found.__cause__ = error
     return Produced(item, error=found)

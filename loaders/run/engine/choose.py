@@ -1,4 +1,4 @@
-"""Chooses between worker threads and worker processes."""
+"""Choice between worker threads and worker processes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from penstock.loaders.run.workers.launch import hides_main
 from penstock.loaders.run.workers.needs import Needs
 from penstock.pipelines.messages.user_warnings import warn_user
 
-_LOOKED_AT = 16  # images, spread over the data set
-_NEARLY_ALL = 0.75  # of them the native library must take: the others hold the interpreter lock now and then
+_LOOKED_AT = 16  # images to check, spread over the data set
+_NEARLY_ALL = 0.75  # share that the native library must support: other images sometimes hold the interpreter lock
 
 
 def open_engine(name: str, planner: BatchPlanner, options: ProcessOptions) -> Engine:
-    """Return the engine of backend `name` that `options` ask for.
+    """Return the engine of backend `name` for `options`.
 
-    Raises ValueError where that is one of processes, which cannot be sent the user's transform.
+    Raises ValueError for an engine of processes if the user's transform cannot be sent to them.
     """
     if options.has_processes and not (options.workers_are == "auto" and suits_threads(planner, options)):
         if options.start_method != "fork" and hides_main(planner.source) and _needs_script(planner):
             raise ValueError(
-                "worker processes cannot be sent the transform, which is a lambda, an inner function, or defined in a "
-                "script or a notebook: define it in a module, or pass workers_are='threads'"
+                "the transform cannot be sent to worker processes, because it is a lambda, an inner function, or "
+                "defined in a script or a notebook: define it in a module, or pass workers_are='threads'"
             )
         return ProcessEngine(name, planner, options)
     if options.num_workers and any(own is not None and own.uses_global_state for own in planner.transforms):
@@ -43,12 +43,12 @@ def _needs_script(planner: BatchPlanner) -> bool:
 
 
 def suits_threads(planner: BatchPlanner, options: ProcessOptions) -> bool:
-    """Say whether threads are at least as fast as processes, or all that works; not if processes were asked for.
+    """Return whether threads are at least as fast as processes, or the only choice; False if processes were requested.
 
-    Threads are all that works for a transform that a script or a notebook defines. Elsewhere they suit where the
-    native library makes nearly all images, and for sources of the user's own that serve encoded images: their decoders
-    release the interpreter lock. Pixels are cropped and resized with that lock in between, so two threads make half as
-    many images/s as two processes (2,400 and 4,500).
+    Threads are the only choice for a transform that is defined in a script or a notebook. They are also suitable if the
+    native library makes nearly all images, and for users' sources that serve encoded images, because decoders
+    release the interpreter lock. Pixels are cropped and resized partly with the lock, so two threads reach half the
+    images/s of two processes (2,400 and 4,500).
     """
     source = planner.source
     if options.start_method != "forkserver" or getattr(source, "holds_interpreter_lock", False):
@@ -64,7 +64,7 @@ def suits_threads(planner: BatchPlanner, options: ProcessOptions) -> bool:
         if native.takes(np.arange(count) * len(source) // count) >= _NEARLY_ALL * count:
             return True
     module = type(source).__module__
-    if module == "__main__":  # a process would need a main guard there, and cannot import a notebook at all
+    if module == "__main__":  # a process would need a main guard in a script, and cannot import a notebook
         return True
     return not module.startswith("penstock.") and (options.num_workers == 1 or not _serves_pixels(source))
 
@@ -72,12 +72,12 @@ def suits_threads(planner: BatchPlanner, options: ProcessOptions) -> bool:
 def _serves_pixels(source: Source) -> bool:
     try:
         return isinstance(source.read(0), np.ndarray)
-    except Exception:  # is reported with its sample, if the stream gets there
+    except Exception:  # reported with its sample when the stream reaches it
         return False
 
 
 def needs_of(options: ProcessOptions, layout: BatchLayout) -> Needs:
-    """Return what the engine that `options` ask for takes at most for batches of `layout`."""
+    """Return the maximum needs of the engine for `options` and batches of `layout`."""
     if options.has_processes:
         return process_needs(options, layout)
     parts, ahead = share_batches(options.num_workers, options.prefetch, layout.batch_size)

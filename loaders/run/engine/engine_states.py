@@ -1,4 +1,4 @@
-"""EngineStates keeps the state of an engine: not started, at a known place, between two batches, or closed."""
+"""EngineStates: the state of an engine (not started, at a known place, between two batches, or closed)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from penstock.pipelines.errors import LoaderError
 
 
 class EngineStates:
-    """Base of engines: not started, before a known batch, between two batches, or closed.
+    """Base class of engines with their states: not started, before a known batch, between two batches, or closed.
 
-    An engine forgets its place (`_next`) before anything that Ctrl-C can interrupt: the loader then sends it there
-    again, and no batch is lost.
+    An engine forgets its place (`_next`) before anything that Ctrl-C can interrupt. The loader then seeks to the place
+    again, so no batch is lost.
 
     Attributes:
         name: name of the backend, for errors.
@@ -45,7 +45,7 @@ class EngineStates:
 
     @abstractmethod
     def _move(self, cursor: Cursor) -> None:
-        """Send running workers to `cursor`, and drop what they made for another place."""
+        """Move running workers to `cursor`, and drop the batches that they made for another place."""
 
     def seek(self, cursor: Cursor) -> None:
         """Make `cursor` the next batch, as Engine.seek; the first call starts the workers."""
@@ -61,11 +61,11 @@ class EngineStates:
         self._next = cursor
 
     def _closed_error(self, *, waiting: bool = False) -> LoaderError:
-        cause = "the loader was closed while a batch was waited for" if waiting else "the loader is closed"
+        cause = "the loader was closed while waiting for a batch" if waiting else "the loader is closed"
         return LoaderError("E-MISUSE", cause, fix="make a new loader", backend=self.name)
 
     def _raise_error_of(self, produced: Produced) -> None:
-        """Close the engine and raise the error that `produced` carries, if it carries one."""
+        """Close the engine and raise the error in `produced`, if there is one."""
         error = produced.error
         if error is not None:
             self.close()
@@ -75,17 +75,17 @@ class EngineStates:
     def _hand_out(
         self, produced: Produced, slots: BatchSlots, recycler: Recycler, images: torch.Tensor | None = None
     ) -> HostBatch:
-        """Make a batch of a filled slot, as BatchSlots.hand_out, and go on to the next place."""
+        """Return the batch in a filled slot, as BatchSlots.hand_out does, and advance to the next place."""
         cursor = produced.item.cursor
         batch = slots.hand_out(produced, self._planner.layout(cursor), recycler, images)
-        if produced.bad:  # of substitutes other draws are made than those that were planned
+        if produced.bad:  # substitutes have other draws than the planned ones
             keys = self._planner.schedule.draw_keys(cursor)
             batch = replace(batch, augments=self._planner.draw_augments(cursor, batch.index, keys))
         self._next = self._planner.schedule.after(cursor)
         return batch
 
     def _about_slots(self, slots: BatchSlots) -> dict[str, object]:
-        """Return the part of describe() that says whether a GPU copies out of the slots themselves."""
+        """Return the part of describe() on whether a GPU copies directly out of the slots."""
         return {} if torch.device(self._planner.device).type == "cpu" else {"page_locked": slots.pinned}
 
     def _where(self, sample: int = -1) -> dict[str, Any]:

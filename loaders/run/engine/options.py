@@ -1,4 +1,4 @@
-"""WorkerOptions holds the options that all engines share, and checks them."""
+"""WorkerOptions: the checked options that all engines share."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock.pipelines.messages.checked import checked_int, set_checked
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """Say how the workers of an engine run; none of it changes the stream.
+    """Options of an engine's workers, which do not change the stream.
 
     Attributes:
-        workers: number of workers, 0 to work in the consumer; None for one per processor, which the ranks on this
-            machine share.
-        prefetch: batches made ahead for each worker process; of threads, which share batches, by all together.
-        watchdog_s: seconds without any progress before a batch that is waited for is given up.
+        workers: number of workers, 0 to work in the consumer; None for one per processor, divided among the ranks on
+            this machine.
+        prefetch: batches that are made ahead, per worker process, or by all threads together, which share batches.
+        watchdog_s: seconds without any progress before waiting for a batch is given up.
     """
 
     workers: int | None = None

@@ -1,4 +1,4 @@
-"""ProcessEngine makes batches in the worker processes of a torch DataLoader, which fill slots in shared memory."""
+"""ProcessEngine: the worker processes of a torch DataLoader make batches in slots in shared memory."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_choice
 
 _OWN_CODE = "define your source or transform in a module, or pass workers_are='threads'"
-_START_FIX = f'see its traceback above; {_OWN_CODE}; a script can do with `if __name__ == "__main__":`'
+_START_FIX = f'see its traceback above; {_OWN_CODE}; in a script, add `if __name__ == "__main__":`'
 _START_METHODS = ("forkserver", "spawn", "fork")
 WORKERS_ARE = ("auto", "processes", "threads")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessOptions(WorkerOptions):
-    """Say how an engine of processes runs; WorkerOptions holds the rest.
+    """Options of an engine of processes, in addition to WorkerOptions.
 
     Attributes:
-        workers_are: "processes"; "threads", which start at once and take less memory, but share one interpreter lock;
-            or "auto" for threads where nearly all of the work is done without that lock.
-        start_method: of processes, "forkserver" (default), "spawn" or "fork".
+        workers_are: "processes"; "threads", which start at once and need less memory, but share one interpreter lock;
+            or "auto" for threads if nearly all of the work is done without that lock.
+        start_method: how processes are started, "forkserver" (default), "spawn" or "fork".
     """
 
     workers_are: str = "auto"
@@ -55,12 +55,12 @@ class ProcessOptions(WorkerOptions):
 
     @property
     def num_workers(self) -> int:
-        """Number of workers, by default none in a daemonic process (a worker itself), which may not start any."""
+        """Number of workers. The default is 0 in a daemonic process (such as a worker), which may not start any."""
         return 0 if self.workers is None and current_process().daemon else super().num_workers
 
     @property
     def has_processes(self) -> bool:
-        """Say whether there are worker processes, not threads or the consumer alone; "auto" may choose threads."""
+        """Whether there are worker processes, instead of threads or only the consumer; "auto" may choose threads."""
         return self.workers_are != "threads" and self.num_workers > 0
 
 
@@ -72,12 +72,12 @@ def process_needs(options: ProcessOptions, layout: BatchLayout) -> Needs:
 
 
 class _Dispatch:
-    """Hand torch its work items, as its sampler: without end, across epochs; `cursor` can be set at any time."""
+    """The sampler of torch's DataLoader: endless work items across epochs. `cursor` can be set at any time."""
 
     def __init__(self, planner: BatchPlanner, slots: Recycler, progress: WorkerProgress) -> None:
         self._schedule, self._slots, self._progress = planner.schedule, slots, progress
         self.cursor = Cursor(0, 0)
-        self.under_way: deque[WorkItem] = deque()  # handed out, and not yet come back
+        self.under_way: deque[WorkItem] = deque()  # assigned, and not yet returned
         self.num_back = 0
 
     def __iter__(self) -> Iterator[WorkItem]:
@@ -90,14 +90,14 @@ class _Dispatch:
         return item
 
     def note_back(self, item: WorkItem) -> None:
-        """Note that `item` has come back, and with it all before it: torch keeps their order."""
+        """Record that `item` and all items before it have returned; torch keeps their order."""
         while self.under_way:
             self.num_back += 1
             if self.under_way.popleft() == item:
                 break
 
     def count_ready(self) -> int:
-        """Count the batches that come next and are made: torch deals its items to the workers in turn."""
+        """Return the number of next batches that are finished; torch assigns its items to the workers in turn."""
         made, ready = self._progress.table[:-1, MADE].tolist(), 0
         for number, item in enumerate(self.under_way, self.num_back):
             if made[number % len(made)] <= number // len(made):
@@ -107,14 +107,14 @@ class _Dispatch:
 
 
 class ProcessEngine(EngineStates):
-    """Engine whose workers are those of a torch DataLoader; Engine holds the contract of its methods."""
+    """An Engine with the worker processes of a torch DataLoader."""
 
     def __init__(self, name: str, planner: BatchPlanner, options: ProcessOptions) -> None:
         super().__init__(name, planner)
         self._options, self._workers = options, options.num_workers
         self._in_flight = self._workers * options.prefetch
         self._iterator: WatchedIterator | None = None
-        self._busy = threading.RLock()  # held while a batch is waited for, and while the workers are started or ended
+        self._busy = threading.RLock()  # held while waiting for a batch, and while the workers are started or ended
         self._watchdog = Watchdog(options.watchdog_s)
 
     def seek(self, cursor: Cursor) -> None:
@@ -136,14 +136,14 @@ class ProcessEngine(EngineStates):
         ensure(needs._replace(own_bytes=needs.own_bytes + self._planner.consumer_bytes), **self._where())
         count = self._in_flight + SPARE_SLOTS
         self._slots = BatchSlots(count, layout, shared=True)
-        # A consumer on a GPU never has a slot, so its forked children need none to stay as it is.
+        # A consumer on a GPU never holds a slot, so its forked children do not need unchanged slots.
         self._recycler = Recycler(count, shared=torch.device(self._planner.device).type == "cpu")
         self._progress = WorkerProgress(self._workers, shared=True)
         self._dispatch = _Dispatch(self._planner, self._recycler, self._progress)
         self._dispatch.cursor = cursor
         place = cursor
-        # Torch gives the first batches to the workers one by one. Until a worker begins, its row names the first sample
-        # of its batch.
+        # Torch gives the first batches to the workers one by one. Until a worker begins, its row contains the first
+        # sample of its batch.
         for worker in range(self._workers):
             self._progress.table[worker, SAMPLE] = schedule.batch(*place)[0]
             place = schedule.after(place)
@@ -164,10 +164,10 @@ class ProcessEngine(EngineStates):
             if isinstance(error, LoaderError):
                 raise error.locate(**self._where()) from error.__cause__
             if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):
-                cause = f"worker processes cannot be sent this: {error}"
+                cause = f"this cannot be sent to worker processes: {error}"
                 raise LoaderError("E-MISUSE", cause, fix=_OWN_CODE, **self._where()) from error
             raise
-        self._slots.pin(self._planner.device)  # after the start: forked workers know nothing of CUDA
+        self._slots.pin(self._planner.device)  # after the start, so that forked workers do not use CUDA
 
     def next(self) -> HostBatch:
         with self._busy:
@@ -180,20 +180,20 @@ class ProcessEngine(EngineStates):
         while True:
             try:
                 iterator: Any = self._iterator
-                iterator.raise_if_dead()  # now, not when the batches that it has left are used up
+                iterator.raise_if_dead()  # now, not after its finished batches are used up
                 produced: Produced = next(iterator)
-            except Exception as error:  # torch's iterator would go on with the batch after the failed one
+            except Exception as error:  # torch's iterator would continue with the batch after the failed one
                 closed = self._closed
                 self.close()
                 if closed:  # by another thread, or by a signal handler in this one
                     raise self._closed_error(waiting=True) from None
                 if isinstance(error, LoaderError):
                     raise
-                # Raised by torch, for instance of a worker that failed before its first batch.
+                # Raised by torch, for example about a worker that failed before its first batch.
                 lines = str(error).strip().splitlines() or ["no details"]
                 what = f"{type(error).__name__}: {lines[-1]}"
                 raise LoaderError("E-WORKER", what, fix="see the traceback", **self._where()) from error
-            except BaseException:  # Ctrl-C: torch's iterator may not go on after it
+            except BaseException:  # Ctrl-C: torch's iterator may not work after it
                 self._stop()
                 raise
             self._dispatch.note_back(produced.item)
@@ -218,7 +218,7 @@ class ProcessEngine(EngineStates):
         }
 
     def worker_died(self, worker: int, pid: int, ending: str) -> LoaderError:
-        """Return the error that names a dead worker and the sample that it was at."""
+        """Return the error that names a dead worker and its sample."""
         row, doing, fix = self._progress.table[worker], "", None
         if not row[PID]:
             doing = " before its first sample"
@@ -228,7 +228,7 @@ class ProcessEngine(EngineStates):
         return death_error(ending, doing, fix=fix, worker=pid, **self._where(int(row[SAMPLE])))
 
     def worker_silent(self, worker: int, pid: int) -> LoaderError | None:
-        """Return the error for a worker that has made no progress for `watchdog_s`, None if that is not so."""
+        """Return the error for a worker without progress for `watchdog_s`, None if it has made progress."""
         if self._closed:  # by another thread, which waits for this one
             return self._closed_error(waiting=True)
         row = self._progress.table[worker]
@@ -246,7 +246,7 @@ class ProcessEngine(EngineStates):
         if self._iterator is None:
             return
         iterator, self._iterator = self._iterator, None
-        self._progress.next_generation()  # workers abandon what they are making at its next sample
+        self._progress.next_generation()  # workers abandon their batch at its next sample
         iterator.shut_down()
         self._slots.close()
         self._progress.close()

@@ -1,4 +1,4 @@
-"""ThreadEngine makes batches in threads of the consumer's process."""
+"""ThreadEngine: makes batches in threads of the consumer's process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from penstock.pipelines.errors import LoaderError
 
 Taken = TypeVar("Taken")
 
-_LEAVE_S = 2.0  # at close, for threads to leave: they check at each sample whether to
+_LEAVE_S = 2.0  # time at close for threads to end; they check before each sample
 
 
 def _run(job: Callable[[], None], ready: threading.Semaphore) -> None:
@@ -41,28 +41,29 @@ def _run(job: Callable[[], None], ready: threading.Semaphore) -> None:
 
 
 class ThreadEngine(EngineStates):
-    r"""Engine whose workers are threads; Engine holds the contract of its methods.
+    r"""An Engine with threads as workers.
 
-                        BatchQueue: one lock, `ahead` batches under way, `ahead` + 3 slots
+                        BatchQueue: one lock, `ahead` batches in progress, `ahead` + 3 slots
         seek(cursor) --> WorkItems --> thread "penstock-0": BatchMaker -> Producer --+
                              |   \---> thread "penstock-1": each makes a part of     |
                              ^         the batch, in the same slot                   v
-                             |                                       Produced, put together by batch
+                             |                                       Produced, joined per batch
         next() <-- HostBatch <-- deliver() <-- wait_for(take), in the stream's order <--/
                        |
-                       +--> its slot is free, and a WorkItem may take it, once no tensor over it is left
+                       +--> its slot is free for a WorkItem when no tensor refers to it any more
 
     Another engine may own one and finish its batches. A thread started by run() takes them from `queue`, and the
-    consumer waits for finished ones with wait_for(). Without threads the consumer calls take(). Both ways deliver()
-    hands them out.
+    consumer waits for finished ones with wait_for(). Without threads the consumer calls take(). In both cases deliver()
+    returns them.
 
     Args:
         options: number of threads, batches ahead of all together, and the watchdog's time.
-        ahead: batches under way, where it is not what share_batches says.
-        make_producer: makes what fills the slots; another one than Producer leaves most of them to another decoder.
+        ahead: batches in progress; by default from share_batches.
+        make_producer: makes the producer that fills the slots; with another one than Producer, another decoder fills
+            most of them.
 
     Attributes:
-        queue: work and batches of the threads; None unless the engine runs.
+        queue: work and batches of the threads; None if the engine does not run.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class ThreadEngine(EngineStates):
         super().__init__(name, planner)
         self._make_producer = make_producer
         self._options, self._workers = options, options.num_workers
-        size = planner.largest_layout.batch_size if make_producer is Producer else 1  # tasks are of whole batches
+        size = planner.largest_layout.batch_size if make_producer is Producer else 1  # tasks are for whole batches
         self._parts, few = share_batches(self._workers, options.prefetch, size)
         self._ahead = ahead or few
         self.queue: BatchQueue | None = None
@@ -98,7 +99,7 @@ class ThreadEngine(EngineStates):
         ensure(thread_needs(self._ahead, layout, self._planner.consumer_bytes + crops), **self._where())
         pinned = self._make_producer is Producer and torch.device(self._planner.device).type == "cuda"
         queue = BatchQueue(self._planner, self._workers, self._ahead, cursor, pinned=pinned, parts=self._parts)
-        # Also at exit: a thread that meets the end of the interpreter inside torch would take the process with it.
+        # Also at exit: a thread inside torch at the end of the interpreter would crash the process.
         self._retire = weakref.finalize(self, _retire, os.getpid(), queue, self._threads)
         self._owner = os.getpid()
         makers = [queue.maker(worker, self._make_producer) for worker in range(max(1, self._workers))]
@@ -112,7 +113,7 @@ class ThreadEngine(EngineStates):
             raise
 
     def run(self, jobs: dict[str, Callable[[], None]]) -> None:
-        """Run each of `jobs` in a thread of its name; a job ends when `queue` is closed. Raises LoaderError E-MEM."""
+        """Run each of `jobs` in a thread with its name; a job ends when `queue` is closed. Raises LoaderError E-MEM."""
         ready, own_threads = threading.Semaphore(0), torch.get_num_threads()
         try:
             for name, job in jobs.items():
@@ -126,14 +127,14 @@ class ThreadEngine(EngineStates):
             if isinstance(error, RuntimeError):  # can't start new thread
                 raise LoaderError("E-MEM", f"threads cannot be started: {error}", **self._where()) from error
             raise
-        finally:  # torch gives later threads the number that was set last, by whichever thread
+        finally:  # torch gives later threads the number that any thread has set last
             torch.set_num_threads(own_threads)
 
     def next(self) -> HostBatch:
         return self.deliver(self.take())
 
     def take(self) -> Produced:
-        """Take the next batch: wait for the threads, or make it here where there are none."""
+        """Return the next batch: wait for the threads, or make it here if there are none."""
         queue, maker = self._running(), self._maker
         if maker is None:
             return self.wait_for(queue.take)
@@ -141,18 +142,18 @@ class ThreadEngine(EngineStates):
         _, item = queue.next_work()
         try:
             return maker.make(item)
-        except BaseException:  # Ctrl-C: the same batch again, if the consumer goes on
+        except BaseException:  # Ctrl-C: the same batch again, if the consumer continues
             self.take_back(item)
             raise
 
     def take_back(self, item: WorkItem) -> None:
-        """Make the batch of `item` again when the next one is asked for; works only where there are no threads."""
+        """Make the batch of `item` again as the next one; only without threads."""
         queue = self._running()
         queue.recycler.give_back(item.slot)
         queue.cursor = item.cursor
 
     def wait_for(self, take: Callable[[], Taken | None]) -> Taken:
-        """Wait until `take` returns something, and return that; it is called under the queue's lock.
+        """Wait until `take` returns a value, and return it; `take` is called under the queue's lock.
 
         Raises LoaderError E-TIMEOUT when no thread makes progress, E-MISUSE when the engine is closed meanwhile.
         """
@@ -160,7 +161,7 @@ class ThreadEngine(EngineStates):
         self._next = NOWHERE
         watchdog = Watchdog(self._options.watchdog_s)
         with queue.changed:
-            queue.changed.notify_all()  # a slot may have come back since
+            queue.changed.notify_all()  # a slot may have been freed since
             while (taken := take()) is None and not queue.closed:
                 if watchdog.has_expired(queue.progress.table.tobytes()):
                     break
@@ -172,7 +173,7 @@ class ThreadEngine(EngineStates):
         raise self._silent(queue, watchdog.silent_s)
 
     def deliver(self, produced: Produced, images: torch.Tensor | None = None) -> HostBatch:
-        """Hand a taken batch out, with `images` as in BatchSlots.hand_out, or raise the error that it carries."""
+        """Return a batch, with `images` as in BatchSlots.hand_out, or raise its error."""
         queue = self._running()
         queue.make_room()
         self._raise_error_of(produced)
@@ -210,7 +211,7 @@ class ThreadEngine(EngineStates):
         if queue is None:
             return
         if self._owner == os.getpid():
-            queue.close()  # here, too: after Ctrl-C in _retire that does not run again
+            queue.close()  # also here, because _retire does not run again after a Ctrl-C in it
         self._retire()
         self.queue = None
         if not any(thread.is_alive() for thread in self._threads):
@@ -218,9 +219,9 @@ class ThreadEngine(EngineStates):
 
 
 def _retire(owner: int, queue: BatchQueue, threads: list[threading.Thread]) -> None:
-    if os.getpid() != owner:  # forked: the threads are the parent's, and one of them may have held the lock
+    if os.getpid() != owner:  # forked: the threads belong to the parent, and one may have held the lock
         return
     queue.close()
     deadline = time.monotonic() + _LEAVE_S
     for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))  # one that hangs in a read is left behind
+        thread.join(max(0.0, deadline - time.monotonic()))  # a thread that hangs in a read is left behind

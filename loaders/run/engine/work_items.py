@@ -1,4 +1,4 @@
-"""What passes between an engine and its workers: work items, the messages about them, and the rows of a slot."""
+"""Data between an engine and its workers: work items, messages about them, and the rows of a slot."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.pipelines.sample.dali_graph import CropTask
 
 
 def batch_row(num_views: int = 1) -> np.dtype[np.void]:
-    """Return the type of one row of a slot, next to its pixels: int64 index and label, and how each view is made.
+    """Return the type of the record for a row of a slot: int64 index and label, and how each view is made.
 
-    That is the size (width, height) of the upright image, and of each view its window and place (x, y, width, height),
-    turn and flip, as BatchPlan describes them: of one view as they are, of several an array of them. At last the EXIF
-    orientation of the file, 1 to 8, applied or not; 0 where it is not applied and nothing moves with the image.
+    It contains the size (width, height) of the upright image, and for each view window and place (x, y, width, height),
+    turn and flip, as in BatchPlan: plain for one view, an array for several. The last field is the EXIF
+    orientation of the file, 1 to 8, applied or not; 0 if it is not applied and no field moves with the image.
     """
     views = () if num_views == 1 else (num_views,)
     boxes = [(name, "<i4", (*views, 4)) for name in ("window", "place")]
@@ -41,13 +41,13 @@ BATCH_ROW = batch_row()
 
 
 class WorkItem(NamedTuple):
-    """Order one batch, or one of the equal parts that threads share it in.
+    """An order for one batch, or for one of its equal parts for threads.
 
     Attributes:
-        generation: the generation of work that it belongs to; the item is stale once that has moved on.
+        generation: its generation of work; the item is stale in later generations.
         cursor: its place in the stream.
         slot: number of the slot to fill.
-        part: which of the `parts` to make.
+        part: number of the part to make, below `parts`.
         parts: number of parts of the batch.
     """
 
@@ -59,19 +59,19 @@ class WorkItem(NamedTuple):
 
 
 class Produced(NamedTuple):
-    """Report on a work item, or on all parts of a batch; the batch itself lies in the slot.
+    """The report on a work item, or on all parts of a batch. The batch itself is in the slot.
 
     Attributes:
         item: the order.
-        error: what stopped it, None if nothing did.
+        error: the error that stopped it, or None.
         trace: text of the traceback, for an exception that is not a LoaderError.
         bad: samples that could not be served, in row order.
         produce_s: seconds that the batch took.
-        tasks: (row, task) of the rows that another decoder has to write into the slot, in row order.
+        tasks: (row, task) of the rows that another decoder must write into the slot, in row order.
         read_s: seconds of produce_s that were spent inside the source.
         repaired: samples of the slot in which libjpeg filled in missing data, in row order.
-        moved: as HostBatch.moved, of these rows.
-        augments: as HostBatch.augments, of the whole batch without its substitutes.
+        moved: as HostBatch.moved, for these rows.
+        augments: as HostBatch.augments, for the whole batch without its substitutes.
     """
 
     item: WorkItem
@@ -87,7 +87,7 @@ class Produced(NamedTuple):
 
 
 def join_parts(parts: list[Produced]) -> Produced:
-    """Return the report on a batch from those on all its parts; the error is that of the first part with one."""
+    """Return the report on a batch from the reports on its parts; the error is that of the first failed part."""
     parts = sorted(parts, key=lambda part: part.item.part)
     failed = next((part for part in parts if part.error is not None), parts[0])
     return parts[0]._replace(
@@ -102,7 +102,7 @@ def join_parts(parts: list[Produced]) -> Produced:
 
 
 def _join_moved(parts: tuple[Placed | None, ...]) -> Placed | None:
-    """Return what was moved of one view in all parts of a batch."""
+    """Return the moved fields of one view for a whole batch."""
     if parts[0] is None:
         return None
     return {name: join_rows([part[name] for part in parts if part is not None]) for name in parts[0]}

@@ -1,4 +1,4 @@
-"""DeviceFeed sends host batches to a device through pinned memory and hands them out in order."""
+"""DeviceFeed: sends host batches to a device through pinned memory, and returns them in order."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from penstock.pipelines.plan.philox import STREAM_TRANSFORM, random_words, view_
 from penstock.pipelines.targets import map_targets
 
 Stage = BatchStage | PlainStage
-Views = tuple[torch.Tensor, ...]  # of each view the images
-_VIEW = 255  # a number for the draws of batch_transform that no view of an image has in practice
+Views = tuple[torch.Tensor, ...]  # the images of each view
+_VIEW = 255  # view number for the draws of batch_transform, which is not used by views in practice
 
 
 class DeviceBatch(NamedTuple):
-    """Hold a finished batch on its device.
+    """A finished batch on its device.
 
     Attributes:
         images: [batch, 3, height, width], in the stage's dtype and memory format; a tuple of these for several views.
-        labels: int64 [batch]; float32 [batch, num_classes] where the stage mixes samples; or the source's targets, a
+        labels: int64 [batch]; float32 [batch, num_classes] if the stage mixes samples; or the source's targets, a
             tensor or a dict of tensors.
-        fields: the source's fields by name: tensors, lists of tensors, or lists; of several views tuples of these.
-        host: the batch that it was made of; its images are gone where the device has a copy.
+        fields: the source's fields by name: tensors, lists of tensors, or lists; for several views tuples of these.
+        host: the original host batch, without images if the device has a copy.
     """
 
     images: Any
@@ -53,15 +53,15 @@ class DeviceBatch(NamedTuple):
 
 
 class _PinnedSlot:
-    """Hold pinned images and labels of one batch until the device has read them.
+    """Pinned images and labels of one batch, kept until the device has read them.
 
-    Of a batch that is pinned or resident (made on the device) it holds the images themselves instead of a copy:
-    without this reference the backend would write the next batch into their memory while the device still reads them.
+    For a batch that is pinned or resident (made on the device) it keeps the images themselves instead of a copy.
+    Without this reference the backend would write the next batch into their memory while the device still reads them.
 
     Attributes:
-        images: of each view uint8 [batch, height, width, 3], pinned, or on the device if the batch is resident; empty
+        images: uint8 [batch, height, width, 3] for each view, pinned, or on the device if the batch is resident; empty
             when free.
-        labels: those of the batch, pinned.
+        labels: labels of the batch, pinned.
         busy_until: event after the last work that reads this slot; None before the first.
     """
 
@@ -73,10 +73,10 @@ class _PinnedSlot:
         self.busy_until: torch.cuda.Event | None = None
 
     def fill(self, batch: HostBatch) -> None:
-        """Take `batch` in; what was there is gone already."""
+        """Store `batch` in a free slot."""
         labels = map_targets(torch.from_numpy, batch.labels)
         if [part.shape for part in tensors_in(self.labels)] != [part.shape for part in tensors_in(labels)]:
-            self.labels = map_targets(self._copies.pinned, labels)  # the first ones, or the batch size has changed
+            self.labels = map_targets(self._copies.pinned, labels)  # the first labels, or a new batch size
         for pinned, own in zip(tensors_in(self.labels), tensors_in(labels), strict=True):
             pinned.copy_(own)
         views = _views(batch.images)
@@ -88,7 +88,7 @@ class _PinnedSlot:
         self.images = tuple(pinned.copy_(view) for pinned, view in zip(self._pinned, views, strict=True))
 
     def free(self) -> None:
-        """Block the host until the device has read what lies here, and let go of it."""
+        """Block the host until the device has read the images, and release them."""
         if self.busy_until is not None:
             self._copies.wait_on_host(self.busy_until)
             self.busy_until = None
@@ -98,8 +98,8 @@ class _PinnedSlot:
 class _BatchTransform:
     """Call `function(images, labels)`, or `function(images, labels, generator)`, which returns both.
 
-    The generator is a torch.Generator of the device; its seed follows from (seed, epoch, first sample of the batch).
-    Raises ValueError for what is no function.
+    The generator is a torch.Generator of the device, seeded from (seed, epoch, first sample of the batch).
+    Raises ValueError if it is not a function.
     """
 
     def __init__(self, function: Callable[..., Any], device: torch.device, seed: int) -> None:
@@ -109,7 +109,7 @@ class _BatchTransform:
         self._takes_generator = takes_generator(function, num_others=2)
 
     def __call__(self, batch: DeviceBatch) -> DeviceBatch:
-        """Return images and labels as the function returns them. Raises LoaderError E-DATASET for what it raises."""
+        """Return the function's images and labels. Raises LoaderError E-DATASET for exceptions of the function."""
         host, views = batch.host, _views(batch.images)
         arguments: list[Any] = [batch.images, batch.labels]
         if self._takes_generator:
@@ -128,20 +128,20 @@ class _BatchTransform:
             raise LoaderError("E-DATASET", cause, fix="return an image for each row")
         if host.is_placed and [view.shape[-2:] for view in found] != [view.shape[-2:] for view in views]:
             got, given = (", ".join(str(list(view.shape)) for view in each) for each in (found, views))
-            cause = f"batch_transform must keep the size of images, which the fields would not follow: {got} of {given}"
+            cause = f"batch_transform must keep the size of images, or fields would not follow: got {got} for {given}"
             raise LoaderError("E-DATASET", cause, fix="let the pipeline crop and resize")
         return batch._replace(images=_joined(found), labels=labels)
 
 
 class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
-    """TensorFeed of an engine's batches, which go through pinned slots and a batch stage.
+    """A TensorFeed of an engine's batches through pinned slots and a batch stage.
 
-    On a CPU there is nothing to overlap: batches pass straight through the batch stage, of several views each through
-    its own, as the batch's `augments` say. `steps` finish each batch first. `batch_transform` is the user's, called for
-    each batch as it is handed out, `seed` that of its draws. `pad=False` leaves out rows that hold no sample.
+    On a CPU nothing can overlap: batches pass directly through the batch stage, one per view, with the batch's
+    `augments`. `steps` finish each batch first. `batch_transform` is the user's function, called for
+    each batch when it is returned; `seed` is the seed of its draws. `pad=False` leaves out rows without a sample.
 
     Attributes:
-        latest: place of the batch that was handed out last; None if it is not known which one comes next.
+        latest: place of the batch that was returned last; None if the next place is unknown.
     """
 
     latest: Cursor | None = None
@@ -166,28 +166,28 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
         self._own = None if batch_transform is None else _BatchTransform(batch_transform, self.device, seed)
         self._slots: deque[_PinnedSlot] = deque()
         self._outputs = [OutputBuffers(stage.dtype) if stage.copies else None for stage in self._stages]
-        # Also of a feed that is dropped: a backend would write into the memory of its resident batches at once.
+        # Also for a deleted feed: otherwise a backend would write into the memory of its resident batches at once.
         self._release = weakref.finalize(self, _release, self._slots, os.getpid())
         self._release.atexit = False
 
     def next(self) -> DeviceBatch:
-        """Return the next batch, as TensorFeed.next."""
-        self.latest = None  # for now: Ctrl-C may lose a batch
+        """Return the next batch, as TensorFeed.next does."""
+        self.latest = None  # Ctrl-C may lose a batch here
         batch = super().next()
         self.latest = batch.host.cursor
         return batch
 
     def _make_room(self) -> None:
-        if len(self._slots) > self._ahead:  # first, because the source may have to make a batch where this one lies
+        if len(self._slots) > self._ahead:  # first, because the source may need this memory for a batch
             self._slots[0].free()
 
     def flush(self) -> None:
-        """Drop the batches that are under way."""
+        """Drop the batches in progress."""
         self.latest = None
         self._waiting.clear()
 
     def close(self) -> None:
-        """Drop the batches that are under way, and let go of all memory once the device has read what lies there."""
+        """Drop the batches in progress, and release all memory after the device has read it."""
         self.flush()
         _release(self._slots, os.getpid())
 
@@ -202,12 +202,12 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
         return self._finish(done, labels, host)
 
     def _finish(self, views: Views, labels: Any, host: HostBatch) -> DeviceBatch:
-        """Return the finished batch, without padding unless that is wanted.
+        """Return the finished batch, without padding if pad=False.
 
-        Batches are full up to here: slots and kernels have one shape, and a sample that is to be mixed has a partner.
+        Until here batches are full: slots and kernels have one shape, and every sample has a partner for mixing.
         """
         valid = host.fields.get("patch_valid")
-        if valid is not None and self._stages[0].copies:  # the stage has normalised padding too
+        if valid is not None and self._stages[0].copies:  # the stage has also normalised the padding
             views[0].flatten(0, 1).index_fill_(0, to_device(np.flatnonzero(~valid), self.device), 0)
         rows = np.flatnonzero(host.index >= 0)
         if not self._pad and len(rows) < len(host.index):
@@ -218,24 +218,24 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
                 plan=BatchPlan._make(part[rows] for part in host.plan),
                 fields={name: _take(value, rows) for name, value in host.fields.items()},
             )
-            # Padding at the end costs no copy; in between it stands for bad samples.
+            # Padding at the end needs no copy; padding in between replaces bad samples.
             kept = slice(len(rows)) if rows.max(initial=-1) < len(rows) else to_device(rows, self.device)
             views, labels = tuple(view[kept] for view in views), map_targets(lambda part: part[kept], labels)
         fields = {name: self._send_field(value) for name, value in host.fields.items()}
         return DeviceBatch(_joined(views), labels, fields, host)
 
     def _finish_for_consumer(self, batch: DeviceBatch) -> DeviceBatch:
-        """Return the batch as the user's function makes it.
+        """Return the batch after the user's function.
 
-        The function may read what the steps before change, such as the weights of a teacher, so it is called after
-        them on their stream.
+        The function may read data that earlier training steps change, such as the weights of a teacher, so it is called
+        after them on their stream.
         """
         return batch if self._own is None or not len(batch.host.index) else self._own(batch)
 
     def _send_field(self, value: object) -> Any:
-        """Return a field as users get it: arrays as tensors, a Ragged as a list of tensors, of several views a tuple.
+        """Return a field for users: arrays as tensors, a Ragged as a list of tensors, several views as a tuple.
 
-        The tensors of a list are parts of one, which is copied once.
+        The tensors of a list are parts of one tensor, which is copied once.
         """
         if isinstance(value, Ragged):
             return list(torch.split(self._send_field(value.parts[0]), value.lengths.tolist()))
@@ -278,13 +278,13 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
 
 
 def _release(slots: deque[_PinnedSlot], owner: int) -> None:
-    while slots and os.getpid() == owner:  # in a forked child the device is the parent's
+    while slots and os.getpid() == owner:  # in a forked child the device belongs to the parent
         slots[0].free()
         slots.popleft()
 
 
 def _take(value: Any, rows: npt.NDArray[np.intp]) -> Any:
-    """Return chosen rows of a field; of several views a tuple of them."""
+    """Return the chosen rows of a field; for several views a tuple of them."""
     is_views = isinstance(value, tuple) and not isinstance(value, Ragged)
     return tuple(take_rows(view, rows) for view in value) if is_views else take_rows(value, rows)
 
@@ -294,10 +294,10 @@ def _views(images: torch.Tensor | Views) -> Views:
 
 
 def _joined(views: Views) -> torch.Tensor | Views:
-    """Return the images of a batch as users get them: a tensor, or a tuple of tensors for several views."""
+    """Return the images of a batch for users: a tensor, or a tuple of tensors for several views."""
     return views[0] if len(views) == 1 else views
 
 
 def _nothing(views: Views) -> torch.Tensor | Views:
-    """Return no pixels, in place of a batch's: the worker's slot is free while the batch is still under way."""
+    """Return empty images to replace those of a batch, so that the worker's slot is free while the batch is in use."""
     return _joined(tuple(view.new_empty((0, *view.shape[1:])) for view in views))

@@ -1,4 +1,4 @@
-"""TensorFeed sends batches of any nested structure to a device, ahead of their use, on a side stream."""
+"""TensorFeed: sends batches of any nested structure to a device, ahead of their use, on a side stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.loaders.run.feed.copies import CopyEngine
 
 Taken = TypeVar("Taken")  # a batch of the source
 Sent = TypeVar("Sent")  # the same on the device
-MOST_STEPS = 4  # a pause of the host shorter than these steps leaves no gap on the device
+MOST_STEPS = 4  # a host pause shorter than this many steps does not leave a gap on the device
 
 
 def tensors_in(batch: object) -> Iterator[torch.Tensor]:
@@ -29,15 +29,15 @@ def tensors_in(batch: object) -> Iterator[torch.Tensor]:
 
 
 def map_tensors(batch: object, change: Callable[[Any], object]) -> Any:
-    """Return `batch` with each tensor as `change` returns it, in containers of the same types; other objects unchanged.
+    """Return `batch` with `change` applied to each tensor, in containers of the same types; other objects unchanged.
 
-    A PackedSequence, a named tuple that keeps some of its tensors on the host, is given to `change` as a whole.
+    A PackedSequence, a named tuple that keeps some of its tensors on the host, is passed to `change` as a whole.
     """
     if isinstance(batch, (torch.Tensor, PackedSequence)):
         return change(batch)
     if isinstance(batch, Mapping):
         moved = {key: map_tensors(part, change) for key, part in batch.items()}
-        if isinstance(batch, MutableMapping):  # a copy keeps what else the type carries, such as a default factory
+        if isinstance(batch, MutableMapping):  # a copy keeps other state of the type, such as a default factory
             like = copy.copy(batch)
             like.update(moved)
             return like
@@ -55,9 +55,9 @@ def to_device(batch: object, device: torch.device) -> Any:
 
 
 def lock_tensors(batch: object, pinned: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return `batch` with its plain tensors in page-locked memory; others, whose parts torch moves, as they are.
+    """Return `batch` with its plain tensors in page-locked memory. Others are unchanged, as torch moves their parts.
 
-    pinned: returns such memory for values like those of a tensor.
+    pinned: returns page-locked memory with the shape and dtype of a tensor.
     """
 
     def lock(tensor: torch.Tensor) -> torch.Tensor:
@@ -70,17 +70,17 @@ def lock_tensors(batch: object, pinned: Callable[[torch.Tensor], torch.Tensor]) 
 
 
 class TensorFeed(Generic[Taken, Sent]):
-    """Take host batches from `source` and hand them out in order on `device`, safe to use on the current stream.
+    """Take host batches from `source` and return them in order on `device`, safe to use on the current stream.
 
-    On CUDA the copies of up to `ahead` following batches are started, too, while `ready()` says that there is one: none
-    is waited for before it is asked for. Tensors in pageable memory go through page-locked memory: otherwise the host
-    would wait for each copy. The host is at most MOST_STEPS steps ahead of the device: a step that is captured in a
-    CUDA graph is one launch, and without a bound the device would hold a batch for each of tens that are queued. On
-    other devices a batch is moved when it is asked for.
-    An exception of `source` (StopIteration too) is raised in its place in the order, after the batches before it.
+    On CUDA the copies of up to `ahead` following batches are also started while `ready()` is above 0. The feed never
+    waits for a batch before it is requested. Tensors in pageable memory are copied through page-locked memory:
+    otherwise the host would wait for each copy. The host is at most MOST_STEPS steps ahead of the device: a step that
+    is captured in a CUDA graph is one launch, and without a limit the device would keep a batch for each of tens of
+    queued steps. On other devices a batch is moved when it is requested.
+    An exception of `source` (including StopIteration) is raised in its place in the order, after the batches before it.
 
     Attributes:
-        device: where the batches go.
+        device: the device of the batches.
     """
 
     def __init__(
@@ -95,23 +95,23 @@ class TensorFeed(Generic[Taken, Sent]):
         self._source, self._ready, self.device, self._ahead = source, ready, device, ahead
         self._copies = CopyEngine(device) if copies is None and device.type == "cuda" else copies
         self._waiting: deque[tuple[Sent, torch.cuda.Event] | Exception] = deque()
-        self._steps: deque[torch.cuda.Event] = deque()  # ends of the consumer's steps that the device may not have done
+        self._steps: deque[torch.cuda.Event] = deque()  # ends of the consumer's steps that may still run on the device
 
     def next(self) -> Sent:
         """Return the next batch, safe to use on the current stream.
 
-        Its tensors are no inference tensors, and neither is the memory behind them, whatever mode the consumer is in.
+        Its tensors, and the memory behind them, are never inference tensors, even if the consumer is in that mode.
         """
-        with torch.inference_mode(False):  # what is sent ahead may be trained on, and its memory is filled again
+        with torch.inference_mode(False):  # batches sent ahead may be used for training, and their memory is reused
             batch = self._on_host(self._source()) if self._copies is None else self._take(self._copies)
             return self._finish_for_consumer(batch)
 
     def _finish_for_consumer(self, batch: Sent) -> Sent:
-        """Do what is not to be done ahead of the consumer; the current stream is the consumer's."""
+        """Return `batch` after work that must not be done ahead of the consumer; the stream is the consumer's."""
         return batch
 
     def _on_host(self, batch: Taken) -> Sent:
-        """Return a batch that is used where nothing can be sent ahead."""
+        """Return a batch on a device that does not support sending ahead."""
         sent: Sent = to_device(batch, self.device)
         return sent
 
@@ -131,7 +131,7 @@ class TensorFeed(Generic[Taken, Sent]):
         return batch
 
     def ready(self) -> int:
-        """Count the batches that can be had without waiting."""
+        """Return the number of batches that are available without waiting."""
         return len(self._waiting) + self._ready()
 
     def _fetch(self, copies: CopyEngine) -> None:
@@ -142,10 +142,10 @@ class TensorFeed(Generic[Taken, Sent]):
             self._waiting.append(error)
 
     def _make_room(self) -> None:
-        """Prepare for another batch, before the source is asked for it."""
+        """Prepare for another batch before it is taken from the source."""
 
     def _send(self, batch: Taken, copies: CopyEngine) -> tuple[Sent, torch.cuda.Event]:
-        """Start the copies of a batch; return it on the device, and an event that happens after them."""
+        """Start the copies of a batch; return it on the device, and an event that occurs after them."""
         locked = lock_tensors(batch, copies.pinned)
         with copies.side():
             return to_device(locked, self.device), copies.mark()

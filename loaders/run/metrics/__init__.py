@@ -1,1 +1,1 @@
-"""What a loader does, for the tools that watch a training run."""
+"""Metrics of a loader, for tools that monitor a training run."""

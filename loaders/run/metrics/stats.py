@@ -1,4 +1,4 @@
-"""LoaderStats says where the time of a loader went: waiting, producing, reading; Prometheus can be served it."""
+"""LoaderStats: a loader's times for waiting, producing and reading, also as metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_int
 
-SHORTEST_WAIT_S = 1e-6  # waits are counted in classes, each 1.15 times as long as the one before
+SHORTEST_WAIT_S = 1e-6  # waits are counted in classes, each 1.15 times as long as the previous one
 _COUNTERS = ("batches", "images", "replaced", "repaired", "wait_s", "produce_s", "read_s", "requests", "fetched_bytes")
 _COUNTED = ("batches", "images", "replaced", "repaired", "images_per_s", "queue_depth")
 _MEASURED = ("elapsed_s", "wait_s", "produce_s", "read_s", "requests", "fetched_bytes")
@@ -19,7 +19,7 @@ CLASSES_PER_DECADE, WAIT_CLASSES = 16, 144  # up to 1,000 s
 
 
 def wait_class(seconds: float) -> int:
-    """Return the class that a wait is counted in: 0 up to SHORTEST_WAIT_S, WAIT_CLASSES for the longest."""
+    """Return the class of a wait: 0 up to SHORTEST_WAIT_S, WAIT_CLASSES for the longest."""
     if seconds <= SHORTEST_WAIT_S:
         return 0
     return min(WAIT_CLASSES, math.ceil(math.log10(seconds / SHORTEST_WAIT_S) * CLASSES_PER_DECADE))
@@ -27,21 +27,21 @@ def wait_class(seconds: float) -> int:
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """Say where time went since the loader was made.
+    """Counts and times since the loader was made.
 
     Attributes:
-        batches: batches delivered, or left out because they held no sample.
+        batches: batches delivered, or left out because they had no samples.
         images: images delivered.
         wait_s: seconds that the consumer waited for batches.
         produce_s: seconds of worker time spent on the delivered batches.
         read_s: seconds of produce_s spent inside the source, reading.
         elapsed_s: seconds from the first request for a batch to the latest delivery.
-        queue_depth: finished batches found waiting, mean over all requests.
-        repaired: images of which libjpeg made up a part, or that a GPU decoded wrongly; the ledger names them.
-        replaced: samples that could not be served; the ledger names them.
-        requests: requests to remote storage by this process, also for samples that are not needed yet.
-        fetched_bytes: bytes that came for them.
-        waits: class of length -> how many waits for a batch fell into it; wait_quantile reads it.
+        queue_depth: number of finished batches that were waiting, averaged over all requests.
+        repaired: images in which libjpeg filled in missing data, or that a GPU decoded wrongly; the ledger lists them.
+        replaced: samples that could not be served; the ledger lists them.
+        requests: requests to remote storage by this process, including those for samples that are not needed yet.
+        fetched_bytes: bytes received for these requests.
+        waits: class of length -> number of waits for a batch; see wait_quantile.
     """
 
     batches: int = 0
@@ -58,9 +58,9 @@ class LoaderStats:
     waits: Mapping[int, int] = field(default_factory=dict, repr=False)
 
     def wait_quantile(self, share: float) -> float:
-        """Return the seconds that `share` of the waits for a batch (0 to 1) did not exceed; 0 before any.
+        """Return the quantile `share` (0 to 1) of the waits for a batch, in seconds; 0 before the first.
 
-        It is right to within 8 %. stats().wait_quantile(0.99) is the p99 of the wait.
+        It is accurate to 8 %. stats().wait_quantile(0.99) is the p99 of the wait.
         """
         wanted, seen = share * sum(self.waits.values()), 0
         for number, count in sorted(self.waits.items()):
@@ -81,7 +81,7 @@ class LoaderStats:
         repaired: int = 0,
         replaced: int = 0,
     ) -> LoaderStats:
-        """Return these statistics with one more batch counted, before which `ready` batches were found waiting."""
+        """Return these statistics with one more batch; `ready` batches were waiting before it."""
         place = wait_class(wait_s)
         return LoaderStats(
             batches=self.batches + 1,
@@ -103,7 +103,7 @@ class LoaderStats:
 
 
 class HasStats(Protocol):
-    """A Loader or the drop-in DataLoader, whose metrics can be read."""
+    """A Loader or the drop-in DataLoader."""
 
     def stats(self) -> LoaderStats:
         """Return the statistics so far."""
@@ -111,11 +111,11 @@ class HasStats(Protocol):
 
 
 def loader_metrics(loader: HasStats, prefix: str = "penstock/") -> dict[str, float]:
-    """Return the metrics of this rank's loader, as TensorBoard's and W&B's `log` take them.
+    """Return the metrics of this rank's loader, for the `log` function of TensorBoard or W&B.
 
     Counts are totals since the loader was made. All times are in seconds. `wait_s` is the consumer's total wait;
     `wait_p50_s`, `wait_p95_s` and `wait_p99_s` are quantiles of the wait for a batch. `produce_s` is worker time, and
-    `read_s` the part of it spent reading; `requests` and `fetched_bytes` went to remote storage. `images_per_s` is the
+    `read_s` the part of it spent reading; `requests` and `fetched_bytes` count remote storage. `images_per_s` is the
     mean rate since the first batch was requested.
     """
     stats = loader.stats()
@@ -127,9 +127,9 @@ def loader_metrics(loader: HasStats, prefix: str = "penstock/") -> dict[str, flo
 def serve_prometheus(loader: HasStats, port: int, *, rank: int = 0, address: str = "127.0.0.1") -> Callable[[], None]:
     """Serve the loader's metrics at http://address:port/metrics, labelled with `rank`; return a function that stops.
 
-    A thread of the server computes them on request, so a training step pays nothing. Each rank of a machine needs its
-    own port; port 0 is refused. Raises LoaderError E-DEPENDENCY without prometheus_client, OSError if the port is in
-    use, ValueError.
+    A thread of the server computes them on request, so a training step does not slow down. Each rank on a machine needs
+    its own port; port 0 is refused. Raises LoaderError E-DEPENDENCY without prometheus_client, OSError if the port is
+    in use, ValueError.
     """
     port, rank = checked_int("port", port, 1, 65535), checked_int("rank", rank, 0)
     try:
@@ -142,7 +142,7 @@ def serve_prometheus(loader: HasStats, port: int, *, rank: int = 0, address: str
         ) from error
 
     class LoaderCollector(Collector):
-        """Make metric families of a loader's statistics."""
+        """A collector of a loader's metrics."""
 
         def collect(self) -> Iterator[Any]:
             return _make_families(core, loader_metrics(loader, prefix=""), str(rank))

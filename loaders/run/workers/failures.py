@@ -1,4 +1,4 @@
-"""Describe how worker processes failed: their death, silence or exception, as the LoaderError that is raised for it."""
+"""Errors for the death, silence or exception of a worker process."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from penstock.loaders.system.machine import oom_kills
 from penstock.pipelines.errors import LoaderError
 
 _FOR_MEMORY = "for memory"
-SERVER_LOST = 255  # the exit code that multiprocessing reports of a process whose fork server died
-_STACKS_S = 0.5  # for stacks to reach stderr before the processes are ended
+SERVER_LOST = 255  # multiprocessing's exit code for a process after its fork server died
+_STACKS_S = 0.5  # time for stacks to reach stderr before the processes are ended
 
 
 def describe_exit(exitcode: int | None, oom_kills_before: int) -> str:
-    """Put an exit code of multiprocessing into words: "killed by SIGKILL for memory", "exited with 1".
+    """Return the text for an exit code of multiprocessing: "killed by SIGKILL for memory", "exited with 1".
 
-    oom_kills_before: what oom_kills() returned when the process was started.
+    oom_kills_before: result of oom_kills() when the process was started.
     """
     ending = f"exited with {exitcode}"
     if exitcode == SERVER_LOST:
@@ -36,7 +36,7 @@ def describe_exit(exitcode: int | None, oom_kills_before: int) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Say whether the process is halted by SIGSTOP or a debugger."""
+    """Return whether the process is stopped by SIGSTOP or a debugger."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
@@ -45,7 +45,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def _print_stacks(workers: Sequence[BaseProcess], first: int) -> None:
-    """Have every worker print its stack to stderr, the process with id `first` first; takes half a second."""
+    """Make every worker print its stack to stderr, beginning with process `first`. Takes half a second."""
     for process in sorted(workers, key=lambda process: bool(process.pid != first)):
         if process.pid is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -56,9 +56,9 @@ def _print_stacks(workers: Sequence[BaseProcess], first: int) -> None:
 def death_error(
     ending: str, doing: str = "", *, who: str = "worker process", fix: str | None = None, **where: Any
 ) -> LoaderError:
-    """Return the error for a worker process that met the `ending` of describe_exit; `doing` follows it in the text.
+    """Return the error for a worker process with the `ending` from describe_exit; `doing` follows it in the text.
 
-    fix: what to do, unless the kernel killed it for memory, for which E-OOM has its own.
+    fix: what to do; not used if the kernel killed the process for memory, because E-OOM has its own fix.
     """
     code, fix = ("E-OOM", None) if ending.endswith(_FOR_MEMORY) else ("E-WORKER", fix)
     return LoaderError(code, f"{who} {ending}{doing}", fix=fix, **where)
@@ -68,7 +68,7 @@ def silence_error(
     workers: Sequence[BaseProcess], pid: int, silent_s: float, doing: str = "", *, fix: str | None = None, **where: Any
 ) -> LoaderError:
     """Return the error for worker `pid`, silent for `silent_s`, after all `workers` have printed their stacks."""
-    # A worker takes no signal while it is stopped, so its state is read first.
+    # A stopped worker does not receive signals, so its state is read first.
     state = "stopped (SIGSTOP)" if is_stopped(pid) else "busy or blocked"
     _print_stacks(workers, pid)
     cause = f"worker process is {state}{doing}: no progress for {silent_s:.0f} s"
@@ -78,9 +78,9 @@ def silence_error(
 def exception_error(
     error: Exception, sample: int, *, path: bytes | str | None = None, worker: int | None = None
 ) -> tuple[LoaderError, str]:
-    """Return the error for an exception at `sample` (-1 for none), and the traceback of one that is not ours.
+    """Return the error for an exception at `sample` (-1 for none), and the traceback of an exception of other code.
 
-    worker: id of the worker's process, None for a thread, whose exception becomes the error's cause.
+    worker: id of the worker process. None for a thread; its exception becomes the error's cause.
     """
     if isinstance(error, LoaderError):
         located = error.locate(worker=worker)
@@ -93,5 +93,5 @@ def exception_error(
     else:
         fix = "see the traceback; with workers=0 a debugger stops there"
         found = LoaderError("E-DATASET", f"{type(error).__name__}: {error}", fix=fix, **where)
-    found.__cause__ = error  # for a thread; a message between processes carries no causes, so the text goes with it
+    found.__cause__ = error  # for a thread; messages between processes lose the cause, so they contain the text
     return found, traceback.format_exc() if worker else ""

@@ -1,4 +1,4 @@
-"""Start worker processes so that a signal at any moment leaves no half-started one behind."""
+"""Start of worker processes, so that a signal at any moment does not leave a half-started process behind."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from penstock.loaders.run.workers.leftovers import mark_temporary_folder, sweep
 from penstock.pipelines.errors import LoaderError
 
 _PRELOAD = "penstock.loaders.front.fork_server_preload"
-_server: Any = getattr(forkserver, "_forkserver")  # noqa: B009  multiprocessing's, of which there is one
+_server: Any = getattr(forkserver, "_forkserver")  # noqa: B009  multiprocessing has only one
 _our_servers: set[int] = set()  # process ids of the fork servers that were started here
-_ready_servers: set[int] = set()  # process ids of our fork servers that have done their imports
+_ready_servers: set[int] = set()  # process ids of our fork servers that have finished their imports
 _others_servers: list[int] = []  # descriptors that keep alive fork servers that were not started here
 _sweep_once = functools.cache(sweep)
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def worker_context(start_method: str) -> BaseContext:
-    """Return the multiprocessing context for workers that are started by `start_method`."""
+    """Return the multiprocessing context for workers with this start method."""
     _start_resource_tracker()
     return _ready_fork_server() if start_method == "forkserver" else multiprocessing.get_context(start_method)
 
 
 def _start_resource_tracker() -> None:
-    """Start multiprocessing's resource tracker, unless it runs.
+    """Start multiprocessing's resource tracker if it does not run.
 
-    It is started apart from the workers, because its start unblocks SIGINT and SIGTERM. SIGHUP and SIGUSR1 stay
-    blocked in it: a terminal that is closed, or a batch system that signals every process, would otherwise end it
+    It is started separately from the workers, because its start unblocks SIGINT and SIGTERM. SIGHUP and SIGUSR1 stay
+    blocked in it. Otherwise closing a terminal, or a batch system that signals every process, would end it
     before it has cleaned up.
     """
     _sweep_once()
@@ -49,10 +49,10 @@ def _start_resource_tracker() -> None:
 
 
 def _ready_fork_server() -> ForkServerContext:
-    """Return the context of a fork server, once it has imported torch: the first call waits seconds for that.
+    """Return the context of a fork server after it has imported torch. The first call waits seconds for this.
 
-    A signal interrupts the wait, as it should; starting a worker afterwards takes milliseconds. Nothing is started to
-    wait for where that is known: a process that a signal interrupts at its start dies with a traceback.
+    A signal interrupts the wait, as it should; starting a worker afterwards takes milliseconds. If the server is known
+    to be ready, no process is started to wait for it: a process that is interrupted at its start prints a traceback.
     """
     context = multiprocessing.get_context("forkserver")
     fresh = not our_server_runs()
@@ -65,7 +65,7 @@ def _ready_fork_server() -> ForkServerContext:
             first.start()
         first.join()
     except BaseException:
-        if fresh and _server._forkserver_pid:  # interrupted; the server would go on with its imports for seconds
+        if fresh and _server._forkserver_pid:  # interrupted; the server would continue its imports for seconds
             os.kill(_server._forkserver_pid, signal.SIGKILL)
         raise
     first.close()
@@ -74,13 +74,13 @@ def _ready_fork_server() -> ForkServerContext:
 
 
 def answer_start() -> None:
-    """End a process that was started to wait for the fork server, which forks it once it has done its imports."""
+    """Do nothing, in a process started to wait for the fork server, which forks it after its imports."""
 
 
 def start_fork_server() -> None:
-    """Start a fork server for multiprocessing, unless one from here runs: it imports torch, and signals do not end it.
+    """Start our fork server for multiprocessing if it does not run. It imports torch, and signals do not end it.
 
-    A server that the user or a library has started would end by a signal, and its workers with it. It is left to them.
+    A signal would end a server that the user or a library has started, and its workers. We do not use such a server.
     """
     if _server._forkserver_pid is not None and not our_server_runs():
         _others_servers.append(_server._forkserver_alive_fd)
@@ -90,7 +90,7 @@ def start_fork_server() -> None:
     ]  # its default is __main__
     _server.set_forkserver_preload([*wanted, _PRELOAD])  # torch is imported once, not once per worker
     _start_resource_tracker()
-    # Ctrl-C in the server's first second would print a traceback. fork_server_preload unblocks the signals again.
+    # Ctrl-C in the server's first second would print a traceback. fork_server_preload unblocks the signals.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _DEFERRED)
     try:
         if _server._forkserver_pid is None:
@@ -102,23 +102,23 @@ def start_fork_server() -> None:
 
 
 def our_server_runs() -> bool:
-    """Say whether the fork server that runs was started here; one that others have started is left to them."""
+    """Return whether the running fork server was started here; other servers are not used."""
     return _server._forkserver_pid in _our_servers
 
 
 def _forget_parents_server() -> None:
-    """Let go of a fork server that belongs to the process which this one was forked from; only that one can use it."""
+    """Release the fork server of the parent that this process was forked from; only the parent can use it."""
     for descriptor in (_server._forkserver_alive_fd, *_others_servers):
-        with contextlib.suppress(OSError, TypeError):  # None: there is no server
-            os.close(descriptor)  # or it would live as long as this process
+        with contextlib.suppress(OSError, TypeError):  # None: no server
+            os.close(descriptor)  # otherwise the server would live as long as this process
     _others_servers.clear()
     _reset()
 
 
 def _reset() -> None:
-    """Have multiprocessing start another fork server when it needs one."""
+    """Make multiprocessing start another fork server when it needs one."""
     preload = _server._preload_modules
-    _server.__init__()  # its lock, too, may be held by a thread that a forked process does not have
+    _server.__init__()  # also resets its lock, which may be held by a thread that does not exist after the fork
     _server.set_forkserver_preload(preload)
 
 
@@ -127,10 +127,10 @@ os.register_at_fork(after_in_child=_forget_parents_server)
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Put off Ctrl-C and similar signals until the block is done; a second signal acts at once.
+    """Defer Ctrl-C and similar signals until the block is finished; a second signal acts at once.
 
-    A worker whose start is interrupted dies with a traceback, or does not die. Processes started in the block never
-    see SIGINT.
+    A worker that is interrupted during its start prints a traceback, or does not end. Processes started in the block
+    never receive SIGINT.
     """
     handlers: dict[signal.Signals, Callable[[int, FrameType | None], object]] = {}
     arrived: list[int] = []
@@ -142,7 +142,7 @@ def deferred_signals() -> Iterator[None]:
         arrived.clear()
         handlers[signal.Signals(number)](number, frame)
 
-    if threading.current_thread() is threading.main_thread():  # which runs the handlers
+    if threading.current_thread() is threading.main_thread():  # it runs the handlers
         for number in _DEFERRED:
             handler = signal.getsignal(number)
             if callable(handler):
@@ -161,7 +161,7 @@ def deferred_signals() -> Iterator[None]:
 
 
 def start_error(error: BaseException) -> BaseException:
-    """Translate what was raised while worker processes were started into a LoaderError; else return `error` itself."""
+    """Return the LoaderError for an exception at the start of worker processes, or `error` itself if unknown."""
     no_thread = type(error) is RuntimeError and "thread" in str(error)  # Python's "can't start new thread"
     if not no_thread and not isinstance(error, (OSError, EOFError, MemoryError)):
         return error
@@ -174,15 +174,15 @@ def start_error(error: BaseException) -> BaseException:
 
 
 def hides_main(source: object) -> bool:
-    """Return whether workers do not import the user's script: all but those of a class that may be defined there."""
+    """Return whether workers need not import the user's script, because the source's class is not defined there."""
     return type(source).__module__.startswith("penstock.")
 
 
 @contextlib.contextmanager
 def hidden_main() -> Iterator[None]:
-    """Start processes that do not import the parent's `__main__`.
+    """Start processes in the block that do not import the parent's `__main__`.
 
-    multiprocessing would import it in every new process, which costs the script's imports and requires an
+    multiprocessing would import it in every new process. This would repeat the script's imports and require an
     `if __name__ == "__main__"` guard in it. Processes that other threads start meanwhile import it as usual.
     """
     before = getattr(_this_thread, "hides_main", False)
@@ -198,7 +198,7 @@ _preparation_data: Callable[[str], dict[str, object]] = spawn.get_preparation_da
 
 
 def _prepare_without_main(name: str) -> dict[str, object]:
-    """Return the data that prepare a new process (spawn.prepare), without `__main__` where that is hidden."""
+    """Return the data for the preparation of a new process (spawn.prepare), without `__main__` if it is hidden."""
     data = _preparation_data(name)
     if getattr(_this_thread, "hides_main", False):
         data = {key: value for key, value in data.items() if not key.startswith("init_main")}

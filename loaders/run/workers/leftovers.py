@@ -1,7 +1,7 @@
-"""Names what multiprocessing leaves in the file system after this process, and removes what dead processes left.
+"""Names for multiprocessing's files that may remain after this process, and removal of those of dead processes.
 
-Where a whole job is killed (SIGKILL to a process group, a container's end) no process remains to remove the names of
-its semaphores in /dev/shm and the fork server's socket in the temporary folder. So they name their owner.
+If a whole job is killed (SIGKILL to a process group, a container's end), no process remains to remove the names of
+its semaphores in /dev/shm and the fork server's socket in the temporary folder. So these contain their owner's name.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from penstock.loaders.system.machine import DEV_SHM
 
 
 def identity() -> str:
-    """Return a name that no other process on this machine has or will have: `boot-namespace-id-start`."""
+    """Return a name of this process that is unique on this machine, forever: `boot-namespace-id-start`."""
     return f"{_boot()}-{_namespace()}-{os.getpid()}-{start_time(os.getpid())}"
 
 
 def is_gone(name: str) -> bool:
-    """Return whether the process with this identity() has surely ended.
+    """Return whether the process with this identity() has certainly ended.
 
-    Unknown, so False, for another boot (which may be another machine) and for another container.
+    The answer is unknown, so False, for another boot (which may be another machine) and for another container.
     """
     boot, namespace, pid, start = [*name.split("-"), "", "", "", ""][:4]
     if (boot, namespace) != (_boot(), _namespace()) or not pid.isdigit():
@@ -61,15 +61,15 @@ def _read(path: str) -> str:
         return ""
 
 
-_SEMAPHORE = "penstock-"  # then the identity of a process, then what multiprocessing adds
+_SEMAPHORE = "penstock-"  # followed by the identity of a process, and multiprocessing's suffix
 _FOLDER, _SOCKET = "pymp-", "listener-"  # multiprocessing's names
 _TRIES, _PAUSE_S = 20, 0.005
-_MARK = "penstock-owner"  # a link to nowhere, whose target is the identity of the folder's process
+_MARK = "penstock-owner"  # a dangling link; its target is the identity of the folder's process
 
 
 @contextlib.contextmanager
 def named_semaphores() -> Iterator[None]:
-    """Give semaphores that are made in the block names that say whose they are."""
+    """Give semaphores that are made in the block names that contain their owner."""
     config: dict[str, object] = getattr(process.current_process(), "_config")  # noqa: B009
     before = config["semprefix"]
     config["semprefix"] = f"/{_SEMAPHORE}{identity()}"
@@ -80,24 +80,24 @@ def named_semaphores() -> Iterator[None]:
 
 
 def mark_temporary_folder() -> None:
-    """Make sure that multiprocessing's temporary folder is this process's own and says so.
+    """Make sure that multiprocessing's temporary folder belongs to this process, and mark it.
 
-    A folder that was inherited by a fork would be removed by the parent, with a socket in it that is still needed.
+    The parent would remove a folder that was inherited by a fork, with a socket in it that is still needed.
     """
     config: dict[str, Any] = getattr(process.current_process(), "_config")  # noqa: B009
     mine = identity()
     if _owner(config.get("tempdir") or "") != mine:
         config.pop("tempdir", None)
         folder = util.get_temp_dir()
-        with contextlib.suppress(OSError):  # a file system without links: sweep() will not find it
+        with contextlib.suppress(OSError):  # a file system without links, where sweep() will not find it
             os.symlink(mine, os.path.join(folder, _MARK))
 
 
 def remove_own_folder_at_exit() -> None:
-    """Remove this worker's marked temporary folder when it exits, in place of multiprocessing's finalizer.
+    """Remove this worker's marked temporary folder when it exits, instead of multiprocessing's finalizer.
 
-    A thread that still sends a batch may open a socket in it meanwhile. That one would print a traceback then, and
-    leave a folder without a mark.
+    A thread that still sends a batch may open a socket in it meanwhile. Then multiprocessing's finalizer would print a
+    traceback and leave a folder without a mark.
     """
     finalizers: dict[object, object] = getattr(util, "_finalizer_registry")  # noqa: B009
     folder = util.get_temp_dir()
@@ -110,7 +110,7 @@ def remove_own_folder_at_exit() -> None:
 def _remove_persistently(folder: str) -> None:
     for _ in range(_TRIES):
         with contextlib.suppress(OSError):
-            shutil.rmtree(folder)  # its own: also what a data set has put there
+            shutil.rmtree(folder)  # the worker's own folder, including files of a data set
         if not os.path.isdir(folder):
             return
         time.sleep(_PAUSE_S)
@@ -119,7 +119,7 @@ def _remove_persistently(folder: str) -> None:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a marked temporary folder, unless it holds anything but a socket. Raises OSError; it is marked then."""
+    """Remove a marked temporary folder if it contains only a socket. Otherwise raises OSError and keeps the mark."""
     mark, owner = os.path.join(folder, _MARK), _owner(folder)
     for name in os.listdir(folder):
         if name.startswith(_SOCKET) or name == _MARK:
@@ -133,7 +133,7 @@ def remove_folder(folder: str) -> None:
 
 
 def sweep() -> None:
-    """Remove the semaphores and temporary folders of processes of this user's that were killed. Costs a millisecond."""
+    """Remove the semaphores and temporary folders of this user's killed processes. Takes a millisecond."""
     for path in _found(DEV_SHM, f"sem.{_SEMAPHORE}"):
         if is_gone(os.path.basename(path).removeprefix(f"sem.{_SEMAPHORE}").rpartition("-")[0]):
             _remove(os.unlink, path)
@@ -151,7 +151,7 @@ def _found(folder: str, prefix: str) -> list[str]:
 
 
 def _remove(remove: Callable[[str], object], path: str) -> None:
-    with contextlib.suppress(OSError):  # another user's, or another process was faster
+    with contextlib.suppress(OSError):  # it belongs to another user, or another process was faster
         if os.lstat(path).st_uid == os.geteuid():
             remove(path)
 

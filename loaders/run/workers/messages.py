@@ -1,4 +1,4 @@
-"""Receive messages of worker processes, and stop waiting if the rest of a message does not come."""
+"""Receipt of messages from worker processes, which stops waiting if the rest of a message does not arrive."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from collections.abc import Callable
 from multiprocessing import connection, process, reduction, resource_sharer
 from typing import Any
 
-Stalled = Callable[[int | None], None]  # called with the process id of the worker that is waited for, if it is known
+Stalled = Callable[[int | None], None]  # called with the process id of the awaited worker, if it is known
 
 
 def watch_connection(link: Any, poll_s: float, stalled: Callable[[], None]) -> None:
-    """Let the connection `link` call `stalled`, which may raise, every `poll_s` in which nothing of a message comes.
+    """Make the connection `link` call `stalled`, which may raise, every `poll_s` without data of a message.
 
-    The rest of a message whose sender is dead or stopped never comes, and the pipe shows no end of file, because the
-    other workers hold it open.
+    If the sender is dead or stopped, the rest of its message never arrives. The pipe does not reach its end of file,
+    because the other workers keep it open.
     """
     descriptor = link.fileno()
 
@@ -31,7 +31,7 @@ def watch_connection(link: Any, poll_s: float, stalled: Callable[[], None]) -> N
             _wait(descriptor, poll_s, stalled)
             chunk = os.read(descriptor, size - received.tell())
             if not chunk:
-                raise EOFError("all worker processes are gone")
+                raise EOFError("all worker processes have ended")
             received.write(chunk)
         return received
 
@@ -41,13 +41,13 @@ def watch_connection(link: Any, poll_s: float, stalled: Callable[[], None]) -> N
 def watched_get(results: Any, poll_s: float, stalled: Stalled) -> Callable[[], object]:
     """Return a function that receives the next message of the queue `results`, for the queue's only reader.
 
-    It calls `stalled`, which may raise, every `poll_s` in which nothing of the message comes. The message's bytes are
-    not all of it: for each tensor a thread of the worker sends the descriptor of its memory when this process asks for
-    it. A worker that is stopped, or has another thread that holds the interpreter lock, does not.
+    It calls `stalled`, which may raise, every `poll_s` without data of the message. Besides the message's bytes, a
+    thread of the worker sends the memory descriptor of each tensor when this process requests it. It cannot send it
+    while the worker is stopped, or while another thread of it holds the interpreter lock.
 
     Raises:
-        EOFError: all workers are gone.
-        OSError: the worker that sent the message is gone.
+        EOFError: all workers have ended.
+        OSError: the worker that sent the message has ended.
     """
     reader, taken = results._reader, results._sem.release
     watch_connection(reader, poll_s, functools.partial(stalled, None))
@@ -62,12 +62,12 @@ def watched_get(results: Any, poll_s: float, stalled: Stalled) -> Callable[[], o
 
 
 class _Descriptor(resource_sharer.DupFd):
-    """A descriptor that another process shares, and that is waited for as a message is."""
+    """A descriptor from another process, received with the same limits as a message."""
 
     _id: tuple[object, int]  # set by multiprocessing: the address of the other process's thread, and a number
 
     def detach(self) -> int:
-        """Return a descriptor of this process's own."""
+        """Return a descriptor that belongs to this process."""
         poll_s, stalled = _this_thread.waits
         address, number = self._id
         link = connection.SocketClient(address)  # type: ignore[attr-defined]
@@ -99,7 +99,7 @@ def _owed_by_peer(descriptor: int, stalled: Stalled) -> None:
 
 
 def _wait(descriptor: int, poll_s: float, stalled: Callable[[], None]) -> None:
-    """Wait until there is something to read, or the end of it."""
+    """Wait until there is data to read, or the end of file."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while not poll.poll(poll_s * 1000):

@@ -1,4 +1,4 @@
-"""Checks what a loader needs of the machine before it starts workers: loaders refuse, the doctor advises."""
+"""Checks of the machine's resources before a loader starts workers: loaders refuse, the doctor advises."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from penstock.loaders.system.machine import DEV_SHM, ensure_descriptors, ensure_
 from penstock.loaders.system.real_path import real_path
 from penstock.pipelines.errors import LoaderError
 
-# Memory that no other process shares, as it was seen with photos of 470x400 pixels: of a fork server that has imported
-# torch (with the tracker that comes with it), and of a worker beyond what it has from its server.
+# Unshared memory, measured with photos of 470x400 pixels: of a fork server that has imported torch (with its resource
+# tracker), and of a worker in addition to the memory from its server.
 SERVER_BYTES, WORKER_BYTES = 156 << 20, 58 << 20
-_THREADS_A_WORKER, _THREADS_OF_OTHERS = 3, 4  # itself, one that watches its parent, one that sends; server, tracker...
+_THREADS_A_WORKER, _THREADS_OF_OTHERS = 3, 4  # main thread, parent's watcher, sender; server, tracker...
 SEMAPHORES = "semaphores of the workers' queues"
-_PAGE = 4096  # a semaphore takes one
+_PAGE = 4096  # a semaphore uses one
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
 _SOCKET_NAME = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
-_TEMPORARY_FIX = "name a folder on a local disk that can be written: export TMPDIR=/tmp"
+_TEMPORARY_FIX = "set a writable folder on a local disk: export TMPDIR=/tmp"
 
 
 class Needs(NamedTuple):
-    """Say what a loader takes of the machine.
+    """The resources that a loader needs.
 
     Attributes:
         slot_bytes: memory of its batches, which its worker processes share.
@@ -42,17 +42,17 @@ class Needs(NamedTuple):
 
     @property
     def semaphore_bytes(self) -> int:
-        """Bytes in /dev/shm of the queues between the processes: three semaphores each, and eight that all share."""
+        """Bytes in /dev/shm for the queues between the processes: three semaphores each, and eight shared ones."""
         return _PAGE * (3 * self.processes + 8) if self.processes else 0
 
     @property
     def total_bytes(self) -> int:
-        """Memory of everything, at least."""
+        """Minimum memory in total."""
         return self.slot_bytes + self.own_bytes + self.process_bytes
 
     @property
     def process_bytes(self) -> int:
-        """The least that the worker processes take by themselves; nothing of a fork server that is there already."""
+        """Minimum memory of the worker processes themselves, without a fork server that already runs."""
         if not self.processes or self.start_method == "fork":
             return 0
         if self.start_method == "spawn":
@@ -61,9 +61,9 @@ class Needs(NamedTuple):
 
 
 def ensure(needs: Needs, **where: object) -> None:
-    """Raise LoaderError E-FD, E-SHM, E-MEM or E-NOSPC for what is missing, each with its cure; raises soft limits.
+    """Raise LoaderError E-FD, E-SHM, E-MEM or E-NOSPC with a fix for a missing resource; may increase soft limits.
 
-    A few system calls; nothing is taken. where: fields of the error, such as backend and rank.
+    It only makes a few system calls and reserves nothing. where: fields of the error, such as backend and rank.
     """
     try:
         ensure_descriptors(needs.descriptors)
@@ -78,7 +78,7 @@ def ensure(needs: Needs, **where: object) -> None:
 
 
 def ensure_batches(needs: Needs) -> None:
-    """Raise LoaderError E-SHM or E-MEM where the batches and the processes that make them do not fit into memory."""
+    """Raise LoaderError E-SHM or E-MEM if the batches and the processes that make them do not fit into memory."""
     if needs.slot_bytes:
         ensure_memory(needs.slot_bytes, "batch slots", "E-SHM" if needs.processes else "E-MEM")
     if needs.total_bytes > needs.slot_bytes:
@@ -87,15 +87,15 @@ def ensure_batches(needs: Needs) -> None:
 
 
 def ensure_children() -> None:
-    """Raise LoaderError E-MISUSE where multiprocessing lets this process start no other ones."""
+    """Raise LoaderError E-MISUSE if multiprocessing does not allow this process to start other processes."""
     if current_process().daemon:
         fix = "pass workers=0 here (num_workers=0 to DataLoader), or start this process with daemon=False"
         raise LoaderError("E-MISUSE", "a daemonic process may not start worker processes", fix=fix)
-    real_path(".")  # where they start
+    real_path(".")  # their working directory
 
 
 def ensure_processes(needs: Needs) -> None:
-    """Raise LoaderError E-MEM where the control group does not allow so many processes and threads."""
+    """Raise LoaderError E-MEM if the control group does not allow the required processes and threads."""
     have = process_headroom()
     needed = needs.processes * _THREADS_A_WORKER + _THREADS_OF_OTHERS if needs.processes else 0
     if have is not None and needed > have:
@@ -104,7 +104,7 @@ def ensure_processes(needs: Needs) -> None:
 
 
 def ensure_dev_shm(num_bytes: int, purpose: str) -> int:
-    """Return the bytes that are free in /dev/shm. Raises LoaderError E-SHM if there are fewer, or none to write to."""
+    """Return the free bytes in /dev/shm. Raises LoaderError E-SHM if there are too few, or it is not writable."""
     wanted = f"{max(64, 1 << (-(-num_bytes >> 20) or 1).bit_length())}m"
     try:
         status = os.statvfs(DEV_SHM)
@@ -122,13 +122,13 @@ def ensure_dev_shm(num_bytes: int, purpose: str) -> int:
 
 
 def ensure_temporary_folder() -> str:
-    """Return the folder for temporary files. Raises LoaderError E-NOSPC without one that a socket's name fits into."""
+    """Return the folder for temporary files. Raises LoaderError E-NOSPC if it is missing or too long for a socket."""
     try:
         folder = tempfile.gettempdir()
     except FileNotFoundError as error:
         raise LoaderError("E-NOSPC", f"no temporary folder: {error.strerror}", fix=_TEMPORARY_FIX) from None
     spare = _LONGEST_SOCKET - len(os.fsencode(folder)) - _SOCKET_NAME
-    if spare < 0 and not hasattr(util, "_get_base_temp_dir"):  # newer Pythons take another folder by themselves
+    if spare < 0 and not hasattr(util, "_get_base_temp_dir"):  # newer Pythons use another folder automatically
         cause = f"the path of the temporary folder is {-spare} bytes too long for the fork server's socket"
         raise LoaderError("E-NOSPC", cause, fix=_TEMPORARY_FIX, path=folder)
     return folder

@@ -1,4 +1,4 @@
-"""Maps a function over items in watched worker processes: results come in order, a bounded number of them ahead."""
+"""A map over items in watched worker processes, with results in order and a limited number of them ahead."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from penstock.loaders.run.workers.worker_setup import OUTLASTED
 from penstock.loaders.system.machine import ensure_descriptors
 from penstock.pipelines.errors import LoaderError
 
-_AHEAD = 3  # items per worker: two handed out, one whose result waits for its turn
+_AHEAD = 3  # items per worker: two in progress, and one with a result that waits for its turn
 _DESCRIPTORS_PER_WORKER = 16
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# Is called with an item and a function to which it reports the sample that it begins.
+# Called with an item, and with a function to report each sample that it begins.
 Work = Callable[[Item, Callable[[int], None]], Result]
 
 
@@ -42,12 +42,12 @@ def map_in_workers(
 ) -> Generator[Result, None, None]:
     """Yield work(item, working_on) for each item, in order; close the generator to end the workers.
 
-    `items` are drawn as workers take them, at most _AHEAD per worker before their results are wanted. workers: number
-    of processes, 0 for none. source: what `work` reads from, if that may be of a class of the user's script.
-    Raises what `work` raises (LoaderError, with `sample`, from a worker); LoaderError E-WORKER, E-OOM or E-TIMEOUT for
-    a worker that died or makes no progress; ValueError for work that cannot be sent to processes.
+    `items` are drawn when workers take them, at most _AHEAD per worker before their results are needed. workers: number
+    of processes, 0 for none. source: the source that `work` reads, if the user's script may define its class.
+    Raises the exceptions of `work` (LoaderError, with `sample`, from a worker); LoaderError E-WORKER, E-OOM or
+    E-TIMEOUT for a worker that died or does not make progress; ValueError for work that cannot be sent to processes.
     """
-    sweep()  # what a run left that was killed with all of its processes
+    sweep()  # remove the files of a run that was killed with all of its processes
     if workers == 0 or current_process().daemon:  # a worker itself may not start any
         for item in items:
             yield work(item, lambda sample: None)
@@ -66,7 +66,7 @@ class _Answer(NamedTuple):
 
 
 class _Runner(Dataset[_Answer], Generic[Item, Result]):
-    """Runs the work in a worker: a data set whose keys are items and whose values are answers."""
+    """The work in a worker, as a data set: its keys are items, its values are answers."""
 
     def __init__(self, work: Work[Item, Result], progress: WorkerProgress) -> None:
         self._work, self._progress = work, progress
@@ -78,7 +78,7 @@ class _Runner(Dataset[_Answer], Generic[Item, Result]):
         if not row[PID]:
             row[PID] = os.getpid()
             for number in OUTLASTED:
-                # Programs that the work starts inherit this, as SIG_IGN for Ctrl-C.
+                # Programs started by the work inherit this, like SIG_IGN for Ctrl-C.
                 signal.signal(number, signal.SIG_IGN)
 
         def working_on(sample: int) -> None:
@@ -93,7 +93,7 @@ class _Runner(Dataset[_Answer], Generic[Item, Result]):
 
 
 class _Pool:
-    """Start the workers; a context manager that ends them."""
+    """The workers, as a context manager that ends them."""
 
     def __init__(self, work: Work[Item, Result], items: Iterator[Item], workers: int, source: object) -> None:
         self._progress = WorkerProgress(workers, shared=True)
@@ -114,7 +114,7 @@ class _Pool:
             self._progress.close()
             if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):
                 kind = type(work if source is None else source).__name__
-                raise ValueError(f"{kind} cannot be sent to worker processes ({error}): use workers=0") from error
+                raise ValueError(f"{kind} cannot be sent to worker processes ({error}): pass workers=0") from error
             raise
 
     def next_answer(self) -> _Answer | None:
@@ -125,14 +125,14 @@ class _Pool:
         return answer
 
     def describe_death(self, worker: int, pid: int, ending: str) -> LoaderError:
-        """Return the error that names a dead worker and the sample that it was at."""
+        """Return the error that names a dead worker and its sample."""
         return death_error(ending, worker=pid, sample=self._sample(worker))
 
     def describe_silence(self, worker: int, pid: int) -> LoaderError | None:
-        """Return the error for a worker that makes no progress; None while that may still be so."""
+        """Return the error for a worker without progress; None if the silence is not too long yet."""
         if not self._watchdog.has_expired(self._progress.table[worker].tobytes()):
             return None
-        fix = "look at this file: slow or dead storage"
+        fix = "check this file: its storage is slow or has failed"
         workers = self._iterator._workers
         return silence_error(workers, pid, self._watchdog.silent_s, fix=fix, sample=self._sample(worker))
 
@@ -144,7 +144,7 @@ class _Pool:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:  # what the workers still do is not wanted
+        if kind is not None:  # the workers' remaining work is not needed
             self._iterator.grace_s = 0.0
         self._iterator.shut_down()
         self._progress.close()

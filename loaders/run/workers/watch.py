@@ -1,4 +1,4 @@
-"""WatchedIterator waits for torch's worker processes: it reports a death at once, and silence after a while."""
+"""WatchedIterator: waits for torch's worker processes, reports a death at once and silence after a time limit."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ from penstock.loaders.system.machine import oom_kills
 from penstock.loaders.system.signal_safe import make_signal_safe
 from penstock.pipelines.errors import LoaderError
 
-_SIGNALS_S = 0.5  # between the signals that a batch system sends to the processes of a job
-_END_S = 5.0  # what the end of all workers may take at most
+_SIGNALS_S = 0.5  # between a batch system's signals to the processes of a job
+_END_S = 5.0  # time limit for the end of all workers
 OnDeath = Callable[[int, int, str], LoaderError]
 OnSilence = Callable[[int, int], LoaderError | None]
 
 
 def _cpu_by_default() -> contextlib.AbstractContextManager[object]:
-    """Create tensors on the CPU in the block, at no cost where that is so anyway: forked workers go on in it."""
+    """Create tensors on the CPU in the block; free if that is the default. Forked workers stay in the block."""
     return torch.device("cpu") if torch.get_default_device().type != "cpu" else contextlib.nullcontext()
 
 
 class WatchedIterator(_MultiProcessingDataLoaderIter):
-    """DataLoader iterator of torch whose one waiting point is replaced.
+    """torch's DataLoader iterator with another way of waiting for data.
 
-    torch polls its workers every five seconds, and not at all where they are not its children (forkserver). Here the
-    workers' sentinels are waited for together with the data, so a death is seen when it happens.
+    torch polls its workers every five seconds, and not at all if they are not its children (forkserver). This iterator
+    waits for the workers' sentinels together with the data, so it detects a death immediately.
 
-    `torch.utils.data` keeps these names private; they have been the same since torch 1.2, and a test holds them.
+    The names from `torch.utils.data` are private. They have not changed since torch 1.2, and a test checks them.
 
     Attributes:
-        grace_s: seconds for workers to leave by themselves at close, less than the 5 that the close may take.
-        on_death: called with a worker's number, process id and what ended it; returns the error to raise.
-        on_silence: called with number and process id of the worker that is waited for; returns the error to raise, or
-            None if the silence is not yet too long.
+        grace_s: seconds for workers to end normally at close, less than the 5 that the close may take.
+        on_death: called with a worker's number, process id and ending; returns the error to raise.
+        on_silence: called with number and process id of the awaited worker; returns the error to raise, or
+            None if the silence is not too long yet.
     """
 
     grace_s = 1.0
@@ -85,35 +85,35 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         super()._reset(loader, first_iter)
 
     def _watch(self) -> None:
-        """Prepare what the workers' start has left, before anything is put and while signals are still put off."""
+        """Prepare queues and finalizers after the workers' start, before any item and while signals are deferred."""
         self._let_torch_forget()
-        # At the end of the program, too: they outlast the SIGTERM by which multiprocessing ends what it then waits for.
+        # Also at the end of the program: workers ignore multiprocessing's SIGTERM, and it would wait for them.
         util.Finalize(self, _kill, args=(self._workers,), exitpriority=0)
         for box in (*self._index_queues, self._data_queue):
-            make_signal_safe(box)  # or Ctrl-C in the middle of a put would block the next one without limit
+            make_signal_safe(box)  # otherwise Ctrl-C during a put would block the next one forever
         inboxes: list[Any] = self._index_queues
         for inbox in inboxes:
             with inbox._notempty:
-                inbox._start_thread()  # the first put would; Ctrl-C there leaves a thread that sends nothing
+                inbox._start_thread()  # otherwise the first put starts it, and Ctrl-C there would break it
         if not self._pin_memory:
             results: Any = self._worker_result_queue
-            stalled = weakref.WeakMethod(self._raise_if_lost)  # a cycle would hold the queue's descriptors for long
+            stalled = weakref.WeakMethod(self._raise_if_lost)  # a cycle would keep the queue's descriptors open
             self._get_message = watched_get(results, POLL_S, lambda pid: stalled()(pid))  # type: ignore[misc]  # noqa: PLW0108
 
     def _let_torch_forget(self) -> None:
-        """Keep torch's handler of SIGCHLD from raising in the user's own code: a death is seen without it."""
-        with contextlib.suppress(ValueError):  # it does not know the workers: their start was interrupted
+        """Keep torch's SIGCHLD handler from raising in the user's code; deaths are detected without it."""
+        with contextlib.suppress(ValueError):  # torch does not know the workers: their start was interrupted
             _utils.signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
         self._worker_pids_set = False
 
     def _next_data(self) -> Any:
         if self._owner != os.getpid():
-            cause = f"its workers belong to process {self._owner}, and this one was forked from it"
-            raise LoaderError("E-MISUSE", f"this iterator cannot go on: {cause}", fix="begin a new iteration here")
+            cause = f"its workers belong to process {self._owner}, and this process was forked from it"
+            raise LoaderError("E-MISUSE", f"this iterator cannot continue: {cause}", fix="begin a new iteration here")
         return super()._next_data()  # type: ignore[no-untyped-call]
 
     def raise_if_dead(self) -> None:
-        """Raise what `on_death` returns for a worker that has ended, whether or not a batch is waited for."""
+        """Raise the error of `on_death` if a worker has ended, even while no batch is awaited."""
         if connection.wait([worker.sentinel for worker in self._workers], timeout=0):
             self._raise_if_dead(None)
 
@@ -142,7 +142,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
                 return False, None
 
     def _raise_if_lost(self, pid: int | None) -> None:
-        """Raise if a worker is dead, or if the one of that process id, else the one that is waited for, is silent."""
+        """Raise if a worker is dead, or if the worker with this process id (None: the awaited one) is silent."""
         self.raise_if_dead()
         self._raise_if_silent(next((n for n, worker in enumerate(self._workers) if worker.pid == pid), None))
 
@@ -158,15 +158,15 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         for number, worker in enumerate(self._workers):
             if self._workers_status[number] and not worker.is_alive():
                 if worker.exitcode in (-signal.SIGTERM, -signal.SIGHUP, SERVER_LOST):
-                    time.sleep(_SIGNALS_S)  # whoever ends a job's processes one by one is about to reach this one
+                    time.sleep(_SIGNALS_S)  # a batch system that ends processes one by one may reach this one next
                 ending = describe_exit(worker.exitcode, self._oom_kills)
                 raise self.on_death(number, worker.pid or 0, ending) from cause
 
     def shut_down(self) -> None:
-        """End all workers within five seconds: ask them to leave first, and kill those that do not."""
+        """End all workers within five seconds: ask them to end, then kill the remaining ones."""
         if getattr(self, "_shutdown", True):
             return
-        self._shutdown = True  # torch's own clean-up has nothing left to do
+        self._shutdown = True  # so that torch does not clean up again
         end = time.monotonic() + _END_S
         waiting = {worker.sentinel: worker for worker in self._workers}
         boxes: list[Any] = [*self._index_queues, self._worker_result_queue]
@@ -178,23 +178,23 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
             for worker in self._workers:
                 worker.join(_until(end))
             if waiting:
-                sweep()  # what was killed has not removed its temporary folder
+                sweep()  # killed workers have not removed their temporary folders
             _within(_until(end), *(box.cancel_join_thread for box in boxes), *(box.close for box in boxes))
-            # A queue's thread holds its semaphores: ended with the program, it would leave them half removed. It may
-            # hang where the pipe is full of what a killed worker has not read.
+            # A queue's thread holds its semaphores: if it ended with the program, they would be half removed. It may
+            # hang if the pipe is full of data that a killed worker has not read.
             for feeder in [box._thread for box in boxes if box._thread is not None and box._thread.is_alive()]:
                 feeder.join(_until(end))
 
     def _let_leave(self, waiting: dict[Any, Process], deadline: float) -> None:
-        """Ask the workers to leave, and remove those from `waiting` that do until `deadline`."""
-        if hasattr(self, "_pin_memory_thread"):  # it reads from their queue
+        """Ask the workers to end, and remove those from `waiting` that end before `deadline`."""
+        if hasattr(self, "_pin_memory_thread"):  # this thread reads from their queue
             self._pin_memory_thread_done_event.set()
             self._pin_memory_thread.join(_until(deadline))
-        # A worker that has left already was at the end of an iterable data set.
+        # A worker that has already ended was at the end of an iterable data set.
         if self._workers and all(
             worker.exitcode in (None, 0) and not is_stopped(worker.pid or 0) for worker in self._workers
         ):
-            # A worker that was killed or stopped in the wrong microsecond holds the event's lock.
+            # A worker that was killed or stopped at the wrong moment holds the event's lock.
             inboxes: list[Any] = self._index_queues
             puts = [functools.partial(inbox.put, None) for inbox in inboxes]
             _within(_until(deadline), self._workers_done_event.set, *puts)
@@ -218,16 +218,16 @@ def start_workers(
     source: object,
     start_method: str = "forkserver",
 ) -> WatchedIterator:
-    """Start processes that look `items` up in `dataset`, and return the iterator over the results, in order.
+    """Start processes that look up `items` in `dataset`, and return the iterator over the results, in order.
 
-    prefetch: items per worker that are handed out ahead. source: what `dataset` reads from, see hides_main.
-    Raises LoaderError as start_error does, and what the pickling of `dataset` raises.
+    prefetch: items per worker that are assigned ahead. source: the source that `dataset` reads, see hides_main.
+    Raises the LoaderErrors of start_error, and the errors from pickling `dataset`.
     """
     try:
         main = hidden_main() if hides_main(source) else contextlib.nullcontext()
         with main, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Got pickle error")  # the caller's error says it
-            # More workers than processors are worth it where reads block.
+            warnings.filterwarnings("ignore", "Got pickle error")  # the caller raises an error about it
+            # More workers than processors are useful if reads block.
             warnings.filterwarnings("ignore", "This DataLoader will create")
             loader: DataLoader[Any] = DataLoader(
                 dataset,
@@ -238,14 +238,14 @@ def start_workers(
                 prefetch_factor=prefetch,
                 multiprocessing_context=worker_context(start_method),
                 worker_init_fn=functools.partial(start_worker, environment=dict(os.environ)),
-                generator=torch.Generator(),  # torch draws a seed for each iterator: not from the user's generator
+                generator=torch.Generator(),  # torch draws a seed per iterator: not from the user's generator
             )
             return WatchedIterator(loader, on_death, on_silence)
     except BaseException as error:
-        meant = start_error(error)
-        if meant is error:
+        translated = start_error(error)
+        if translated is error:
             raise
-        raise meant from error
+        raise translated from error
 
 
 def _kill(workers: Sequence[BaseProcess]) -> None:
@@ -263,12 +263,12 @@ def _until(deadline: float) -> float:
 
 
 def _within(seconds: float, *actions: Callable[[], object]) -> None:
-    """Run actions that may wait for a lock without limit, and return after `seconds` anyway."""
+    """Run actions that may wait for a lock forever, but return after `seconds`."""
     done = threading.Lock()
     done.acquire()
 
     def act() -> None:
-        # Once the caller is gone its queues are closed; Python would print an error about that.
+        # After the caller has returned, its queues are closed, and Python would print an error about that.
         try:
             with contextlib.suppress(ValueError, OSError):
                 for action in actions:
@@ -277,7 +277,7 @@ def _within(seconds: float, *actions: Callable[[], object]) -> None:
             done.release()
 
     with contextlib.suppress(RuntimeError):  # no memory for a thread
-        _thread.start_new_thread(act, ())  # Ctrl-C in threading.Thread.start() would leave a thread that never begins
+        _thread.start_new_thread(act, ())  # Ctrl-C in threading.Thread.start() could leave a thread that never begins
         done.acquire(timeout=seconds)
 
 
@@ -285,8 +285,8 @@ _iterators: weakref.WeakSet[WatchedIterator] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """Make a forked process let go of iterators whose workers are its parent's: nothing here may end those."""
-    children: set[BaseProcess] = getattr(process, "_children")  # noqa: B009  ended when this process leaves
+    """Make a forked process release the iterators of its parent, so that it cannot end the parent's workers."""
+    children: set[BaseProcess] = getattr(process, "_children")  # noqa: B009  these are ended when this process ends
     for iterator in list(_iterators):
         iterator._shutdown = True
         children.difference_update(iterator._workers)

@@ -1,4 +1,4 @@
-"""What each worker is doing, in a table that all processes see, and how long it has made no progress."""
+"""The work of each worker in a table for all processes, and the time since its last progress."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from penstock.pipelines.native.rows import Progress
 # Columns of the table: the current or latest sample, the time at which it was begun (monotonic, nanoseconds), number of
 # finished work items (made, refused or stale), process id, 1 while the worker makes a batch.
 SAMPLE, SINCE_NS, MADE, PID, BUSY = range(5)
-POLL_S = 0.5  # between two looks at workers that are waited for
+POLL_S = 0.5  # between two checks of awaited workers
 DEFAULT_WATCHDOG_S = 300.0
 
 
 def check_watchdog(limit_s: float) -> None:
-    """Raise ValueError for a limit that is no number of seconds above 0; infinity is one, and means no limit."""
+    """Raise ValueError unless the limit is a number of seconds above 0; infinity means no limit."""
     if limit_s != math.inf:
         checked_number("watchdog_s", limit_s, above=0)
 
 
 class WorkerTraceback(Exception):
-    """Carry the text of a traceback in a worker process, as the cause of an error that is raised in this one."""
+    """The text of a traceback in a worker process, as the cause of an error in this process."""
 
     def __init__(self, trace: str) -> None:
         super().__init__(f"\n{trace}")
 
 
 class WorkerProgress:
-    """Table of what each worker is doing, readable whatever state the worker is in.
+    """A table of each worker's current work, readable in any state of the worker.
 
     Attributes:
-        table: int64 [workers + 1, 5], one row a worker; MADE in the last row is the generation.
+        table: int64 [workers + 1, 5], one row per worker; MADE in the last row is the generation.
     """
 
     def __init__(self, workers: int, *, shared: bool) -> None:
@@ -45,15 +45,15 @@ class WorkerProgress:
 
     @property
     def generation(self) -> int:
-        """Return the generation of work that is still wanted; what was handed out in an earlier one is stale."""
+        """Return the current generation of work; work from earlier generations is stale."""
         return int(self.table[-1, MADE])
 
     def next_generation(self) -> None:
-        """Make all work that was handed out so far stale."""
+        """Make all work that was assigned so far stale."""
         self.table[-1, MADE] += 1
 
     def addresses(self, worker: int, generation: int) -> Progress:
-        """Return where the native library notes what `worker` works on for `generation`."""
+        """Return the addresses at which the native library records the progress of `worker` for `generation`."""
         first, width = self.table.ctypes.data, self.table.strides[0]
         mine, last = first + worker * width, first + (len(self.table) - 1) * width
         size = self.table.itemsize
@@ -73,10 +73,10 @@ class WorkerProgress:
 
 
 class Watchdog:
-    """Add up the time in which a worker's progress has not changed, over looks that follow each other.
+    """The time in which a worker's progress has not changed, summed over consecutive checks.
 
-    Each look adds at most two polls: after Ctrl-Z and `fg` the clock has moved on, but the workers were stopped with
-    the program.
+    Each check adds at most two polling intervals: after Ctrl-Z and `fg` the clock has advanced, but the workers were
+    stopped with the program.
 
     Attributes:
         limit_s: seconds without progress after which a worker is given up.
@@ -90,11 +90,11 @@ class Watchdog:
         self._looked_s = time.monotonic()
 
     def restart(self) -> None:
-        """Forget what was seen, because something was heard from the workers."""
+        """Start again from 0, because the workers have sent something."""
         self.silent_s, self._progress, self._looked_s = 0.0, None, time.monotonic()
 
     def has_expired(self, progress: bytes) -> bool:
-        """Look at `progress`, any bytes that change with it, and say whether it has stood still for too long."""
+        """Return whether `progress`, any bytes that change with progress, has not changed for too long."""
         now = time.monotonic()
         if progress != self._progress:
             self._progress, self.silent_s = progress, 0.0

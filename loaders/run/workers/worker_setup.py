@@ -1,4 +1,4 @@
-"""Sets up a new worker process: its signals, its threads, and its end with its parent."""
+"""Setup of a new worker process: its signals, its threads, and its end with its parent."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SENT_TO_JOBS = (*OUTLASTED, STACK_SIGNAL)  # signals that batch systems send to 
 def start_worker(worker_id: int, environment: Mapping[str, str]) -> None:
     """Make a new worker end with its parent, leave signals to it, use one thread, and print its stack on request.
 
-    environment: of the parent now. A worker has that of the fork server, which began before a notebook, for example,
-    set the credentials of a storage.
+    environment: the parent's current environment. A worker inherits that of the fork server, which may have started
+    before a notebook, for example, set the credentials of a storage.
     """
     del worker_id
     os.environ.update(environment)
@@ -41,28 +41,28 @@ def start_worker(worker_id: int, environment: Mapping[str, str]) -> None:
     cv2 = sys.modules.get("cv2")  # a user's source may have imported it
     if cv2 is not None:
         cv2.setNumThreads(0)
-    gc.freeze()  # the collector need not walk all that torch has imported again and again: 1 to 2 % of a worker's time
+    gc.freeze()  # the collector skips everything that torch has imported, which saves 1 to 2 % of a worker's time
 
 
 def _outlast_signals() -> None:
-    """Leave SIGTERM and SIGHUP to the parent, which may want to finish a step and save, and needs batches for that.
+    """Ignore SIGTERM and SIGHUP, because the parent may want to finish a step and save, and needs batches for that.
 
     Batch systems, torchrun and terminals send them to every process of a job. A handler is set instead of SIG_IGN,
-    which programs that a data set starts would inherit: they could not be terminated.
+    because programs that a data set starts would inherit SIG_IGN and could not be terminated.
     """
     for number in OUTLASTED:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
-            signal.siginterrupt(number, False)  # a read in a library goes on
+            signal.siginterrupt(number, False)  # a read in a library continues
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_JOBS)  # fork_server_preload blocks them
 
 
 def _end_with_parent() -> None:
-    """End this process with its parent, whatever ends that.
+    """End this process with its parent, for any reason.
 
-    A fork server lives as long as its workers, since each holds the pipe that keeps it alive. Torch's own check sees
-    only that the server still lives. So a thread waits until the parent's end of this process's pipe closes. Without a
-    fork server, which removes its parent's temporary folder, each worker has one of its own and removes that.
+    A fork server lives as long as its workers, because each keeps open the pipe that keeps it alive. Torch's check only
+    detects that the server still lives. So a thread waits until the parent's end of this process's pipe closes. A
+    fork server removes its parent's temporary folder; without one, each worker has its own folder and removes it.
     """
     parent = multiprocessing.parent_process()
     if parent is None:

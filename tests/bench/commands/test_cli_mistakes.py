@@ -51,9 +51,9 @@ MISTAKES = {
     "cache verify potos.h5": (DATA, "penstock cache build SOURCE CACHE"),
     "train potos --device cpu": (DATA, "perhaps 'photos'"),
     "train photos --device gpu": (USAGE, "perhaps 'cuda'"),
-    f"iterate photos {SMALL} --batch-size 100": (USAGE, "a global batch of 100 never fills from 12 samples"),
+    f"iterate photos {SMALL} --batch-size 100": (USAGE, "12 samples cannot fill a global batch of 100"),
     f"iterate photos {SMALL} --size 20000": (USAGE, "16384"),
-    f"iterate photos {SMALL} --rank 2 --world-size 2": (USAGE, "rank must lie in"),
+    f"iterate photos {SMALL} --rank 2 --world-size 2": (USAGE, "rank must be in"),
     f"iterate photos {SMALL} --dump /nonexistent/dump": (USAGE, "No such file or directory: '/nonexistent/dump'"),
     # Usage is checked before the data is opened, because a first scan may take minutes: this data does not exist.
     "train potos --backend nonsense": (USAGE, "backend must be one of"),

@@ -29,7 +29,7 @@ def test_an_unwritable_place_is_reported_before_the_data_is_opened(tmp_path: Pat
     done = penstock_here(*command.split(), tmp_path / "no data", option, tmp_path / "file" / "x")
     assert done.returncode == 3
     assert "LoaderError[E-ACCESS]" in done.stderr
-    assert "file/x' cause=this file cannot be written: its folder is a file: fix=choose another place" in done.stderr
+    assert "file/x' cause=this file cannot be written: its folder is a file: fix=choose another path" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -374,7 +374,7 @@ def test_other_images_are_refused_unless_no_strict(photos, tmp_path):
             return train(new_model(), loader, SETTINGS, validation=judge, checkpoint=plan)
 
     for arguments, words in [
-        ((imagenet_train(16, flip=0.0), photos), "flip=0.5, this loader 0.0"),
+        ((imagenet_train(16, flip=0.0), photos), "flip=0.5, this loader has 0.0"),
         ((imagenet_train(16), others), "validated on other images: samples was 40 and is 12"),
         ((imagenet_train(16), photos, 17), "validated on other images: size was [16, 16] and is [17, 17]"),
     ]:

@@ -257,7 +257,7 @@ def test_a_failed_start_on_a_gpu_gives_no_verdict(monkeypatch: pytest.MonkeyPatc
 
 
 def test_was_tried_is_stored_and_not_parsed_from_the_reason() -> None:
-    words = "a process of its own cannot use the GPU"
+    words = "a separate process cannot use the GPU"
     assert "decodes regions wrongly here" in dali_probe.describe_verdict(Verdict(WHOLE, words))[0]
     assert "could not be tried here" in dali_probe.describe_verdict(Verdict(WHOLE, "busy", was_tried=False))[0]
 

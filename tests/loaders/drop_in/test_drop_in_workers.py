@@ -68,7 +68,7 @@ def test_a_silent_worker_is_named_with_its_sample_and_prints_its_stack(
     with loader, pytest.raises(LoaderError) as caught:
         list(loader)
     assert (caught.value.code, caught.value.sample) == ("E-TIMEOUT", 2)
-    assert "busy or blocked with the batch of samples [2, 3] in hand" in caught.value.cause
+    assert "busy or blocked during the batch of samples [2, 3]" in caught.value.cause
     assert "__getitem__" in capfd.readouterr().err
 
 
@@ -348,7 +348,7 @@ def test_silence_without_a_limit_warns_once(monkeypatch: pytest.MonkeyPatch) -> 
     with (
         DataLoader(Numbered(4, {0: "wait long", 2: "wait long"}), 2, num_workers=1) as loader,
         pytest.warns(
-            RuntimeWarning, match=r"with the batch of samples \[0, 1\] in hand has made no progress"
+            RuntimeWarning, match=r"during the batch of samples \[0, 1\] has made no progress"
         ) as caught_warnings,
     ):
         assert values(loader) == [[0, 1], [2, 3]]

@@ -171,7 +171,7 @@ def test_an_iterable_data_set_resumes_only_with_its_number_of_workers(before: in
             assert number_in(again, state) == rest
             assert sorted(head + rest) == sorted([*range(12)] * max(1, before))
         else:
-            with pytest.raises(LoaderError, match=r"E-STATE.*load it with the num_workers"):
+            with pytest.raises(LoaderError, match=r"E-STATE.*load it with the same num_workers"):
                 again.load_state_dict(state)
         ended = loader.state_dict()
     with DataLoader(Shuffled(), 2, num_workers=after) as again:  # between epochs there is no order to keep

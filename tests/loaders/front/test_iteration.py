@@ -16,7 +16,7 @@ from penstock.pipelines import ImagePipeline
 
 COUNT, BATCH = 32, 4
 DATA = np.zeros((COUNT, 2, 2, 3), np.uint8), np.arange(COUNT)
-AGAIN = "to serve all batches keep the iterator"
+AGAIN = "to get all batches keep the iterator"
 
 
 def open_loader(**options: Any) -> Loader:
@@ -106,7 +106,7 @@ def test_sizes_by_update_warn_that_they_count_whole_epochs() -> None:
         steps = iter(loader)
         next(steps)
         next(steps)
-        with pytest.warns(UserWarning, match="ByUpdate counts its other batches as if they had been served"):
+        with pytest.warns(UserWarning, match="ByUpdate counts its remaining batches as served"):
             next(iter(loader))
     with open_loader(sizes=sizes) as loader:
         assert [images.shape[2] for _ in range(2) for images, _ in loader] == [2] * 12 + [4] * 4

@@ -36,7 +36,7 @@ def test_a_source_is_returned_unchanged(tmp_path: Path) -> None:
     for source in (ImageFolder(plant(tmp_path, ["c/1.jpg"])), ArraySource(IMAGES, LABELS)):
         assert isinstance(source, Source)
         assert open_source(source) is source
-        with pytest.raises(TypeError, match="no options, got rescan"):
+        with pytest.raises(TypeError, match="does not accept options, got rescan"):
             open_source(source, rescan=True)
 
 
@@ -75,7 +75,7 @@ def test_an_unknown_kind_of_file_is_refused_with_the_known_kinds(
 def test_a_pattern_with_files_that_do_not_exist_counts_them(tmp_path: Path) -> None:
     for number in (1, 3):
         (tmp_path / f"{number}.tar").write_bytes(b"")
-    with pytest.raises(LoaderError, match=r"2 of the 4 files that this pattern names do not exist.*0\.tar"):
+    with pytest.raises(LoaderError, match=r"2 of the 4 files of this pattern do not exist.*0\.tar"):
         open_source(f"{tmp_path}/{{0..3}}.tar")
 
 

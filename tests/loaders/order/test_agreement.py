@@ -178,6 +178,6 @@ def test_a_rank_at_another_position_is_refused(results: list[Any], what: str, wo
 
 def test_a_rank_that_iterates_alone_is_warned_once(results: list[Any]) -> None:
     (warning,) = results[0]["judged by one rank"]
-    assert "rank 0 alone iterates over the loader" in warning
+    assert "only rank 0 iterates over the loader" in warning
     assert "rank=0, world_size=1" in warning
     assert results[1]["judged by one rank"] == []

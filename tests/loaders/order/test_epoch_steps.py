@@ -80,7 +80,9 @@ def test_an_epoch_in_patches_continues_only_with_its_batches() -> None:
         other.check_saved(state, middle)
     (fewer,) = in_patches(rounds=replace(schedule.rounds, batch_sizes=(18, 9, 9, 3)))
     fewer.check_saved(state, Cursor(1, 0))
-    with pytest.raises(LoaderError, match=r"in patches an epoch goes on with its global batch: \[36, 18, 18, 6\] then"):
+    with pytest.raises(
+        LoaderError, match=r"an epoch must continue with the same global batch: saved \[36, 18, 18, 6\]"
+    ):
         fewer.check_saved(state, middle)
     with pytest.raises(LoaderError, match="no batch begins at position 5 of an epoch in patches"):
         schedule.resume_at(Cursor(0, 5))

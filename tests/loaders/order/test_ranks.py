@@ -70,10 +70,10 @@ def test_the_place_comes_from_the_variables(place_in: Callable[..., Place], sett
 @pytest.mark.parametrize(
     ("setting", "for_now", "words"),
     [
-        ("WORLD_SIZE=2", (0, 2), "nothing says"),
-        ("RANK=1", (0, 1), "nothing says"),
-        ("RANK= WORLD_SIZE=3", (0, 3), "nothing says"),
-        ("PMI_SIZE=2", (0, 2), "PMI_SIZE is 2, and PMI_RANK does not say"),
+        ("WORLD_SIZE=2", (0, 2), "is unknown"),
+        ("RANK=1", (0, 1), "is unknown"),
+        ("RANK= WORLD_SIZE=3", (0, 3), "is unknown"),
+        ("PMI_SIZE=2", (0, 2), "PMI_SIZE is 2, but PMI_RANK does not set"),
         (
             "HOROVOD_RANK=1 HOROVOD_SIZE=2 PMI_RANK=3 PMI_SIZE=4",
             (1, 2),
@@ -94,7 +94,7 @@ def test_a_place_that_is_not_certain_is_refused(
     [
         ("SLURM_PROCID=0 SLURM_NTASKS=2", 1, r"2 tasks.*all of the data.*RANK=\$SLURM_PROCID"),
         ("SLURM_PROCID=1 SLURM_NTASKS=2 PMI_RANK=1 PMI_SIZE=2", 1, r"2 tasks.*all of the data.*RANK=\$SLURM_PROCID"),
-        ("", 2, "had 2 ranks, has ended.*all of the data.*rank=0, world_size=1"),
+        ("", 2, "with 2 ranks has ended.*all of the data.*rank=0, world_size=1"),
     ],
 )
 def test_a_process_that_may_be_one_of_several_warns_that_it_reads_all_data(
@@ -135,6 +135,6 @@ def test_a_state_of_one_process_resumes_on_a_rank(
     with create_loader(source, pipeline=imagenet_train(16), batch_size=4, workers=0) as loader:
         loader.load_state_dict(state)
         place_in("RANK=1 WORLD_SIZE=2")
-        with pytest.warns(UserWarning, match="the last 4 samples of epoch 0 are left out, as a step takes 8"):
+        with pytest.warns(UserWarning, match="the last 4 samples of epoch 0 are left out, because a step takes 8"):
             epochs = [batch.epoch for batch in loader.batches()]
     assert epochs == [1] * 5

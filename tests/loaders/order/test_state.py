@@ -53,18 +53,18 @@ def state_after(data: Path, batches: int, **settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"pipeline": imagenet_train(32)}, "size=[16, 16], this loader [32, 32]"),
-        ({"pipeline": imagenet_train((16, 17))}, "size=[16, 16], this loader [16, 17]"),
-        ({"pipeline": imagenet_train(SIZE, scale=(0.5, 1.0))}, "scale=[0.08, 1.0], this loader [0.5, 1.0]"),
+        ({"pipeline": imagenet_train(32)}, "size=[16, 16], this loader has [32, 32]"),
+        ({"pipeline": imagenet_train((16, 17))}, "size=[16, 16], this loader has [16, 17]"),
+        ({"pipeline": imagenet_train(SIZE, scale=(0.5, 1.0))}, "scale=[0.08, 1.0], this loader has [0.5, 1.0]"),
         ({"pipeline": imagenet_train(SIZE, ratio=(1.0, 1.0))}, "ratio="),
-        ({"pipeline": imagenet_train(SIZE, flip=0.0)}, "flip=0.5, this loader 0.0"),
+        ({"pipeline": imagenet_train(SIZE, flip=0.0)}, "flip=0.5, this loader has 0.0"),
         ({"pipeline": imagenet_train(SIZE, auto_augment="rand")}, "augment=None"),
         ({"pipeline": imagenet_train(SIZE, mean=(0.5, 0.5, 0.5))}, "mean="),
-        ({"pipeline": imagenet_train(SIZE, exif="apply")}, "exif='ignore', this loader 'apply'"),
+        ({"pipeline": imagenet_train(SIZE, exif="apply")}, "exif='ignore', this loader has 'apply'"),
         ({"pipeline": imagenet_train(SIZE, resample="pillow")}, "resample="),
-        ({"pipeline": imagenet_eval(SIZE), "shuffle": True}, "crop='random_resized', this loader 'center'"),
-        ({"dtype": torch.float32}, "dtype='uint8', this loader 'float32'"),
-        ({"on_repaired": "replace"}, "on_repaired='count', this loader 'replace'"),
+        ({"pipeline": imagenet_eval(SIZE), "shuffle": True}, "crop='random_resized', this loader has 'center'"),
+        ({"dtype": torch.float32}, "dtype='uint8', this loader has 'float32'"),
+        ({"on_repaired": "replace"}, "on_repaired='count', this loader has 'replace'"),
     ],
 )
 def test_another_pipeline_is_refused_unless_allowed(photos: Path, settings: dict[str, Any], words: str) -> None:
@@ -86,7 +86,7 @@ def test_the_fix_for_a_bad_file_resumes_the_stopped_run(photos: Path) -> None:
         replaced = loader.state_dict()
     with (
         open_loader(photos) as loader,
-        pytest.raises(LoaderError, match="on_bad_sample='replace', this loader 'raise'"),
+        pytest.raises(LoaderError, match="on_bad_sample='replace', this loader has 'raise'"),
     ):
         loader.load_state_dict(replaced)
 

@@ -91,7 +91,7 @@ def test_a_box_lies_on_its_object_or_its_image_is_refused(tmp_path: Path, number
     assert set(bad) == set(refused)
     for index, sizes in refused.items():
         annotated, read = ("{}x{}".format(*size) for size in sizes)
-        assert f"annotated at {annotated} pixels, the image has {read}" in bad[index].cause
+        assert f"annotated at {annotated} pixels, but the image has {read}" in bad[index].cause
     compared = 0
     for row, index in enumerate(batch.index.tolist()):
         if index < 0 or row in refused or index in unclear:
@@ -141,11 +141,11 @@ def test_every_engine_warns_that_exif_is_ignored_and_refuses_another_size(tmp_pa
             assert len(serve(with_fields(tmp_path / place, coco=file), **options)["boxes"][0]) == 1
             file = write_coco(tmp_path / f"{place}2.json", [(name, size[::-1], [1, 2, 30, 40])])
             options |= {"cache": tmp_path / "other.h5"} if engine == "hdf5" else {}
-            with pytest.raises(LoaderError, match=r"annotated at 60x80 pixels, the image has 80x60 .*exif='apply'"):
+            with pytest.raises(LoaderError, match=r"annotated at 60x80 pixels, but the image has 80x60 .*exif='apply'"):
                 serve(with_fields(tmp_path / place, coco=file), **options)
             continue
         with pytest.warns(
-            UserWarning, match=f"a.jpg'.* EXIF orientation {orientation}, which is ignored, and its boxes"
+            UserWarning, match=f"a.jpg'.* EXIF orientation {orientation}, which is ignored, but its boxes"
         ):
             serve(with_fields(tmp_path / place, coco=file), **options)
 
@@ -176,7 +176,7 @@ def test_fields_that_move_warn_if_exif_is_ignored(tmp_path: Path, kind: str) -> 
         if not field:
             serve(source, **options)  # warnings are errors here
             continue
-        with pytest.warns(UserWarning, match=rf"which is ignored, and its {field} may be of the upright image"):
+        with pytest.warns(UserWarning, match=rf"which is ignored, but its {field} may refer to the upright image"):
             serve(source, **options)
 
 
@@ -185,7 +185,7 @@ def test_sizes_of_boxes_in_arrays_are_checked(tmp_path: Path) -> None:
     box = [[[1, 2, 30, 40]]]
     assert len(serve(with_fields(tmp_path / "photos", boxes=Boxes(box, sizes=[[80, 60]])))["boxes"][0]) == 1
     for sizes in ([[60, 80]], [[160, 120]]):
-        text = f"annotated at {sizes[0][0]}x{sizes[0][1]} pixels, the image has 80x60.*scale the annotations"
+        text = f"annotated at {sizes[0][0]}x{sizes[0][1]} pixels, but the image has 80x60.*scale the annotations"
         with pytest.raises(LoaderError, match=text):
             serve(with_fields(tmp_path / "photos", boxes=Boxes(box, sizes=sizes)))
     for sizes in ([[80]], [[80, 60], [80, 60]], [[0, 60]], [[80.0, 60.0]]):
@@ -200,7 +200,7 @@ def test_drawn_masks_must_have_the_size_of_their_image(tmp_path: Path) -> None:
     for size, exif, other in (((60, 80), "ignore", "apply"), ((80, 60), "apply", "ignore")):
         file = write_coco(tmp_path / "a.json", [(name, size, [1, 2, 30, 40])], **outline)
         assert serve(with_fields(tmp_path / "photos", mask=file), exif=other)["mask"].unique().tolist() == [0, 1]
-        text = f"the mask has {size[0]}x{size[1]} pixels, and its image {size[1]}x{size[0]}.*exif='{other}'"
+        text = f"the mask has {size[0]}x{size[1]} pixels, but its image has {size[1]}x{size[0]}.*exif='{other}'"
         with pytest.raises(LoaderError, match=text):
             serve(with_fields(tmp_path / "photos", mask=file), exif=exif)
 
@@ -216,11 +216,11 @@ def test_coordinates_next_to_a_cache_of_smaller_images_warn(tmp_path: Path) -> N
         {"other": Boxes(box), "subset": [0]},
     ]
     for fields in given:
-        with pytest.warns(UserWarning, match="made smaller.*must be in pixels of these"):
+        with pytest.warns(UserWarning, match="downscaled.*must be in pixels of these"):
             with_fields(tmp_path / "small.h5", **fields)
         with_fields(tmp_path / "whole.h5", **fields)  # warnings are errors here
     sized = with_fields(tmp_path / "small.h5", boxes=Boxes(box, sizes=[[80, 60]]))
-    with pytest.raises(LoaderError, match="annotated at 80x60 pixels, the image has 40x30"):
+    with pytest.raises(LoaderError, match="annotated at 80x60 pixels, but the image has 40x30"):
         serve(sized)
 
 

@@ -497,7 +497,7 @@ def test_a_cache_without_its_images_serves_ids_and_refuses_other_sizes(images: P
         with create_loader(cache, pipeline=WHOLE, backend="hdf5", batch_size=4, workers=0) as loader:
             assert loader.categories == {"boxes": {1: (3, "cat"), 2: (7, "dog")}}
             if name == "bad":
-                with pytest.raises(LoaderError, match="annotated at 64x128 pixels, the image has 64x64"):
+                with pytest.raises(LoaderError, match="annotated at 64x128 pixels, but the image has 64x64"):
                     next(iter(loader))
                 continue
             batch = next(iter(loader))

@@ -188,7 +188,7 @@ def test_bad_fields_name_their_sample_and_are_replaced(
     code, cause = "E-DATASET", "field"
     if fault == "size":
         Image.fromarray(np.zeros((7, 9), np.uint8)).save(path)
-        cause = "field 'mask': the mask has 9x7 pixels, and its image {}x{}".format(*data.sizes[bad])
+        cause = "field 'mask': the mask has 9x7 pixels, but its image has {}x{}".format(*data.sizes[bad])
     elif fault == "cut":
         path.write_bytes(path.read_bytes()[:100])
         code, cause = "E-CORRUPT", "the mask cannot be decoded"
@@ -280,7 +280,7 @@ def test_a_transform_must_keep_the_image_size_if_augmentations_move_fields(data:
         return image // 2
 
     moving = {"pipeline": imagenet_train((24, 20), auto_augment="rand"), "transform_moves": False}
-    with pytest.raises(ValueError, match=re.escape("transform must keep the size of images, which mask, boxes, key")):
+    with pytest.raises(ValueError, match=re.escape("transform must keep the size of images, because mask, boxes, key")):
         open_loader(data.source(), tmp_path, transform=halve, **moving)
     with open_loader(data.source(), tmp_path, transform=darken, **moving) as loader:
         data.check(next(loader.batches()), pipelines=[moving["pipeline"]])

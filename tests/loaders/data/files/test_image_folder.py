@@ -144,5 +144,5 @@ def test_a_pickle_of_an_ended_process_is_stale_after_another_scan(source: ImageF
     data = pickle.dumps(source)
     del source.samples
     ImageFolder(plant(tmp_path / "tree", ["a/0.jpg"]))
-    with pytest.raises(LoaderError, match=r"E-STALE.*made another one of changed files"):
+    with pytest.raises(LoaderError, match=r"E-STALE.*replaced it because files have changed"):
         pickle.loads(data)

@@ -330,7 +330,7 @@ def test_an_index_that_can_be_stored_nowhere_is_an_error(
 
     no_cache(monkeypatch, tmp_path)
     monkeypatch.setattr(saved_columns.os, "memfd_create", none)
-    with pytest.raises(LoaderError, match="no place for the index") as caught:
+    with pytest.raises(LoaderError, match="the index of the data cannot be stored") as caught:
         ImageFolder(tree)
     assert caught.value.code == "E-NOSPC"
 

@@ -151,7 +151,7 @@ def test_mixup_mixes_floats_with_the_weights_of_their_images(tmp_path: Path) -> 
         for batch in loader.batches():
             torch.testing.assert_close(batch.labels, batch.images[:, 0, 0, 0], atol=1e-6, rtol=0)
             assert (batch.labels.numpy() != np.float32(levels[batch.index] / 255)).any()
-    with pytest.raises(ValueError, match="mix one label per sample, class numbers or floats"):
+    with pytest.raises(ValueError, match="need one label per sample: class numbers or floats"):
         open_loader((images, {"a": levels}), tmp_path, pipeline=pipeline, dtype=torch.float32)
 
 

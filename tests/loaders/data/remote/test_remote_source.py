@@ -107,7 +107,9 @@ def test_options_of_remote_data_are_refused_for_files(tmp_path: Path) -> None:
         pass
     with pytest.raises(ValueError, match="only data by URL takes requests"):
         open_source(tmp_path / "a.tar", requests=3)
-    with pytest.raises(ValueError, match=r"^'https://host/photos/a\.zip' is not a source \(a URL of a folder ends"):
+    with pytest.raises(
+        ValueError, match=r"^'https://host/photos/a\.zip' is not a source \(the URL of a folder must end"
+    ):
         open_source("https://host/photos/a.zip?signature=secret")
     with pytest.raises(ValueError, match="HTTP cannot list"):
         open_source("https://host/photos/*.tar")

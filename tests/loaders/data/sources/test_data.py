@@ -182,7 +182,7 @@ def test_lists_of_paths_are_opened_and_joined(tmp_path: Path, monkeypatch: pytes
 
 def test_a_single_shard_is_refused_as_a_source(tmp_path: Path) -> None:
     build_cache(open_source(write_folder(tmp_path / "photos", 12)), tmp_path / "set", workers=0, shards=2)
-    with pytest.raises(ValueError, match="pass the folder of their set"):
+    with pytest.raises(ValueError, match="pass the folder of the whole set"):
         open_source(sorted((tmp_path / "set").glob("*.h5")))
     assert len(open_source([tmp_path / "set", tmp_path / "set"])) == 24
 

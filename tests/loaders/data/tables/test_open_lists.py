@@ -198,7 +198,7 @@ def test_values_that_are_not_a_list_of_images_are_refused(tree: Path) -> None:
     ):
         with pytest.raises(
             ValueError,
-            match=r"a source (must be .*a list of|cannot be this (list|tuple): (the list is empty|rows must be))",
+            match=r"a source must be .*a list of|this (list|tuple) is not a source: (the list is empty|rows must be)",
         ):
             open_source(other)
 

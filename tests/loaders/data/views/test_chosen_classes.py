@@ -73,7 +73,7 @@ def test_an_open_source_accepts_classes(tmp_path: Path) -> None:
         assert has_names(chosen, classes)
         assert getattr(chosen, "mixture", None) == getattr(source, "mixture", None)
     assert has_names(concat([one, two], classes=classes), classes)
-    with pytest.raises(TypeError, match="no options, got rescan"):
+    with pytest.raises(TypeError, match="does not accept options, got rescan"):
         open_source(one, classes=classes, rescan=True)
 
 

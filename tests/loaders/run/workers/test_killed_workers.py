@@ -147,7 +147,7 @@ def test_a_worker_lost_in_a_sample_is_named_with_it(engine: str, number: signal.
     with served(engine, source, watchdog_for(number)) as stream:
         error = check_lost(stream, engine, number)
     assert error.sample == SAMPLE
-    assert "drop-in" not in engine or "with the batch of samples [16, 17, 18, 19] in hand" in error.cause
+    assert "drop-in" not in engine or "during the batch of samples [16, 17, 18, 19]" in error.cause
 
 
 @pytest.mark.parametrize(("leave", "code"), [(faulty_source.exit_quietly, 3), (faulty_source.leave_by_system_exit, 4)])

@@ -178,7 +178,7 @@ def test_without_a_home_folder_no_profile_or_folder_called_tilde_is_made(
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # no HOME, and a user without a name
     monkeypatch.chdir(tmp_path)
     assert load_profile() is None
-    with pytest.raises(LoaderError, match="no home folder") as caught:
+    with pytest.raises(LoaderError, match="needs a home folder") as caught:
         save_profile(Profile())
     assert "XDG_CONFIG_HOME" in caught.value.fix
     assert os.listdir(tmp_path) == []

@@ -74,7 +74,7 @@ def test_workers_have_the_current_environment(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_work_that_does_not_pickle_is_refused_and_no_process_is_left() -> None:
-    with pytest.raises(ValueError, match=r"function cannot be sent to worker processes.*use workers=0"):
+    with pytest.raises(ValueError, match=r"function cannot be sent to worker processes.*pass workers=0"):
         list(map_in_workers(lambda item, _: item, iter(range(20)), 2))
     assert eventually(lambda: not child_pids())
 
